@@ -1,0 +1,37 @@
+"""Coherer: a message queue in Python that speaks Apache TubeMQ, with Spark as its engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coherer.client import Client, connect
+    from coherer.errors import CohererError
+    from coherer.message import Message, Receipt, ReceivedMessage
+
+__version__ = "0.1.0"
+
+__all__ = ["Client", "CohererError", "Message", "Receipt", "ReceivedMessage", "connect"]
+
+_HOMES = {
+    "Client": "coherer.client",
+    "CohererError": "coherer.errors",
+    "Message": "coherer.message",
+    "Receipt": "coherer.message",
+    "ReceivedMessage": "coherer.message",
+    "connect": "coherer.client",
+}
+
+
+def __getattr__(name: str) -> object:
+    # PEP 562: names load on first use, so that `import coherer` stays under 60 ms.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coherer' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

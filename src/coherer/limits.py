@@ -1,0 +1,49 @@
+"""Every hard limit, with its reason. Units stand last in the names.
+
+Limits that a user sets are options with these as their defaults or ceilings.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BLOCK_BYTES: Final = 8192
+"""Size of every block but the last in a TubeMQ frame (Java's ByteBufferOutputStream)."""
+
+FRAME_BLOCKS_MAX: Final = 3584
+"""Blocks in a TubeMQ frame: (20 MiB message + 8 MiB slack) / 8192, checked by Java's decoder."""
+
+FRAME_BYTES_MAX: Final = FRAME_BLOCKS_MAX * BLOCK_BYTES
+"""Payload of a TubeMQ frame. Java has no such check; without one a peer could fill our memory."""
+
+MESSAGE_BYTES_DEFAULT: Final = 1024 * 1024
+"""What a TubeMQ producer may send until the master names another limit."""
+
+MESSAGE_BYTES_MAX: Final = 20 * 1024 * 1024
+"""The highest limit that a TubeMQ master may name."""
+
+MESSAGE_SLACK_BYTES: Final = 10240
+"""What a broker accepts beyond the limit, for attributes."""
+
+TOPIC_CHARS_MAX: Final = 64
+"""Length of a TubeMQ topic name, checked by Java's master and broker."""
+
+GROUP_CHARS_MAX: Final = 1024
+CLIENT_ID_CHARS_MAX: Final = 1024
+HOST_CHARS_MAX: Final = 256
+FILTER_CHARS_MAX: Final = 256
+FILTERS_MAX: Final = 500
+TOPICS_PER_CLIENT_MAX: Final = 1024
+"""These five are checked by Java's servers; a client that breaks them is refused with 400."""
+
+PROPERTIES_BYTES_MAX: Final = 32767
+"""Property text of a stored record: its length is a signed 16-bit number (RocketMQ 4.9)."""
+
+TOPIC_BYTES_MAX: Final = 127
+"""Topic of a stored record: its length is a signed byte (RocketMQ 4.9)."""
+
+OUTBOX_HIGH_BYTES: Final = 16 * 1024 * 1024
+"""A connection with more unsent bytes is not read from any more: a slow peer costs this much."""
+
+OUTBOX_LOW_BYTES: Final = 4 * 1024 * 1024
+"""Reading goes on when this few unsent bytes are left."""
