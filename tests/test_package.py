@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import coherer
+
+
+def test_every_public_name_loads() -> None:
+    for name in coherer.__all__:
+        assert getattr(coherer, name).__module__.startswith("coherer")
+
+
+def test_import_stays_light() -> None:
+    # The statement of the README is 60 ms on its machine; here what would break it is forbidden.
+    out = subprocess.run(
+        [sys.executable, "-c", "import sys, coherer; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"asyncio", "google", "msgspec", "typer", "rich", "pyspark", "pyarrow"} & set(out)
