@@ -1,0 +1,49 @@
+"""The README's Python runs as it stands, against a node of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import coherer.blocking
+
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text("utf-8"), re.S
+)
+SPARK = [block for block in BLOCKS if "pyspark" in block]
+FIXTURE = [block for block in BLOCKS if "def test_" in block]
+SCRIPTS = [block for block in BLOCKS if block not in SPARK + FIXTURE]
+
+
+def run(block: str, url: str) -> dict[str, object]:
+    names: dict[str, object] = {"__name__": "readme"}
+    exec(compile(block.replace("tubemq://127.0.0.1:8715", url), "README.md", "exec"), names)
+    return names
+
+
+def test_there_is_something_to_run() -> None:
+    assert (len(SCRIPTS), len(SPARK), len(FIXTURE)) == (3, 1, 1)
+
+
+def test_the_scripts_run_in_order(coherer_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in SCRIPTS:
+        run(block, coherer_url)
+    said = capsys.readouterr().out
+    assert "stored in partition" in said
+    assert "en b'hello'" in said
+
+
+def test_the_test_runs(coherer_url: str) -> None:
+    (block,) = FIXTURE
+    run("import coherer, coherer.blocking\n" + block, coherer_url)["test_it"](coherer_url)  # type: ignore[operator]
+
+
+@pytest.mark.spark
+def test_the_spark_snippet_runs(coherer_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with coherer.blocking.connect(coherer_url) as client, client.producer("greetings") as producer:
+        producer.send(coherer.Message("greetings", b"for spark"))
+    (block,) = SPARK
+    run(block, coherer_url)
+    assert "partition" in capsys.readouterr().out
