@@ -47,3 +47,9 @@ OUTBOX_HIGH_BYTES: Final = 16 * 1024 * 1024
 
 OUTBOX_LOW_BYTES: Final = 4 * 1024 * 1024
 """Reading goes on when this few unsent bytes are left."""
+
+STALLED_WRITE_MS: Final = 60_000
+"""A peer whose outbox is full and that takes nothing for so long is cut off."""
+
+CONNECTIONS_MAX: Final = 4096
+"""Connections that one port accepts: files and memory of a process are finite."""

@@ -1,1 +1,24 @@
-"""Being written."""
+"""The only room with sockets: dial, listen, and connections that collect what is written.
+
+A `Connection` carries bytes and knows no protocol; a `Receiver` gets every socket read as one
+batch.
+"""
+
+from __future__ import annotations
+
+from coherer.net.connection import Connection, Receiver
+from coherer.net.dialer import dial
+from coherer.net.listener import Listener, listen
+from coherer.net.loop import new_event_loop, run
+from coherer.net.tls import TlsOptions
+
+__all__ = [
+    "Connection",
+    "Listener",
+    "Receiver",
+    "TlsOptions",
+    "dial",
+    "listen",
+    "new_event_loop",
+    "run",
+]

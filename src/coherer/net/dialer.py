@@ -1,0 +1,56 @@
+"""Making connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from coherer.errors import ConnectError
+from coherer.net.connection import Connection, Receiver
+from coherer.net.tls import TlsOptions
+
+R = TypeVar("R", bound=Receiver)
+
+
+async def dial(
+    host: str,
+    port: int,
+    make: Callable[[Connection], R],
+    *,
+    tls: TlsOptions | None = None,
+    timeout_ms: int = 3000,
+) -> R:
+    """Connect to a server.
+
+    Args:
+        host: its name or address.
+        port: its port.
+        make: gets the new connection and returns who receives its bytes.
+        tls: how to make the connection secret; None for plain TCP.
+        timeout_ms: for name look-up, connection and TLS handshake together.
+
+    Returns:
+        What `make` returned.
+
+    Raises:
+        ConnectError: the connection was not made in time, or not at all.
+        UsageError: the TLS files cannot be used.
+    """
+    context = tls.client_context() if tls is not None else None
+    loop = asyncio.get_running_loop()
+    server = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: Connection(make), host, port, ssl=context
+            )
+    except TimeoutError:
+        raise ConnectError(
+            f"No connection within {timeout_ms} ms.", server=server, hint="Is the address right?"
+        ) from None
+    except OSError as error:  # ssl's errors and failed look-ups are such, too
+        raise ConnectError(
+            f"No connection: {error.strerror or error}.", server=server, hint="Is the server up?"
+        ) from error
+    return cast("R", connection.receiver)

@@ -1,0 +1,137 @@
+"""Accepting connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from coherer import limits
+from coherer.errors import UsageError
+from coherer.net.connection import Connection, Receiver
+from coherer.net.tls import TlsOptions
+
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """An open port and the connections that came in through it. Made by `listen`.
+
+    Attributes:
+        host: the address that it listens on.
+        port: the port, also when 0 was asked for.
+    """
+
+    def __init__(self, make: Callable[[Connection], Receiver], connections_max: int) -> None:
+        self.host = ""
+        self.port = 0
+        self._make = make
+        self._connections_max = connections_max
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    def accept(self) -> Connection:
+        """Make the protocol of a connection that comes in; called by the event loop."""
+        return Connection(self._admit, accepted=True, gone=self._forget)
+
+    async def open(self, host: str, port: int, tls: TlsOptions | None) -> None:
+        """Bind and listen; see `listen`."""
+        context = tls.server_context() if tls is not None else None
+        loop = asyncio.get_running_loop()
+        try:
+            address = await _one_address(host, port)
+            self._server = await loop.create_server(
+                self.accept,
+                address,
+                port,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else 10,
+                backlog=1024,
+            )
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}.",
+                hint="Is it in use? Choose another port, or 0 for any free one.",
+            ) from error
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+
+    async def close(self, *, timeout_ms: int = 2000) -> None:
+        """Accept nothing more, send what is written, close every connection.
+
+        Args:
+            timeout_ms: connections whose peers have not taken everything by then are cut off.
+        """
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.close()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+            await self._empty.wait()
+
+    def _admit(self, connection: Connection) -> Receiver:
+        # Only now: a connection whose TLS handshake fails is never made and never lost.
+        self._connections.add(connection)
+        self._empty.clear()
+        if len(self._connections) > self._connections_max:
+            _log.warning("Refusing %s: too many connections", connection.peer)
+            connection.abort()
+            return _Nobody()
+        return self._make(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+
+async def listen(
+    host: str,
+    port: int,
+    make: Callable[[Connection], Receiver],
+    *,
+    tls: TlsOptions | None = None,
+    connections_max: int = limits.CONNECTIONS_MAX,
+) -> Listener:
+    """Open a port.
+
+    Args:
+        host: the address to listen on, or a name of it; of several addresses the first IPv4 one.
+        port: the port; 0 for any free one.
+        make: gets every new connection and returns who receives its bytes.
+        tls: how to make the connections secret; needs a certificate.
+        connections_max: more than these are refused.
+
+    Raises:
+        UsageError: the port cannot be had, or the TLS files cannot be used.
+    """
+    listener = Listener(make, connections_max)
+    await listener.open(host, port, tls)
+    return listener
+
+
+async def _one_address(host: str, port: int) -> str:
+    # A name with several addresses would give several sockets, and with port 0 several ports.
+    if not host:
+        return "0.0.0.0"  # noqa: S104 - asked for
+    found = await asyncio.get_running_loop().getaddrinfo(host, port)
+    addresses = [str(entry[4][0]) for entry in found]
+    return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+class _Nobody:
+    def received(self, data: bytes) -> None:
+        """Nothing is read from a connection that was refused."""
+
+    def closed(self, error: Exception | None) -> None:
+        """Nobody needs to know."""

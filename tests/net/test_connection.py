@@ -1,0 +1,265 @@
+"""Connections: batches in, one write per turn out, back-pressure, and errors that stay local."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from coherer import limits, net
+from coherer.errors import ConnectError, DisconnectedError, ProtocolError, UsageError
+
+
+class Peer:
+    """Keeps what it receives, or does with it what the test says."""
+
+    def __init__(
+        self, connection: net.Connection, act: Callable[[Peer, bytes], None] | None = None
+    ) -> None:
+        self.connection = connection
+        self.data = bytearray()
+        self.reads = 0
+        self.ends: list[Exception | None] = []
+        self.changed = asyncio.Event()
+        self._act = act
+
+    def received(self, data: bytes) -> None:
+        self.data += data
+        self.reads += 1
+        self.changed.set()
+        if self._act:
+            self._act(self, data)
+
+    def closed(self, error: Exception | None) -> None:
+        self.ends.append(error)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[Peer], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition(self):
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def echo(peer: Peer, data: bytes) -> None:
+    peer.connection.write(data)
+
+
+class Server:
+    """A listener that remembers its side of the connections."""
+
+    def __init__(self, act: Callable[[Peer, bytes], None]) -> None:
+        self.peers: list[Peer] = []
+        self.act = act
+        self.listener: net.Listener
+
+    def make(self, connection: net.Connection) -> Peer:
+        self.peers.append(Peer(connection, self.act))
+        return self.peers[-1]
+
+    async def dial(self) -> Peer:
+        return await net.dial(self.listener.host, self.listener.port, Peer)
+
+
+@pytest.fixture
+async def echoing() -> AsyncIterator[Server]:
+    server = Server(echo)
+    server.listener = await net.listen("localhost", 0, server.make)
+    yield server
+    await server.listener.close()
+
+
+async def test_bytes_go_there_and_back(echoing: Server) -> None:
+    peer = await echoing.dial()
+    peer.connection.write(b"one ")
+    peer.connection.write_many([b"two ", memoryview(b"three")])
+    await peer.until(lambda p: p.data == b"one two three")
+    assert echoing.peers[0].reads == 1, "what is written in one turn leaves in one write"
+    assert peer.connection.peer == f"{echoing.listener.host}:{echoing.listener.port}"
+    assert peer.connection.peer_host == peer.connection.local_host == "127.0.0.1"
+    assert not peer.connection.secure
+    assert peer.connection.unsent_bytes == 0
+
+
+async def test_close_sends_what_was_written(echoing: Server) -> None:
+    peer = await echoing.dial()
+    peer.connection.write(b"last words")
+    peer.connection.close()
+    assert peer.connection.closed
+    peer.connection.write(b"and more")
+    peer.connection.write_many([b"and more"])
+    peer.connection.close()
+    await peer.until(lambda p: p.ends)
+    other = echoing.peers[0]
+    await other.until(lambda p: p.ends)
+    assert bytes(other.data) == b"last words"
+    assert peer.ends == [None]
+    with pytest.raises(DisconnectedError):
+        await peer.connection.drain()
+
+
+async def test_a_protocol_error_ends_only_its_connection(
+    echoing: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(peer: Peer, data: bytes) -> None:
+        peer.connection.write(b"no")
+        raise ProtocolError("This is no frame.")
+
+    neighbour = await echoing.dial()
+    echoing.act = refuse
+    peer = await echoing.dial()
+    peer.connection.write(b"x")
+    await peer.until(lambda p: p.ends)
+    assert bytes(peer.data) == b"no"
+    assert "This is no frame." in caplog.text
+    neighbour.connection.write(b"still here")
+    await neighbour.until(lambda p: p.data == b"still here")
+
+
+async def test_an_error_of_ours_ends_only_its_connection(
+    echoing: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(peer: Peer, data: bytes) -> None:
+        raise ZeroDivisionError
+
+    neighbour = await echoing.dial()
+    echoing.act = fail
+    peer = await echoing.dial()
+    peer.connection.write(b"x")
+    await peer.until(lambda p: p.ends)
+    assert "ZeroDivisionError" in caplog.text
+    neighbour.connection.write(b"still here")
+    await neighbour.until(lambda p: p.data == b"still here")
+
+
+async def test_an_error_in_closed_is_logged(
+    echoing: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Sore(Peer):
+        def closed(self, error: Exception | None) -> None:
+            super().closed(error)
+            raise ZeroDivisionError
+
+    peer = await net.dial(echoing.listener.host, echoing.listener.port, Sore)
+    peer.connection.abort()
+    await peer.until(lambda p: p.ends)
+    await asyncio.sleep(0)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_reader_that_never_reads_costs_a_bounded_outbox() -> None:
+    answer = b"a" * 1_000_000
+
+    def answer_at_length(peer: Peer, data: bytes) -> None:
+        for _ in data:
+            peer.connection.write(answer)
+
+    server = Server(answer_at_length)
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    peer = await server.dial()
+    peer.connection.pause_reading()
+    questions = 200
+    highest = 0
+    for _ in range(questions):  # each in its own packet, so that the server could read on
+        peer.connection.write(b"?")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if server.peers:
+            highest = max(highest, server.peers[0].connection.unsent_bytes)
+    assert highest <= limits.OUTBOX_HIGH_BYTES + questions * len(answer) // 4
+    peer.connection.resume_reading()
+    await peer.until(lambda p: len(p.data) == questions * len(answer))
+    assert len(server.peers[0].data) == questions
+    await server.listener.close()
+
+
+async def test_drain_waits_for_a_slow_server() -> None:
+    server = Server(lambda peer, data: None)
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    peer = await server.dial()
+    await asyncio.sleep(0)
+    while not server.peers:
+        await asyncio.sleep(0)
+    server.peers[0].connection.pause_reading()
+    peer.connection.write(b"x" * (limits.OUTBOX_HIGH_BYTES * 2))
+    draining = asyncio.ensure_future(peer.connection.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    server.peers[0].connection.resume_reading()
+    async with asyncio.timeout(10):
+        await draining
+    assert peer.connection.unsent_bytes < limits.OUTBOX_HIGH_BYTES
+    await server.listener.close()
+
+
+async def test_a_stalled_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STALLED_WRITE_MS", 20)
+    server = Server(lambda peer, data: peer.connection.write(b"x" * limits.OUTBOX_HIGH_BYTES * 2))
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    peer = await server.dial()
+    peer.connection.pause_reading()
+    peer.connection.write(b"?")
+    while not server.peers:
+        await asyncio.sleep(0)
+    await server.peers[0].until(lambda p: p.ends)
+    assert server.listener.connections == 0
+    peer.connection.abort()
+    await peer.until(lambda p: p.ends)
+    await server.listener.close()
+
+
+async def test_a_listener_takes_only_so_many() -> None:
+    server = Server(echo)
+    server.listener = await net.listen("127.0.0.1", 0, server.make, connections_max=1)
+    first = await server.dial()
+    first.connection.write(b"a")
+    await first.until(lambda p: p.data)
+    second = await server.dial()
+    await second.until(lambda p: p.ends)
+    first.connection.write(b"b")
+    await first.until(lambda p: p.data == b"ab")
+    await server.listener.close()
+    await first.until(lambda p: p.ends)
+
+
+async def test_closing_a_listener_cuts_off_who_does_not_read() -> None:
+    server = Server(lambda peer, data: peer.connection.write(b"x" * limits.OUTBOX_HIGH_BYTES * 2))
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    peer = await server.dial()
+    peer.connection.pause_reading()
+    peer.connection.write(b"?")
+    while not server.peers:
+        await asyncio.sleep(0)
+    await server.peers[0].until(lambda p: p.data)
+    async with asyncio.timeout(5):
+        await server.listener.close(timeout_ms=10)
+    assert len(server.peers[0].ends) == 1
+    peer.connection.abort()
+    await peer.until(lambda p: p.ends)
+
+
+async def test_nobody_there() -> None:
+    listener = await net.listen("127.0.0.1", 0, Peer)
+    await listener.close()
+    with pytest.raises(ConnectError, match=str(listener.port)):
+        await net.dial("127.0.0.1", listener.port, Peer)
+    with pytest.raises(ConnectError):
+        await net.dial("no-such-host.invalid", 1, Peer)
+
+
+async def test_a_port_in_use_is_refused() -> None:
+    listener = await net.listen("127.0.0.1", 0, Peer)
+    with pytest.raises(UsageError, match="another port"):
+        await net.listen("127.0.0.1", listener.port, Peer)
+    with pytest.raises(UsageError):
+        await net.listen("127.0.0.1", 123456, Peer)
+    await listener.close()
+
+
+def test_the_loop_is_the_fast_one_where_installed() -> None:
+    async def name() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    pytest.importorskip("uvloop")
+    assert net.run(name()).startswith("uvloop")
