@@ -1,0 +1,302 @@
+"""The options of `format("tubemq")`: one table for reading, one for writing.
+
+Spark hands options over as text with lower-cased names. They are checked when `schema()` is asked
+for, so that a mistake surfaces at `load()`, with our words.
+
+>>> url = "tubemq://127.0.0.1:8715"
+>>> options = read_options({"url": url, "topic": "a, b", "minpartitions": "4"})
+>>> options.topics, options.min_partitions, options.fail_on_data_loss
+(('a', 'b'), 4, True)
+>>> read_options({"url": url, "topic": "a", "startingofsets": "latest"})
+Traceback (most recent call last):
+coherer.errors.UsageError: There is no option 'startingofsets'. Did you mean startingOffsets?
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from coherer.errors import UsageError
+from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
+
+_OURS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})
+"""Names that Spark itself puts among the options."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the cluster; the same for reading and writing.
+
+    Equal values share a client in a worker process.
+
+    Args:
+        url: `tubemq://host:port,host:port`, the masters.
+        user: the name to sign with.
+        password_file: the file that holds the password; every worker must be able to read it.
+        password: the password itself; it is never shown.
+        tls: encrypt.
+        tls_trust: the file of certificates to trust.
+        tls_certificate: our certificate.
+        tls_key: the key to it.
+        admin: `host:port` of the master's HTTP interface.
+        timeout_ms: how long a request may take.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    tls_trust: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    admin: str | None = None
+    timeout_ms: int = 10_000
+
+    def secret(self) -> str | None:
+        """The password, from the option or the file."""
+        if self.password_file is None:
+            return self.password
+        return Path(self.password_file).read_text(encoding="utf-8").strip()
+
+    def __repr__(self) -> str:
+        return f"Access({self.url!r}, user={self.user!r})"
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch or a stream reads. The meaning of each field stands in `READ_TABLE`."""
+
+    access: Access
+    topics: tuple[str, ...] = ()
+    topics_pattern: str | None = None
+    starting_offsets: str | Offsets | None = None
+    ending_offsets: str | Offsets | None = None
+    fail_on_data_loss: bool = True
+    min_partitions: int = 1
+    max_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
+    include_headers: bool = False
+    group: str | None = None
+    commit_offsets: bool = False
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where rows are sent. The meaning of each field stands in `WRITE_TABLE`."""
+
+    access: Access
+    topic: str | None = None
+    window: int = 5_000
+    include_origin: bool = True
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A row of the tables.
+
+    Args:
+        name: as users write it; case does not matter.
+        field: the field of the options struct.
+        read: text to value; a ValueError says what is wrong.
+        meaning: one line for the documents.
+    """
+
+    name: str
+    field: str
+    read: Callable[[str], object]
+    meaning: str
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty")
+    return value.strip()
+
+
+def _truth(value: str) -> bool:
+    known = {"true": True, "false": False}
+    if value.strip().lower() not in known:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return known[value.strip().lower()]
+
+
+def _count(value: str) -> int:
+    if not re.fullmatch(r"[0-9]+", value.strip()) or int(value) < 1:
+        raise ValueError(f"{value!r} is no number above 0")
+    return int(value)
+
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration(value: str) -> int:
+    match = re.fullmatch(r"([0-9]+) *(ms|s|m|h|d)", value.strip().lower())
+    if match is None:
+        raise ValueError(f"{value!r} is no duration like 500ms, 30s or 15m")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names:
+        raise ValueError("it names no topic")
+    return names
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(_text(value))
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from error
+    return value
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(r"tubemq(s)?://[^/?#\s,]+(,[^/?#\s,]+)*/?", value.strip()):
+        raise ValueError("write it as tubemq://host:port,host:port")
+    return value.strip()
+
+
+def _offsets(option: str) -> Callable[[str], str | Offsets]:
+    def read(value: str) -> str | Offsets:
+        if value.strip().lower() in {EARLIEST, LATEST}:
+            return value.strip().lower()
+        return from_json(value, option)
+
+    return read
+
+
+ACCESS_TABLE: Final = (
+    Option("url", "url", _url, "The masters, `tubemq://host:port,host:port`. Required."),
+    Option("user", "user", _text, "The name to sign with."),
+    Option("password", "password", _text, "The password."),
+    Option("passwordFile", "password_file", _text, "A file with it; every worker reads it."),
+    Option("tls", "tls", _truth, "Encrypt (default false)."),
+    Option("tlsTrust", "tls_trust", _text, "The file of certificates to trust."),
+    Option("tlsCertificate", "tls_certificate", _text, "The file of our certificate."),
+    Option("tlsKey", "tls_key", _text, "The file of the key to it."),
+    Option("admin", "admin", _text, "`host:port` of the master's HTTP interface."),
+    Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
+)
+"""Options of reading and of writing."""
+
+READ_TABLE: Final = (
+    Option("topic", "topics", _names, "The topic, or several: `a,b`. `.load('a')` does the same."),
+    Option("topicsPattern", "topics_pattern", _pattern, "All topics whose whole name matches."),
+    Option("startingOffsets", "starting_offsets", _offsets("startingOffsets"),
+           "`earliest` (default of a batch), `latest` (default of a stream), or JSON "
+           '`{"topic": {"broker:partition": n}}`; -2 is the earliest, -1 the latest.'),
+    Option("endingOffsets", "ending_offsets", _offsets("endingOffsets"),
+           "Batch only: `latest` (default) or JSON."),
+    Option("failOnDataLoss", "fail_on_data_loss", _truth,
+           "Stop when messages are gone before they were read (default true)."),
+    Option("minPartitions", "min_partitions", _count, "So many tasks at least."),
+    Option("maxPartitions", "max_partitions", _count, "So many tasks at most."),
+    Option("maxRecordsPerPartition", "max_records_per_partition", _count,
+           "So many rows per task at most."),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count,
+           "So many rows per micro-batch at most, from partitions by their backlog."),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count,
+           "Wait until so many rows are there."),
+    Option("maxTriggerDelay", "max_trigger_delay_ms", _duration,
+           "But not longer than this (default 15m)."),
+    Option("includeHeaders", "include_headers", _truth,
+           "Add the column `properties` (default false: Spark cannot leave out what it does not "
+           "need)."),
+    Option("group", "group", _text, "The group that shows the progress on the broker."),
+    Option("commitOffsets", "commit_offsets", _truth,
+           "Set the offsets of `group` after each micro-batch (default false). Needs `admin`."),
+)  # fmt: skip
+"""Options of `spark.read` and `spark.readStream`."""
+
+WRITE_TABLE: Final = (
+    Option("topic", "topic", _text, "The topic of rows without one. `.save('a')` does the same."),
+    Option("window", "window", _count, "Messages in flight per task (default 5000)."),
+    Option("includeOrigin", "include_origin", _truth,
+           "Add `spark.query`, `spark.batch`, `spark.part` and `spark.seq` to the properties "
+           "(default true)."),
+)  # fmt: skip
+"""Options of `df.write` and `df.writeStream`."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def _read_table(options: Mapping[str, str], table: Iterable[Option]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for option in table:
+        text = options.get(option.name.lower())
+        if text is None:
+            continue
+        try:
+            values[option.field] = option.read(text)
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(
+                f"Option {option.name}: {error}.", hint=f"It is: {option.meaning}"
+            ) from error
+    return values
+
+
+def _parsed(kind: type[T], options: Mapping[str, str], table: tuple[Option, ...]) -> T:
+    given = {name.lower(): text for name, text in options.items()}
+    known = {option.name.lower(): option.name for option in (*ACCESS_TABLE, *table)}
+    for name in given.keys() - known.keys() - _OURS:
+        close = [known[match] for match in get_close_matches(name, known, n=1)]
+        meant = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(known.values())}."
+        raise UsageError(f"There is no option {name!r}.", hint=meant)
+    access = _read_table(given, ACCESS_TABLE)
+    if "url" not in access:
+        raise UsageError("Option url is missing.", hint="Write tubemq://host:port.")
+    if "password" in access and "password_file" in access:
+        raise UsageError("Give password or passwordFile, not both.")
+    return msgspec.convert({"access": access, **_read_table(given, table)}, kind)
+
+
+def _with_path(options: Mapping[str, str]) -> dict[str, str]:
+    """`.load("flights")` and `.save("flights")` come as the option `path`: it is the topic."""
+    given = {name.lower(): text for name, text in options.items()}
+    if "path" in given:
+        if "topic" in given:
+            raise UsageError("The topic is given twice.", hint="As option topic, and as the path.")
+        given["topic"] = given.pop("path")
+    return given
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a batch or a stream that reads.
+
+    Raises:
+        UsageError: an option is unknown, malformed, missing, or contradicts another.
+    """
+    read = _parsed(ReadOptions, _with_path(options), READ_TABLE)
+    if bool(read.topics) == (read.topics_pattern is not None):
+        raise UsageError("Name what to read.", hint="Give option topic or topicsPattern.")
+    if read.ending_offsets == EARLIEST:
+        raise UsageError("Option endingOffsets cannot be earliest.", hint="Give latest or JSON.")
+    if read.commit_offsets and read.group is None:
+        raise UsageError("Option commitOffsets needs option group.")
+    limit = read.max_offsets_per_trigger
+    if limit is not None and read.min_offsets_per_trigger > limit:
+        raise UsageError("minOffsetsPerTrigger is larger than maxOffsetsPerTrigger.")
+    if read.max_partitions is not None and read.min_partitions > read.max_partitions:
+        raise UsageError("minPartitions is larger than maxPartitions.")
+    return read
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a batch or a stream that writes.
+
+    Raises:
+        UsageError: an option is unknown, malformed or missing.
+
+    >>> write_options({"url": "tubemq://127.0.0.1:8715", "path": "copies"}).topic
+    'copies'
+    """
+    return _parsed(WriteOptions, _with_path(options), WRITE_TABLE)

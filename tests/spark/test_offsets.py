@@ -1,0 +1,101 @@
+"""Offsets: one form, one order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.errors import UsageError
+from coherer.spark.offsets import (
+    bounds_of,
+    canonical,
+    earliest,
+    from_json,
+    latest,
+    merged,
+    resolve,
+    split_key,
+    to_json,
+    total,
+)
+
+KEYS = st.builds("{}:{}".format, st.sampled_from(["1", "2", "broker-a"]), st.integers(0, 20))
+OFFSETS = st.dictionaries(
+    st.sampled_from(["a", "b", "é"]), st.dictionaries(KEYS, st.integers(0, 2**60))
+)
+BOUNDS = {"t": {"1:0": (3, 9), "1:1": (0, 4)}}
+
+
+@given(OFFSETS, st.randoms())
+def test_the_text_does_not_depend_on_the_order_of_arrival(
+    offsets: dict[str, dict[str, int]], random: object
+) -> None:
+    def shuffled(mapping: dict[str, object]) -> dict[str, object]:
+        items = list(mapping.items())
+        random.shuffle(items)  # type: ignore[attr-defined]
+        return dict(items)
+
+    other = {topic: shuffled(places) for topic, places in shuffled(offsets).items()}
+    assert json.dumps(canonical(other)) == json.dumps(canonical(offsets))
+    assert canonical(other) == offsets
+    assert total(canonical(other)) == total(offsets)
+
+
+def test_partitions_are_ordered_by_number() -> None:
+    assert list(canonical({"t": {"1:10": 0, "1:9": 0}})["t"]) == ["1:9", "1:10"]
+
+
+def test_what_spark_reads_back_is_what_we_wrote() -> None:
+    offsets = canonical({"b": {"1:0": 2**60}, "a": {"2:1": 0}})
+    assert json.loads(to_json(offsets)) == offsets
+    assert from_json(to_json(offsets), "startingOffsets") == offsets
+
+
+@pytest.mark.parametrize("key", ["", "1", ":1", "1:", "1:x", "1:-1", "1:²", "1:1 "])
+def test_a_bad_key_is_named(key: str) -> None:
+    with pytest.raises(UsageError, match="names no partition"):
+        split_key(key)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"t": 3}', '{"t": {"1:0": "3"}}', '{"t": {"x": 3}}', '{"t": {"1:0": -3}}']
+)
+def test_bad_json_is_a_usage_error_with_a_model_to_copy(text: str) -> None:
+    with pytest.raises(UsageError, match=r"Option startingOffsets: .*broker:partition"):
+        from_json(text, "startingOffsets")
+
+
+def test_bounds_give_both_ends_in_order() -> None:
+    bounds = bounds_of("t", {("1", 10): (0, 9), ("1", 2): (5, 7)})
+    assert list(bounds["t"]) == ["1:2", "1:10"]
+    assert earliest(bounds) == {"t": {"1:2": 5, "1:10": 0}}
+    assert latest(bounds) == {"t": {"1:2": 7, "1:10": 9}}
+    assert list(merged([{"b": {}}, {"a": {}}])) == ["a", "b"]
+
+
+def test_wishes_are_resolved() -> None:
+    assert resolve("earliest", BOUNDS, "o", unnamed="latest") == {"t": {"1:0": 3, "1:1": 0}}
+    assert resolve("latest", BOUNDS, "o", unnamed="latest") == {"t": {"1:0": 9, "1:1": 4}}
+    wanted = {"t": {"1:0": 5}}
+    assert resolve(wanted, BOUNDS, "o", unnamed="earliest") == {"t": {"1:0": 5, "1:1": 0}}
+    assert resolve(wanted, BOUNDS, "o", unnamed="latest") == {"t": {"1:0": 5, "1:1": 4}}
+    marks = {"t": {"1:0": -1, "1:1": -2}}
+    assert resolve(marks, BOUNDS, "o", unnamed="latest") == {"t": {"1:0": 9, "1:1": 0}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"t": {"9:9": 1}}, r"partition 9:9.*There are: 1:0, 1:1"),
+        ({"u": {"1:0": 1}}, r"partition 1:0.*There are: none"),
+        ({"t": {"1:1": 5}}, r"offset 5 of partition 1:1, which ends at 4"),
+    ],
+)
+def test_wishes_that_cannot_be_met_are_refused(
+    wanted: dict[str, dict[str, int]], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        resolve(wanted, BOUNDS, "startingOffsets", unnamed="latest")

@@ -1,0 +1,139 @@
+"""Options: checked, with our words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coherer.errors import UsageError
+from coherer.spark.options import (
+    ACCESS_TABLE,
+    READ_TABLE,
+    WRITE_TABLE,
+    Access,
+    ReadOptions,
+    WriteOptions,
+    read_options,
+    write_options,
+)
+
+URL = "tubemq://127.0.0.1:8715"
+
+
+def read(**options: str) -> ReadOptions:
+    return read_options({"url": URL, **options})
+
+
+def test_the_least_that_is_needed() -> None:
+    options = read(topic="flights")
+    assert options == ReadOptions(access=Access(url=URL), topics=("flights",))
+    assert options.fail_on_data_loss
+
+
+def test_everything_is_read() -> None:
+    options = read(
+        topicsPattern="f.*",
+        STARTINGOFFSETS=" Earliest ",
+        endingOffsets='{"f": {"1:0": 4}}',
+        failOnDataLoss="FALSE",
+        minPartitions="2",
+        maxPartitions="9",
+        maxRecordsPerPartition="1000",
+        maxOffsetsPerTrigger="50",
+        minOffsetsPerTrigger="10",
+        maxTriggerDelay="90s",
+        includeHeaders="true",
+        group="g",
+        commitOffsets="true",
+        timeout="500 ms",
+        user="u",
+        password="p",
+        tls="true",
+    )
+    assert options == ReadOptions(
+        access=Access(url=URL, user="u", password="p", tls=True, timeout_ms=500),
+        topics_pattern="f.*",
+        starting_offsets="earliest",
+        ending_offsets={"f": {"1:0": 4}},
+        fail_on_data_loss=False,
+        min_partitions=2,
+        max_partitions=9,
+        max_records_per_partition=1000,
+        max_offsets_per_trigger=50,
+        min_offsets_per_trigger=10,
+        max_trigger_delay_ms=90_000,
+        include_headers=True,
+        group="g",
+        commit_offsets=True,
+    )
+
+
+def test_the_path_is_the_topic() -> None:
+    assert read(path="a,b , a").topics == ("a", "b")
+    with pytest.raises(UsageError, match="twice"):
+        read(path="a", topic="b")
+
+
+def test_what_spark_adds_is_ignored() -> None:
+    assert write_options({"url": URL, "checkpointLocation": "/x", "queryName": "q"}).topic is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "topic or topicsPattern"),
+        ({"topic": "a", "topicsPattern": "b"}, "topic or topicsPattern"),
+        ({"topic": " , "}, "names no topic"),
+        ({"topicsPattern": "("}, "no regular expression"),
+        ({"topic": "a", "startingOffset": "latest"}, "Did you mean startingOffsets"),
+        ({"topic": "a", "zzz": "1"}, "There are: url"),
+        ({"topic": "a", "startingOffsets": "first"}, "Option startingOffsets"),
+        ({"topic": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"topic": "a", "failOnDataLoss": "no"}, "neither true nor false"),
+        ({"topic": "a", "minPartitions": "0"}, "no number above 0"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "no number above 0"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "1e3"}, "no number above 0"),
+        ({"topic": "a", "maxTriggerDelay": "5"}, "no duration"),
+        ({"topic": "a", "commitOffsets": "true"}, "needs option group"),
+        ({"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "larger"),
+        ({"topic": "a", "minPartitions": "9", "maxPartitions": "8"}, "larger"),
+        ({"topic": "a", "url": "http://x"}, "tubemq://host:port"),
+        ({"topic": "a", "url": ""}, "tubemq://host:port"),
+        ({"topic": "a", "group": " "}, "empty"),
+        ({"topic": "a", "password": "p", "passwordFile": "f"}, "not both"),
+    ],
+)
+def test_mistakes_are_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_options({"url": URL, **options})
+
+
+def test_the_url_is_required() -> None:
+    with pytest.raises(UsageError, match="url is missing"):
+        read_options({"topic": "a"})
+
+
+def test_reading_options_are_unknown_to_writing() -> None:
+    with pytest.raises(UsageError, match="no option"):
+        write_options({"url": URL, "startingOffsets": "latest"})
+    assert write_options({"url": URL, "topic": "a", "window": "7"}).window == 7
+
+
+def test_the_password_is_never_shown(tmp_path: Path) -> None:
+    assert "geheim" not in repr(read(topic="a", user="u", password="geheim"))
+    (tmp_path / "secret").write_text("geheim\n")
+    assert read(topic="a", passwordFile=str(tmp_path / "secret")).access.secret() == "geheim"
+    assert read(topic="a").access.secret() is None
+
+
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [(ACCESS_TABLE, Access), (READ_TABLE, ReadOptions), (WRITE_TABLE, WriteOptions)],
+)
+def test_the_tables_and_the_structs_agree(
+    table: tuple[object, ...], kind: type[Access | ReadOptions | WriteOptions]
+) -> None:
+    fields = {option.field for option in table}  # type: ignore[attr-defined]
+    assert fields == set(kind.__struct_fields__) - {"access"}
+    assert all(option.meaning.endswith((".", ")")) for option in table)  # type: ignore[attr-defined]

@@ -1,0 +1,149 @@
+"""Planning: every row once, in shares of the right size."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.spark.offsets import Offsets, canonical
+from coherer.spark.planning import (
+    PACK_ROWS,
+    DataLossError,
+    Range,
+    backlog_rows,
+    between,
+    bounded,
+    cut,
+    packed,
+    shares_of,
+    with_new,
+)
+
+SIZES = st.lists(st.integers(1, 20_000), min_size=1, max_size=12)
+
+
+def ranges_of(sizes: list[int]) -> list[Range]:
+    return [Range("t", "1", n, 7 * n, 7 * n + size) for n, size in enumerate(sizes)]
+
+
+def rows_of(ranges: list[Range]) -> set[tuple[int, int]]:
+    found = [(one.partition, offset) for one in ranges for offset in range(one.start, one.end)]
+    assert len(found) == len(set(found)), "a row is read twice"
+    return set(found)
+
+
+@given(SIZES, st.integers(1, 30), st.none() | st.integers(500, 30_000))
+def test_cutting_keeps_every_row_once(sizes: list[int], least: int, most: int | None) -> None:
+    ranges = ranges_of(sizes)
+    pieces = cut(ranges, min_shares=least, max_rows=most)
+    assert rows_of(pieces) == rows_of(ranges)
+    assert all(one.rows > 0 for one in pieces)
+    if most:
+        assert max(one.rows for one in pieces) <= most
+    for left, right in pairwise(pieces):
+        assert left.partition != right.partition or left.end == right.start
+
+
+@given(SIZES, st.integers(1, 30), st.none() | st.integers(1, 30), st.none() | st.integers(1000))
+def test_shares_hold_every_row_once(
+    sizes: list[int], least: int, most: int | None, rows: int | None
+) -> None:
+    ranges = ranges_of(sizes)
+    shares = shares_of(ranges, min_shares=least, max_shares=most, max_rows=rows)
+    assert rows_of([one for share in shares for one in share]) == rows_of(ranges)
+    assert all(shares)
+    if most:
+        assert len(shares) <= most
+    elif rows:
+        assert max(sum(one.rows for one in share) for share in shares) <= rows
+
+
+def test_skew_is_cut_away() -> None:
+    pieces = cut(ranges_of([90_000, 10_000]), min_shares=10, max_rows=None)
+    assert [one.rows for one in pieces] == [10_000] * 10
+
+
+def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
+    small = packed(ranges_of([100] * 8), min_shares=1, max_shares=None)
+    assert [len(share) for share in small] == [8]
+    large = packed(ranges_of([PACK_ROWS] * 8), min_shares=1, max_shares=None)
+    assert [len(share) for share in large] == [1] * 8
+    held = packed(ranges_of([PACK_ROWS] * 8), min_shares=1, max_shares=2)
+    assert [len(share) for share in held] == [4, 4]
+    spread = packed(ranges_of([100] * 8), min_shares=4, max_shares=None)
+    assert [len(share) for share in spread] == [2] * 4
+
+
+def test_nothing_to_read_is_no_share() -> None:
+    assert shares_of([], min_shares=4, max_shares=None, max_rows=3) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=9),
+    st.integers(1, 5000),
+)
+def test_the_limit_is_kept_exactly(places: list[tuple[int, int]], limit: int) -> None:
+    start = canonical({"t": {f"1:{n}": low for n, (low, _) in enumerate(places)}})
+    end = canonical({"t": {f"1:{n}": low + rows for n, (low, rows) in enumerate(places)}})
+    stop = bounded(start, end, limit)
+    assert backlog_rows(start, stop) == min(limit, backlog_rows(start, end))
+    assert list(stop["t"]) == list(end["t"])
+    for key in end["t"]:
+        assert start["t"][key] <= stop["t"][key] <= end["t"][key]
+
+
+@given(st.integers(2, 8), st.integers(1, 4))
+def test_no_partition_starves(partitions: int, limit: int) -> None:
+    at: Offsets = {"t": {f"1:{n}": 0 for n in range(partitions)}}
+    end: Offsets = {"t": {f"1:{n}": 50 for n in range(partitions)}}
+    for _ in range(partitions):
+        at = bounded(at, end, limit)
+    assert backlog_rows({"t": dict.fromkeys(at["t"], 0)}, at) == partitions * limit
+    assert max(at["t"].values()) - min(at["t"].values()) <= 1
+
+
+def test_a_partition_that_went_back_is_left_as_it_is_by_the_limit() -> None:
+    start, end = {"t": {"1:0": 9, "1:1": 0}}, {"t": {"1:0": 2, "1:1": 9}}
+    assert bounded(start, end, 4) == {"t": {"1:0": 2, "1:1": 4}}
+
+
+def test_new_partitions_begin_at_their_beginning() -> None:
+    bounds = {"a": {"1:0": (2, 9)}, "t": {"1:0": (0, 9), "1:1": (5, 6)}}
+    assert with_new({"t": {"1:0": 4}}, bounds) == {"a": {"1:0": 2}, "t": {"1:0": 4, "1:1": 5}}
+
+
+def test_ranges_between_offsets() -> None:
+    bounds = {"t": {"1:0": (0, 20), "1:1": (3, 30)}}
+    ranges, lost = between({"t": {"1:0": 4}}, {"t": {"1:0": 9, "1:1": 8}}, bounds)
+    assert [repr(one) for one in ranges] == ["t 1:0 [4, 9)", "t 1:1 [3, 8)"]
+    assert lost == []
+
+
+def test_lost_ranges_are_found() -> None:
+    def lost(start: int, end: int, low: int, high: int) -> list[tuple[int, int]]:
+        offsets = {"t": {"1:0": start}}, {"t": {"1:0": end}}
+        return [(one.start, one.end) for one in between(*offsets, {"t": {"1:0": (low, high)}})[1]]
+
+    assert lost(4, 9, 6, 9) == [(4, 6)], "retention took the beginning"
+    assert lost(4, 9, 20, 30) == [(4, 9)], "retention took all"
+    assert lost(4, 9, 0, 7) == [(7, 9)], "the broker forgot the end"
+    assert lost(4, 9, 0, 2) == [(4, 9)], "the broker forgot all"
+    assert lost(9, 4, 0, 4) == [(4, 9)], "the topic was made anew"
+    assert lost(4, 9, 0, 9) == []
+
+
+def test_a_partition_that_no_broker_names_now_is_not_lost() -> None:
+    ranges, lost = between({"t": {"1:0": 4}}, {"t": {"1:0": 9}}, {})
+    assert [repr(one) for one in ranges] == ["t 1:0 [4, 9)"]
+    assert lost == []
+
+
+def test_the_error_names_what_is_lost_and_travels_between_processes() -> None:
+    error = DataLossError.of([Range("t", "1", 0, 4, 6)])
+    again = pickle.loads(pickle.dumps(error))
+    assert "t 1:0 [4, 6)" in str(again)
+    assert "failOnDataLoss" in str(again)
+    assert again.ranges == (Range("t", "1", 0, 4, 6),)
