@@ -1,0 +1,128 @@
+r"""The property text of a stored record: `name \x01 value \x02 name \x01 value …`, UTF-8.
+
+Written without a trailing `\x02`, as Java 4.9.3 does; read with or without. Segments that Java
+would drop (no separator, no name, no value, fewer than three characters) are dropped here too;
+of two equal names the later wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from coherer.errors import UsageError
+from coherer.limits import PROPERTIES_BYTES_MAX
+
+NAME_SEPARATOR: Final = "\x01"
+PAIR_SEPARATOR: Final = "\x02"
+
+KEYS: Final = "KEYS"
+"""Words that the message is indexed by, separated by one space."""
+TAGS: Final = "TAGS"
+"""The tag: one string."""
+UNIQUE_KEY: Final = "UNIQ_KEY"
+"""The id that the client made."""
+WAIT: Final = "WAIT"
+"""Whether the sender waits until the message is stored safely."""
+DELAY: Final = "DELAY"
+"""The delay level, in decimal."""
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE: Final = "REAL_QID"
+"""Where a message belongs while it waits in the schedule topic or the half topic."""
+CLUSTER: Final = "CLUSTER"
+"""The name of the cluster, added by the broker."""
+
+RESERVED: Final = frozenset(
+    [
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "MSG_REGION",
+        "TRACE_ON",
+        "UNIQ_KEY",
+        "CONSUME_START_TIME",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+    ]
+)
+"""Names that RocketMQ gives a meaning to: a user's properties use other names."""
+
+
+def encode(properties: Mapping[str, str]) -> bytes:
+    r"""Write properties as text.
+
+    Raises:
+        UsageError: a name or value holds a separator, is empty, or all is longer than
+            `limits.PROPERTIES_BYTES_MAX`.
+
+    >>> encode({"TAGS": "TagA", "KEYS": "k1 k2"})
+    b'TAGS\x01TagA\x02KEYS\x01k1 k2'
+    """
+    for name, value in properties.items():
+        joined = name + value
+        if not name or not value:
+            raise UsageError(f"Property {name!r} has no name or no value: it would be lost.")
+        if NAME_SEPARATOR in joined or PAIR_SEPARATOR in joined:
+            raise UsageError(
+                f"Property {name!r} holds U+0001 or U+0002, which separate properties."
+            )
+    pairs = [name + NAME_SEPARATOR + value for name, value in properties.items()]
+    try:
+        data = PAIR_SEPARATOR.join(pairs).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("A property holds half a character (a lone surrogate).") from error
+    if len(data) > PROPERTIES_BYTES_MAX:
+        raise UsageError(
+            f"Properties take {len(data)} bytes; a record holds {PROPERTIES_BYTES_MAX} at most."
+        )
+    return data
+
+
+def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
+    r"""Read property text. Never fails: what is no property is dropped, as Java does.
+
+    >>> decode(b'TAGS\x01TagA\x02empty\x01\x02KEYS\x01k1 k2\x02')
+    {'TAGS': 'TagA', 'KEYS': 'k1 k2'}
+    """
+    found: dict[str, str] = {}
+    for pair in str(data, "utf-8", "replace").split(PAIR_SEPARATOR):
+        name, _, value = pair.partition(NAME_SEPARATOR)
+        if name and value:
+            found[name] = value
+    return found
+
+
+def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Give the words that a message is indexed by, in Java's order.
+
+    >>> index_keys({"KEYS": "k1  k2", "UNIQ_KEY": "0A"})
+    ('0A', 'k1', 'k2')
+    """
+    words = [properties.get(UNIQUE_KEY, ""), *properties.get(KEYS, "").split(" ")]
+    return tuple([word for word in words if word])
