@@ -130,7 +130,7 @@ def spans(view: Buffer, position: int = 0) -> Spans:
         body = position + 88
         if sys_flag & HOSTS_V6:
             body += 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
-        (body_length,) = _LENGTH.unpack_from(view, body - 4)
+        body_length: int = _LENGTH.unpack_from(view, body - 4)[0]
         topic = body + body_length + 1
         topic_end = topic + view[topic - 1]
         properties = topic_end + 2
@@ -252,7 +252,7 @@ def flaw(view: Buffer, position: int = 0, *, check_crc: bool = True) -> str:
     end = position + size
     if body + 3 > end:
         return f"size {size}"
-    (body_length,) = _LENGTH.unpack_from(view, body - 4)
+    body_length: int = _LENGTH.unpack_from(view, body - 4)[0]
     topic = body + body_length
     if topic + 3 > end:
         return f"body length {body_length}"

@@ -1,1 +1,28 @@
-"""Being written."""
+"""The node's files: RocketMQ 4.9's commit log, consume queues, key index and checkpoint."""
+
+from __future__ import annotations
+
+from coherer.store.files import Files, OsFiles
+from coherer.store.model import (
+    Appended,
+    Damage,
+    Draft,
+    ReadStatus,
+    RecoveryReport,
+    Slices,
+    StoreOptions,
+)
+from coherer.store.store import Store
+
+__all__ = [
+    "Appended",
+    "Damage",
+    "Draft",
+    "Files",
+    "OsFiles",
+    "ReadStatus",
+    "RecoveryReport",
+    "Slices",
+    "Store",
+    "StoreOptions",
+]

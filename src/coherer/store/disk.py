@@ -1,0 +1,99 @@
+"""What the files of the store share: names, a few open handles, and errors as our own."""
+
+from __future__ import annotations
+
+import errno
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coherer.errors import StoreError, StoreFullError
+from coherer.store.files import Files
+
+_FULL = frozenset(
+    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)
+)
+NAME_DIGITS = 20
+
+
+def file_name(offset: int) -> str:
+    """Name a file by the offset of its first byte.
+
+    >>> file_name(1073741824)
+    '00000000001073741824'
+    """
+    return f"{offset:0{NAME_DIGITS}d}"
+
+
+def numbered(names: list[str]) -> list[int]:
+    """Give the offsets of those names that are offsets, in order.
+
+    >>> numbered(["00000000001073741824", "00000000000000000000", "notes.txt"])
+    [0, 1073741824]
+    """
+    return sorted(
+        [int(name) for name in names if len(name) == NAME_DIGITS and name.isdecimal()]
+    )
+
+
+@contextmanager
+def our_errors(what: str) -> Iterator[None]:
+    """Turn the operating system's errors into the store's.
+
+    Raises:
+        StoreFullError: there was no room.
+        StoreError: anything else.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, what) from error
+
+
+def translate(error: OSError, what: str) -> StoreError:
+    """Give our own error for one of the operating system."""
+    if error.errno in _FULL:
+        return StoreFullError(
+            f"No room on the disk to {what}.",
+            hint="Free some, or lower the retention; the store goes on by itself.",
+        )
+    return StoreError(f"Could not {what}: {error}.")
+
+
+class Handles:
+    """Open files, at most so many: the one not used for longest is closed for a new one.
+
+    Used by the writer thread only.
+    """
+
+    def __init__(self, files: Files, capacity: int) -> None:
+        self._files = files
+        self._capacity = capacity
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path) -> int:
+        """Give the handle of a file that exists."""
+        handle = self._open.get(path)
+        if handle is None:
+            return self.put(path, self._files.open(path))
+        self._open.move_to_end(path)
+        return handle
+
+    def put(self, path: Path, handle: int) -> int:
+        """Take over a handle."""
+        while len(self._open) >= self._capacity:
+            self._files.close(self._open.popitem(last=False)[1])
+        self._open[path] = handle
+        return handle
+
+    def drop(self, path: Path) -> None:
+        """Close a file if it is open."""
+        handle = self._open.pop(path, None)
+        if handle is not None:
+            self._files.close(handle)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._open:
+            self._files.close(self._open.popitem()[1])

@@ -1,0 +1,280 @@
+"""Every operation on files that the store does, as one small interface.
+
+`OsFiles` is the real one. Tests put their own in its place: one that cuts the power (unsynced
+writes vanish or are torn), one whose disk is full.
+
+Writing goes by position (`write`), never through a mapping: a full disk is then an `OSError` that
+can be handled, not a SIGBUS that kills the process. Files are extended sparsely (`resize`) to
+their final size when they are made, so that a mapping made once covers them for good.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from coherer.errors import StoreError
+
+_BINARY: int = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_SCAN_BYTES = 1 << 20
+_NOTHING_MORE = 6  # ENXIO: no data behind this offset
+
+
+class Files(Protocol):
+    """What the store asks of a file system. A handle is a number that `open` gave.
+
+    Every method may raise `OSError`; `ENOSPC` and `EDQUOT` mean that there is no room.
+    """
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Open a file for reading and writing; make it, empty, when told to."""
+        ...
+
+    def close(self, handle: int) -> None:
+        """Give a handle back."""
+        ...
+
+    def size(self, handle: int) -> int:
+        """Give the size of a file in bytes."""
+        ...
+
+    def resize(self, handle: int, size: int) -> None:
+        """Cut a file, or extend it by zeros that take no room."""
+        ...
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`. After an error any part of it may be written."""
+        ...
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes at `offset`; fewer at the end of the file."""
+        ...
+
+    def map(self, handle: int, size: int) -> mmap.mmap:
+        """Map the first `size` bytes for reading. The handle may be closed afterwards."""
+        ...
+
+    def next_data(self, handle: int, offset: int) -> int | None:
+        """Give the first offset from `offset` on that may hold something else than zero."""
+        ...
+
+    def sync(self, handle: int) -> None:
+        """Return when the content of a file has reached the disk."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in a directory have reached the disk."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents where they are missing."""
+        ...
+
+    def names(self, path: Path) -> list[str]:
+        """Give the names in a directory, sorted; none when there is no such directory."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether a path exists."""
+        ...
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file, in place of `target` if that exists."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens when there is none."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all in it; nothing happens when there is none."""
+        ...
+
+    def lock(self, path: Path) -> int:
+        """Lock a file for this process until `unlock`, as Java's broker does.
+
+        Raises:
+            StoreError: somebody else holds it.
+        """
+        ...
+
+    def unlock(self, path: Path, handle: int) -> None:
+        """Give a lock back."""
+        ...
+
+
+class OsFiles:
+    """The files of this machine."""
+
+    _held: set[Path] = set()  # noqa: RUF012  (record locks do not exclude within one process)
+    _held_lock = threading.Lock()
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """See `Files.open`."""
+        return os.open(path, os.O_RDWR | _BINARY | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, handle: int) -> None:
+        """See `Files.close`."""
+        os.close(handle)
+
+    def size(self, handle: int) -> int:
+        """See `Files.size`."""
+        return os.fstat(handle).st_size
+
+    def resize(self, handle: int, size: int) -> None:
+        """See `Files.resize`."""
+        os.ftruncate(handle, size)
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        """See `Files.write`."""
+        written = _write_at(handle, data, offset)
+        while written < len(data):  # a full disk takes a part before it says so
+            written += _write_at(handle, data[written:], offset + written)
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """See `Files.read`."""
+        return _read_at(handle, size, offset)
+
+    def map(self, handle: int, size: int) -> mmap.mmap:
+        """See `Files.map`."""
+        return mmap.mmap(handle, size, access=mmap.ACCESS_READ)
+
+    def next_data(self, handle: int, offset: int) -> int | None:
+        """See `Files.next_data`."""
+        if hasattr(os, "SEEK_DATA"):
+            try:
+                return os.lseek(handle, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == _NOTHING_MORE:
+                    return None
+        return self._search_data(handle, offset)
+
+    def _search_data(self, handle: int, offset: int) -> int | None:
+        while data := self.read(handle, _SCAN_BYTES, offset):
+            rest = data.lstrip(b"\0")
+            if rest:
+                return offset + len(data) - len(rest)
+            offset += len(data)
+        return None
+
+    def sync(self, handle: int) -> None:
+        """See `Files.sync`."""
+        _sync(handle)
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files.sync_directory`."""
+        if sys.platform == "win32":
+            return  # NTFS keeps its names in a journal of its own; directories cannot be opened
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files.make_directory`."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """See `Files.names`."""
+        try:
+            return sorted(entry.name for entry in path.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, path: Path) -> bool:
+        """See `Files.exists`."""
+        return path.exists()
+
+    def replace(self, source: Path, target: Path) -> None:
+        """See `Files.replace`."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """See `Files.remove`."""
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """See `Files.remove_tree`."""
+        if path.exists():
+            shutil.rmtree(path)
+
+    def lock(self, path: Path) -> int:
+        """See `Files.lock`."""
+        real = path.resolve()
+        with self._held_lock:
+            if real in self._held:
+                raise _in_use(path)
+            handle = self.open(path, create=True)
+            try:
+                _lock(handle)
+            except OSError as error:
+                os.close(handle)
+                raise _in_use(path) from error
+            self._held.add(real)
+        self.write(handle, b"lock", 0)
+        return handle
+
+    def unlock(self, path: Path, handle: int) -> None:
+        """See `Files.unlock`."""
+        with self._held_lock:
+            self._held.discard(path.resolve())
+            os.close(handle)  # gives the lock back
+
+
+def _in_use(path: Path) -> StoreError:
+    return StoreError(
+        f"The directory {path.parent} is in use.",
+        hint="Stop the node, or the Java broker, that runs on it.",
+    )
+
+
+if hasattr(os, "pwrite"):
+    _write_at = os.pwrite
+    _read_at = os.pread
+else:  # Windows: move, then write; one handle is used by two threads only for `sync`
+    _position_lock = threading.Lock()
+
+    def _write_at(handle: int, data: bytes, offset: int, /) -> int:
+        with _position_lock:
+            os.lseek(handle, offset, os.SEEK_SET)
+            return os.write(handle, data)
+
+    def _read_at(handle: int, size: int, offset: int, /) -> bytes:
+        with _position_lock:
+            os.lseek(handle, offset, os.SEEK_SET)
+            return os.read(handle, size)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: int) -> None:
+        os.lseek(handle, 0, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+    def _sync(handle: int) -> None:
+        os.fsync(handle)
+
+elif sys.platform == "darwin":
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+
+    def _sync(handle: int) -> None:
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync stops at the disk's own cache here
+
+else:
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+
+    def _sync(handle: int) -> None:
+        os.fdatasync(handle)

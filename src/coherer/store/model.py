@@ -1,0 +1,180 @@
+"""What goes into the store and comes out of it, and its options."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+from msgspec import Struct
+
+from coherer.record.layout import NO_HOST
+
+DAY_HOURS = 24
+GIB = 1024**3
+
+
+class StoreOptions(Struct, frozen=True, kw_only=True):
+    """How the store lays out its files and how often it looks after them.
+
+    Sizes hold for a new directory; files that are there keep theirs.
+
+    Args:
+        segment_bytes: size of a file of the commit log. Java's brokers want the same number in
+            their configuration (`mappedFileSizeCommitLog`).
+        queue_segment_bytes: size of a file of a consume queue, a multiple of 20.
+        index_enabled: whether messages with keys are put into the key index.
+        index_slots: hash slots of an index file.
+        index_entries: entries of an index file.
+        flush: `"sync"` when the server acknowledges only what `Store.flush` has made durable;
+            `"async"` when it acknowledges what is written. The store itself does the same in both.
+        flush_interval_ms: how long a written message may wait for its flush with `"async"`.
+        queue_flush_interval_ms: the same for consume queues, index and checkpoint; what they lack
+            after a crash is rebuilt from the log.
+        retention_hours: how long messages are kept at least; None keeps them for ever.
+        retention_bytes: how large the log may become before its oldest file is deleted.
+        verify_bytes: how much of the log's end is read and checked at every start.
+        store_host: address and port that records name as theirs.
+        open_files: how many files of consume queues are held open.
+    """
+
+    segment_bytes: int = GIB
+    queue_segment_bytes: int = 6_000_000
+    index_enabled: bool = True
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    flush: Literal["async", "sync"] = "async"
+    flush_interval_ms: int = 500
+    queue_flush_interval_ms: int = 5_000
+    retention_hours: float | None = 3 * DAY_HOURS
+    retention_bytes: int | None = None
+    verify_bytes: int = 16 * 1024 * 1024
+    store_host: bytes = NO_HOST
+    open_files: int = 256
+
+
+class Draft(Struct, frozen=True, gc=False):
+    """A message to append.
+
+    Args:
+        topic: letters, digits, `_`, `-`, `%`, `|`; at most 127 bytes.
+        queue_id: the queue or partition.
+        body: the payload as it is stored.
+        properties: property text (`coherer.record.properties.encode`).
+        tag_code: `coherer.record.hashing.tag_code` of the property TAGS: the filter's key.
+        flag: the user's own number.
+        sys_flag: RocketMQ's bits; those for IPv6 hosts are set by the store.
+        born_ms: when the client made the message.
+        born_host: the client's address (4 or 16 bytes) and port (4 bytes).
+        reconsume_times: how often it has been handed out before.
+        prepared_offset: the log offset of its half message, for a committed one.
+        keys: what it is indexed by: `coherer.record.properties.index_keys` of its properties.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    tag_code: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = NO_HOST
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    keys: tuple[str, ...] = ()
+
+
+class Appended(Struct, frozen=True, gc=False):
+    """Where an appended message lies: its number in its queue, and its place in the log."""
+
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+
+
+class ReadStatus(enum.Enum):
+    """How a read ended."""
+
+    FOUND = "found"
+    NO_MATCH = "no match"
+    """Messages are there, none let through by the filter; go on at `next_offset`."""
+    EMPTY = "empty"
+    """The offset is the next one to be written."""
+    BELOW = "below"
+    """The offset is smaller than the queue's first; `next_offset` is the first."""
+    BEYOND = "beyond"
+    """The offset is larger than the next one to be written, which `next_offset` is."""
+
+
+class Slices(Struct, frozen=True):
+    """Records of one queue: slices of mapped files, valid as long as somebody holds them.
+
+    Args:
+        status: how the read ended.
+        records: whole stored records.
+        offsets: their queue offsets. Damaged ones are left out, so there may be gaps.
+        next_offset: where to read on.
+        min_offset: the queue's first offset.
+        max_offset: the next offset to be written.
+        backlog_bytes: bytes of the log behind the last record, of all topics.
+        damaged: messages in between that could not be read any more.
+    """
+
+    status: ReadStatus
+    records: list[memoryview]
+    offsets: list[int]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    backlog_bytes: int
+    damaged: int = 0
+
+
+class Damage(Struct, frozen=True):
+    """A piece of the log that does not hold what was written: `[begin, end)`, and how it shows."""
+
+    begin: int
+    end: int
+    reason: str
+
+
+class RecoveryReport(Struct, frozen=True):
+    """What opening the store found and did.
+
+    Args:
+        clean: whether the last user of the directory closed it.
+        log_begin: the first offset of the log.
+        log_end: the offset behind its last record.
+        checked_from: records from here on were read and checked.
+        replayed_from: queues and index were rebuilt from the records from here on.
+        replayed: how many of these there were.
+        cut_bytes: size of what was cut off the end of the log because no valid record followed.
+        damage: pieces before `log_end` that hold no valid record; the store works around them.
+        notes: other things that were put right.
+    """
+
+    clean: bool = True
+    log_begin: int = 0
+    log_end: int = 0
+    checked_from: int = 0
+    replayed_from: int = 0
+    replayed: int = 0
+    cut_bytes: int = 0
+    damage: tuple[Damage, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line for the log of the node.
+
+        >>> print(RecoveryReport(clean=False, log_end=97, replayed=1, cut_bytes=12))
+        not closed; log 0 to 97; 1 record replayed; 12 bytes of a torn end cut
+        """
+        parts = [
+            "closed" if self.clean else "not closed",
+            f"log {self.log_begin} to {self.log_end}",
+            f"{self.replayed} record{'s' * (self.replayed != 1)} replayed",
+        ]
+        if self.cut_bytes:
+            parts.append(f"{self.cut_bytes} bytes of a torn end cut")
+        parts += [f"DAMAGED {piece.begin} to {piece.end}: {piece.reason}" for piece in self.damage]
+        return "; ".join([*parts, *self.notes])

@@ -1,0 +1,231 @@
+"""A consume queue: entry number n says where the queue's n-th message lies in the log.
+
+An entry has 20 bytes: log offset, size of the record, tag code. A file holds 300,000 of them and
+is named by the queue's byte offset of its first. Entries that stand for no message (before the
+first of a queue that lost its beginning; for messages that are damaged) are *blank*: offset 0,
+size 2,147,483,647, tag code 0. Behind the last entry everything is zero.
+
+`max` moves when entries are written, so a reader never sees half an entry.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from coherer.errors import UsageError
+from coherer.limits import TOPIC_BYTES_MAX
+from coherer.record.layout import FIXED_BYTES
+from coherer.store.disk import Handles, file_name, numbered
+from coherer.store.files import Files
+
+ENTRY: Final = struct.Struct(">qiq")
+ENTRY_BYTES: Final = 20
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a topic that could not name a directory, here or in Java's broker.
+
+    Raises:
+        UsageError: it holds other characters, or too many.
+    """
+    if not _TOPIC.match(topic) or len(topic) > TOPIC_BYTES_MAX:
+        raise UsageError(
+            f"{topic!r} cannot be a topic.",
+            hint=f"Letters, digits, _, -, % and | can, up to {TOPIC_BYTES_MAX} of them.",
+        )
+
+
+class ConsumeQueue:
+    """The files under `consumequeue/<topic>/<queue id>/`.
+
+    `fixed` and `topic_head` are what each record of this queue has in common: its size without
+    body and properties (and with IPv4 hosts), and its topic with the length before it.
+    """
+
+    __slots__ = (
+        "_active", "_active_end", "_directory", "_files", "_handles", "file_bytes",
+        "first_file", "fixed", "max", "min", "pending", "queue_id", "topic", "topic_head",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        files: Files,
+        handles: Handles,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+    ) -> None:
+        check_topic(topic)
+        if not 0 <= queue_id < 1 << 31:
+            raise UsageError(f"{queue_id} cannot be a queue's number.", topic=topic)
+        self._files = files
+        self._handles = handles
+        self._directory = directory / topic / str(queue_id)
+        self._active: Path | None = None
+        self._active_end = 0
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file_bytes = file_bytes
+        self.topic_head = bytes((len(topic),)) + topic.encode()
+        self.fixed = FIXED_BYTES + len(topic)
+        self.min = 0
+        self.max = 0
+        self.first_file = 0
+        self.pending: list[bytes] = []
+
+    def load(self) -> None:
+        """Find the files and the last entry that is not zero."""
+        begins = numbered(self._files.names(self._directory))
+        if not begins:
+            return
+        self.first_file = begins[0]
+        self.min = begins[0] // ENTRY_BYTES
+        for begin in reversed(begins):
+            count = self._count(begin)
+            self.max = begin // ENTRY_BYTES + count
+            if count:
+                return
+
+    def _count(self, begin: int) -> int:
+        low, high = 0, self.file_bytes // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(begin // ENTRY_BYTES + middle)
+            if entry is not None and entry[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _path(self, begin: int) -> Path:
+        return self._directory / file_name(begin)
+
+    def append(self, entries: bytes, dirty: set[Path]) -> None:
+        """Write entries behind the last; add the files that must be synced to `dirty`.
+
+        Raises:
+            OSError: they could not be written; some of them may be there, `withdraw` them.
+        """
+        at = self.max * ENTRY_BYTES
+        end = at + len(entries)
+        if end <= self._active_end and self._active is not None:
+            handle = self._handles.get(self._active)
+            self._files.write(handle, entries, at % self.file_bytes)
+            dirty.add(self._active)
+        else:
+            self._append_over(at, entries, dirty)
+        self.max = end // ENTRY_BYTES
+
+    def _append_over(self, at: int, entries: bytes, dirty: set[Path]) -> None:
+        done = 0
+        while done < len(entries):
+            begin = at - at % self.file_bytes
+            part = entries[done : done + begin + self.file_bytes - at]
+            path = self._path(begin)
+            self._files.write(self._open(path), part, at - begin)
+            dirty.add(path)
+            self._active, self._active_end = path, begin + self.file_bytes
+            done += len(part)
+            at += len(part)
+
+    def _open(self, path: Path) -> int:
+        if not self._files.exists(path):
+            self._files.make_directory(self._directory)
+            self._handles.put(path, self._files.open(path, create=True))
+        handle = self._handles.get(path)
+        if self._files.size(handle) < self.file_bytes:
+            self._files.resize(handle, self.file_bytes)
+        return handle
+
+    def withdraw(self, count: int) -> None:
+        """Make `count` the end: entries from there on are gone.
+
+        Raises:
+            OSError: a file could not be cut.
+        """
+        self._active, self._active_end = None, 0
+        at = count * ENTRY_BYTES
+        for begin in self.begins():
+            path = self._path(begin)
+            if begin + self.file_bytes <= at:
+                continue
+            if begin >= at and begin > self.first_file:
+                self._forget(path)
+                continue
+            handle = self._handles.get(path)
+            self._files.resize(handle, max(at - begin, 0))
+            self._files.resize(handle, self.file_bytes)
+        self.max = count
+        self.min = min(self.min, count)
+
+    def begins(self) -> list[int]:
+        """Give the byte offsets at which the files begin."""
+        return numbered(self._files.names(self._directory))
+
+    def _forget(self, path: Path) -> None:
+        self._handles.drop(path)
+        self._files.remove(path)
+
+    def read(self, index: int, count: int) -> bytes:
+        """Read entries of one file: up to `count`, none behind `max`."""
+        at = index * ENTRY_BYTES
+        begin = at - at % self.file_bytes
+        size = min(count, self.max - index) * ENTRY_BYTES
+        size = min(size, begin + self.file_bytes - at)
+        path = self._active
+        if path is None or self._active_end != begin + self.file_bytes:
+            path = self._path(begin)
+        return self._files.read(self._handles.get(path), size, at - begin)
+
+    def entry(self, index: int) -> tuple[int, int, int] | None:
+        """Read one entry, or whatever stands where it would be."""
+        at = index * ENTRY_BYTES
+        begin = at - at % self.file_bytes
+        try:
+            data = self._files.read(
+                self._handles.get(self._path(begin)), ENTRY_BYTES, at - begin
+            )
+        except FileNotFoundError:
+            return None
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
+
+    def first_where(self, holds: Callable[[int, int], bool]) -> int:
+        """Give the first entry from `min` on whose (log offset, size) make `holds` true.
+
+        The predicate must be false for a stretch and true from then on. `max` when it never is.
+        """
+        low, high = self.min, self.max
+        while low < high:
+            middle = at = (low + high) // 2
+            entry = self.entry(at)
+            while entry is not None and entry[1] == BLANK_SIZE and at + 1 < high:
+                at += 1  # a blank tells nothing, the next one may
+                entry = self.entry(at)
+            if entry is not None and (entry[1] == BLANK_SIZE or holds(entry[0], entry[1])):
+                high = middle
+            else:
+                low = at + 1
+        return low
+
+    def trim(self, log_begin: int) -> None:
+        """Forget the entries of messages before `log_begin`, and the files that hold only such."""
+        self.min = self.first_where(lambda offset, _: offset >= log_begin)
+        for begin in self.begins()[:-1]:
+            if begin + self.file_bytes > self.min * ENTRY_BYTES:
+                break
+            self._forget(self._path(begin))
+            self.first_file = begin + self.file_bytes
+
+    def remove(self) -> None:
+        """Delete all files of the queue."""
+        for begin in self.begins():
+            self._forget(self._path(begin))
+        self._files.remove_tree(self._directory)

@@ -1,0 +1,118 @@
+"""Reading a queue: entries of the queue, then slices of the log. The hot path of reading."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coherer.record.layout import BLANK, MAGIC
+from coherer.store.log import CommitLog
+from coherer.store.model import ReadStatus, Slices
+from coherer.store.queue import ENTRY, ConsumeQueue
+
+SCAN_ENTRIES: Final = 16_000
+"""A filter that lets nothing through looks at this many entries per read, as in Java."""
+
+_CHUNK_ENTRIES: Final = 2_000
+
+
+class _Collector:
+    """Takes records until there are enough."""
+
+    __slots__ = ("bytes_left", "count_left", "damaged", "log", "next", "offsets", "physical", "records")
+
+    def __init__(self, log: CommitLog, offset: int, max_bytes: int, max_count: int) -> None:
+        self.log = log
+        self.next = offset
+        self.bytes_left = max_bytes
+        self.count_left = max_count
+        self.records: list[memoryview] = []
+        self.offsets: list[int] = []
+        self.physical = 0
+        self.damaged = 0
+
+    def take(self, entries: bytes, tags: frozenset[int] | None) -> bool:
+        """Take from a run of entries; False when there are enough."""
+        records, offsets = self.records, self.offsets
+        begin = end = 0
+        view = memoryview(b"")
+        at = self.next
+        room = self.bytes_left
+        try:
+            for physical, size, tag in ENTRY.iter_unpack(entries):
+                if tags is not None and tag not in tags:
+                    at += 1
+                    continue
+                if not begin <= physical < end:
+                    segment = self.log.segment_at(physical)
+                    if segment is None:
+                        self.damaged += 1
+                        at += 1
+                        continue
+                    begin, end = segment.begin, segment.end
+                    view = self.log.view_of(segment)
+                here = physical - begin
+                record = view[here : here + size]
+                if BLANK.unpack_from(record) != (size, MAGIC):
+                    self.damaged += 1
+                    at += 1
+                    continue
+                room -= size
+                if room < 0 and records:
+                    return False
+                records.append(record)
+                offsets.append(at)
+                at += 1
+                self.physical = physical + size
+                if len(records) >= self.count_left:
+                    return False
+        finally:
+            self.next = at
+            self.bytes_left = room
+        return True
+
+
+def read_queue(
+    log: CommitLog,
+    queue: ConsumeQueue | None,
+    offset: int,
+    max_bytes: int,
+    max_count: int,
+    tags: frozenset[int] | None,
+) -> Slices:
+    """Read records of a queue; see `Store.read`."""
+    if queue is None:
+        status = ReadStatus.BEYOND if offset > 0 else ReadStatus.EMPTY
+        return Slices(status, [], [], 0, 0, 0, 0)
+    first, last = queue.min, queue.max
+    if not first <= offset < last:
+        status, go_on = _outside(first, last, offset)
+        return Slices(status, [], [], go_on, first, last, 0)
+    collector = _Collector(log, offset, max_bytes, max_count)
+    wanted = max_count if tags is None else _CHUNK_ENTRIES
+    stop = min(last, offset + SCAN_ENTRIES)
+    while collector.next < stop:
+        entries = queue.read(collector.next, min(wanted, stop - collector.next))
+        if not collector.take(entries, tags):
+            break
+        if tags is None:
+            break
+    status = ReadStatus.FOUND if collector.records else ReadStatus.NO_MATCH
+    backlog = log.end - collector.physical if collector.physical else 0
+    return Slices(
+        status,
+        collector.records,
+        collector.offsets,
+        collector.next,
+        first,
+        last,
+        backlog,
+        collector.damaged,
+    )
+
+
+def _outside(first: int, last: int, offset: int) -> tuple[ReadStatus, int]:
+    if offset < first:
+        return ReadStatus.BELOW, first
+    if offset == last:
+        return ReadStatus.EMPTY, last
+    return ReadStatus.BEYOND, last
