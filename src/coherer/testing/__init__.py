@@ -1,1 +1,46 @@
-"""Being written."""
+"""For tests, ours and yours: a node in the process, a clock moved by hand, a faulty network.
+
+With pytest nothing has to be imported: the fixtures `coherer_node` and `coherer_url` come with the
+package (`coherer.testing.plugin`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coherer.testing.clock import ManualClock
+    from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
+    from coherer.testing.proxy import FaultProxy, Faults
+
+__all__ = [
+    "EmbeddedNode",
+    "FaultProxy",
+    "Faults",
+    "ManualClock",
+    "async_embedded_node",
+    "embedded_node",
+]
+
+_HOMES = {
+    "EmbeddedNode": "coherer.testing.embedded",
+    "FaultProxy": "coherer.testing.proxy",
+    "Faults": "coherer.testing.proxy",
+    "ManualClock": "coherer.testing.clock",
+    "async_embedded_node": "coherer.testing.embedded",
+    "embedded_node": "coherer.testing.embedded",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Lazy (PEP 562): pytest loads the plugin in every session, also where nobody needs a node.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coherer.testing' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,78 @@
+"""A clock that stands still until it is told to move."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+
+from coherer.errors import UsageError
+
+
+class ManualClock:
+    """A clock for code that is told the time.
+
+    Args:
+        start_ms: the time at first, ms since 1970; a round, recognizable one unless given.
+
+    >>> clock = ManualClock(1_000)
+    >>> clock.advance(250)
+    1250
+    >>> clock.now_ms()
+    1250
+    """
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = start_ms
+        self._order = itertools.count()
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._fell_asleep = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"ManualClock({self._now_ms})"
+
+    def now_ms(self) -> int:
+        """The time, ms since 1970. Give this method to what wants a clock."""
+        return self._now_ms
+
+    def advance(self, by_ms: int) -> int:
+        """Move the clock and wake who waited for what has come; the new time.
+
+        Raises:
+            UsageError: `by_ms` is negative; clocks of tests do not go back by mistake, see `set`.
+        """
+        if by_ms < 0:
+            raise UsageError(
+                "A clock is advanced by a positive time.", hint="Use `set` to go back."
+            )
+        return self.set(self._now_ms + by_ms)
+
+    def set(self, now_ms: int) -> int:
+        """Set the clock, also back, as clocks of real machines do at times; the new time."""
+        self._now_ms = now_ms
+        while self._sleepers and self._sleepers[0][0] <= now_ms:
+            *_, sleeper = heapq.heappop(self._sleepers)
+            if not sleeper.done():
+                sleeper.set_result(None)
+        return now_ms
+
+    async def sleep(self, for_ms: int) -> None:
+        """Wait until the clock has been moved `for_ms` on."""
+        if for_ms <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now_ms + for_ms, next(self._order), sleeper))
+        self._fell_asleep.set()
+        await sleeper
+
+    @property
+    def sleepers(self) -> int:
+        """How many wait in `sleep`."""
+        return sum(not sleeper.done() for *_, sleeper in self._sleepers)
+
+    async def wait_sleepers(self, count: int) -> None:
+        """Wait until at least `count` wait in `sleep`: then it is time to move the clock."""
+        while self.sleepers < count:
+            self._fell_asleep.clear()
+            await self._fell_asleep.wait()

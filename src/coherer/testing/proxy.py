@@ -1,0 +1,291 @@
+"""A TCP proxy that does what networks do: delay, lose, cut, refuse, fall silent.
+
+How it works: each connection that comes in is dialled on to the target, and each way has a queue of
+what it carries. What a read brought leaves at its due time, in order, unless a fault of that way
+says otherwise. The end of one side is queued like its bytes, so it arrives after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from coherer import limits, net
+from coherer.errors import CohererError, DisconnectedError
+
+
+class Faults(msgspec.Struct):
+    """What goes wrong on one way through a `FaultProxy`. Change the fields at any time.
+
+    Attributes:
+        delay_ms: everything arrives that much later.
+        black_hole: what is sent is taken and never arrives; the connection stays open.
+        drop_reads: so many of the next socket reads are lost; counts down.
+        cut_after_bytes: after so many more bytes both sides are cut off; counts down, then None.
+        passed_bytes: how many bytes came through so far.
+        lost_bytes: how many did not, by `black_hole` and `drop_reads`.
+    """
+
+    delay_ms: int = 0
+    black_hole: bool = False
+    drop_reads: int = 0
+    cut_after_bytes: int | None = None
+    passed_bytes: int = 0
+    lost_bytes: int = 0
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
+        self.delay_ms, self.black_hole = 0, False
+        self.drop_reads, self.cut_after_bytes = 0, None
+
+
+class FaultProxy:
+    """Stands between a client and a server and makes trouble on demand.
+
+    Args:
+        host: the server.
+        port: its port.
+        listen_port: where clients connect; 0 for any free port.
+
+    Attributes:
+        host: where clients connect to.
+        port: the port for clients.
+        target: the server's (host, port); may be changed for connections to come.
+        requests: what goes wrong on the way to the server.
+        answers: what goes wrong on the way back.
+        accepted: how many connections came in so far.
+
+    ```python
+    async with FaultProxy("127.0.0.1", node.master_port) as proxy:
+        client = coherer.connect(f"tubemq://{proxy.address}")
+        proxy.answers.delay_ms = 200
+        proxy.cut()
+        await proxy.refuse()
+        await proxy.heal()
+    ```
+    """
+
+    def __init__(self, host: str, port: int, *, listen_port: int = 0) -> None:
+        self.host = "127.0.0.1"
+        self.port = listen_port
+        self.target = (host, port)
+        self.requests = Faults()
+        self.answers = Faults()
+        self.accepted = 0
+        self._listener: net.Listener | None = None
+        self._pairs: set[_Pair] = set()
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to, as `host:port`."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections go through it now."""
+        return len(self._pairs)
+
+    async def start(self) -> None:
+        """Open the port for clients. `async with` does it."""
+        if self._listener is None:
+            self._listener = await net.listen(self.host, self.port, self._accept)
+            self.port = self._listener.port
+
+    async def close(self) -> None:
+        """Close the port and cut all connections."""
+        self.cut()
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            await listener.close()
+        await self.wait_connections(0)
+
+    def cut(self) -> int:
+        """Cut all connections off at once, on both sides; how many there were."""
+        pairs = tuple(self._pairs)
+        for pair in pairs:
+            pair.cut()
+        return len(pairs)
+
+    async def refuse(self) -> None:
+        """Be a server that is down: connections are cut, and new ones refused until `heal`."""
+        await self.close()
+
+    async def heal(self) -> None:
+        """Nothing goes wrong any more, and the port is open."""
+        self.requests.heal()
+        self.answers.heal()
+        await self.start()
+
+    async def wait_connections(self, count: int) -> None:
+        """Wait until exactly `count` connections go through it."""
+        await self.until(lambda: len(self._pairs) == count)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds; it is looked at whenever something has happened here.
+
+        ```python
+        await proxy.until(lambda: proxy.answers.lost_bytes)
+        ```
+        """
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _accept(self, connection: net.Connection) -> net.Receiver:
+        self.accepted += 1
+        pair = _Pair(self, connection)
+        self._pairs.add(pair)
+        self._changed.set()
+        return pair.client
+
+    def forget(self, pair: _Pair) -> None:
+        """A pair is over; called by the pair."""
+        self._pairs.discard(pair)
+        self._changed.set()
+
+    def happened(self) -> None:
+        """Something got through or was lost; called by a pair."""
+        self._changed.set()
+
+
+class _Pair:
+    """A connection from a client, and the one to the server that belongs to it."""
+
+    def __init__(self, proxy: FaultProxy, connection: net.Connection) -> None:
+        self.proxy = proxy
+        self._cut = False
+        self.client = _Side(self, connection, proxy.requests)
+        self.server: _Side | None = None
+        self._dialling: asyncio.Task[None] | None = asyncio.create_task(self._dial())
+
+    async def _dial(self) -> None:
+        # Never cancelled: a connection that is made while its task is cancelled would leak.
+        try:
+            server = await net.dial(*self.proxy.target, self._receive_answers)
+        except CohererError:
+            self.client.connection.abort()
+        else:
+            self.server, self.client.other, server.other = server, server, self.client
+            if self._cut:
+                server.connection.abort()
+            self.client.pump()
+        self._dialling = None
+        self.settle()
+
+    def _receive_answers(self, connection: net.Connection) -> _Side:
+        return _Side(self, connection, self.proxy.answers)
+
+    def cut(self) -> None:
+        self._cut = True
+        for side in (self.client, self.server):
+            if side is not None:
+                side.cut()
+
+    def settle(self) -> None:
+        """Called whenever something of the pair has ended: is it all over?"""
+        alive = not self.client.over or not (self.server is None or self.server.over)
+        if self._dialling is None and not alive:
+            self.proxy.forget(self)
+
+
+class _Side:
+    """One of the two connections of a pair, and the queue of what it received."""
+
+    def __init__(self, pair: _Pair, connection: net.Connection, faults: Faults) -> None:
+        self.connection = connection
+        self.other: _Side | None = None
+        self._pair = pair
+        self._faults = faults
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[float, bytes | None]] = deque()  # None: the end of this side
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self.over = False
+
+    def cut(self) -> None:
+        self._queue.clear()
+        self.connection.abort()
+
+    def received(self, data: bytes) -> None:
+        faults = self._faults
+        if faults.black_hole or faults.drop_reads:
+            faults.drop_reads = max(0, faults.drop_reads - 1)
+            faults.lost_bytes += len(data)
+            self._pair.proxy.happened()
+        else:
+            self._put(data)
+
+    def closed(self, error: Exception | None) -> None:
+        del error
+        self._put(None)
+        if self._draining is not None:
+            self._draining.cancel()
+        self.over = True
+        self._pair.settle()
+
+    def pump(self) -> None:
+        """Send on what is due."""
+        self._timer = None
+        while self._queue and self.other is not None:
+            due, data = self._queue[0]
+            if due > self._loop.time():
+                self._timer = self._loop.call_at(due, self.pump)
+                return
+            self._queue.popleft()
+            self._pass(self.other, data)
+
+    def _put(self, data: bytes | None) -> None:
+        due = self._loop.time() + self._faults.delay_ms / 1000
+        if self._queue:
+            due = max(due, self._queue[-1][0])
+        self._queue.append((due, data))
+        if self._timer is None:
+            self.pump()
+
+    def _pass(self, other: _Side, data: bytes | None) -> None:
+        if data is None:
+            other.connection.close()
+            return
+        faults = self._faults
+        left = faults.cut_after_bytes
+        if left is not None:
+            data = data[:left]
+            faults.cut_after_bytes = left - len(data) or None
+        other.connection.write(data)
+        faults.passed_bytes += len(data)
+        self._pair.proxy.happened()
+        if left is not None and faults.cut_after_bytes is None:
+            other.connection.flush()
+            self._queue.clear()
+            # Closed rather than cut off: the last bytes must arrive.
+            other.connection.close()
+            self.connection.abort()
+        elif other.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES and self._draining is None:
+            self.connection.pause_reading()
+            self._draining = asyncio.ensure_future(self._drain(other))
+
+    async def _drain(self, other: _Side) -> None:
+        try:
+            await other.connection.drain()
+        except DisconnectedError:
+            return
+        self._draining = None
+        self.connection.resume_reading()
