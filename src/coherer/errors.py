@@ -4,7 +4,8 @@
 CohererError
 ├── UsageError              you called us wrongly; nothing was sent
 │   ├── ClosedError         the client, producer or consumer is closed
-│   └── ForkedError         the object was made in another process
+│   ├── ForkedError         the object was made in another process
+│   └── WindowFullError     too many messages are under way (also a `BufferError`)
 ├── ProtocolError           the peer sent bytes that break the protocol
 ├── RefusedError            a server understood the request and said no; it gave a code
 ├── UnavailableError        no server could be reached, or none answered in time
@@ -90,6 +91,10 @@ class ClosedError(UsageError):
 
 class ForkedError(UsageError):
     """The object was made before a fork. Connect again in the child process."""
+
+
+class WindowFullError(UsageError, BufferError):
+    """As many messages are under way as the producer's window allows. Nothing was sent."""
 
 
 class ProtocolError(CohererError):

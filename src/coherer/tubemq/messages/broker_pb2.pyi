@@ -1,7 +1,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -65,7 +66,7 @@ class SendMessageResponseB2P(_message.Message):
     messageId: int
     appendTime: int
     appendOffset: int
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., requireAuth: bool = ..., messageId: _Optional[int] = ..., appendTime: _Optional[int] = ..., appendOffset: _Optional[int] = ...) -> None: ...
+    def __init__(self, success: _Optional[bool] = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., requireAuth: _Optional[bool] = ..., messageId: _Optional[int] = ..., appendTime: _Optional[int] = ..., appendOffset: _Optional[int] = ...) -> None: ...
 
 class RegisterRequestC2B(_message.Message):
     __slots__ = ("opType", "clientId", "groupName", "topicName", "partitionId", "readStatus", "filterCondStr", "currOffset", "sessionKey", "sessionTime", "ssdStoreId", "qryPriorityId", "authInfo")
@@ -98,18 +99,20 @@ class RegisterRequestC2B(_message.Message):
     def __init__(self, opType: _Optional[int] = ..., clientId: _Optional[str] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., readStatus: _Optional[int] = ..., filterCondStr: _Optional[_Iterable[str]] = ..., currOffset: _Optional[int] = ..., sessionKey: _Optional[str] = ..., sessionTime: _Optional[int] = ..., ssdStoreId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class RegisterResponseB2C(_message.Message):
-    __slots__ = ("success", "errCode", "errMsg", "currOffset", "maxOffset")
+    __slots__ = ("success", "errCode", "errMsg", "currOffset", "maxOffset", "offsetStep")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERRCODE_FIELD_NUMBER: _ClassVar[int]
     ERRMSG_FIELD_NUMBER: _ClassVar[int]
     CURROFFSET_FIELD_NUMBER: _ClassVar[int]
     MAXOFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSETSTEP_FIELD_NUMBER: _ClassVar[int]
     success: bool
     errCode: int
     errMsg: str
     currOffset: int
     maxOffset: int
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., currOffset: _Optional[int] = ..., maxOffset: _Optional[int] = ...) -> None: ...
+    offsetStep: int
+    def __init__(self, success: _Optional[bool] = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., currOffset: _Optional[int] = ..., maxOffset: _Optional[int] = ..., offsetStep: _Optional[int] = ...) -> None: ...
 
 class HeartBeatRequestC2B(_message.Message):
     __slots__ = ("clientId", "groupName", "readStatus", "partitionInfo", "ssdStoreId", "qryPriorityId", "authInfo")
@@ -143,7 +146,7 @@ class HeartBeatResponseB2C(_message.Message):
     hasPartFailure: bool
     failureInfo: _containers.RepeatedScalarFieldContainer[str]
     requireAuth: bool
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., hasPartFailure: bool = ..., failureInfo: _Optional[_Iterable[str]] = ..., requireAuth: bool = ...) -> None: ...
+    def __init__(self, success: _Optional[bool] = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., hasPartFailure: _Optional[bool] = ..., failureInfo: _Optional[_Iterable[str]] = ..., requireAuth: _Optional[bool] = ...) -> None: ...
 
 class GetMessageRequestC2B(_message.Message):
     __slots__ = ("clientId", "partitionId", "groupName", "topicName", "lastPackConsumed", "manualCommitOffset", "escFlowCtrl")
@@ -161,7 +164,7 @@ class GetMessageRequestC2B(_message.Message):
     lastPackConsumed: bool
     manualCommitOffset: bool
     escFlowCtrl: bool
-    def __init__(self, clientId: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., lastPackConsumed: bool = ..., manualCommitOffset: bool = ..., escFlowCtrl: bool = ...) -> None: ...
+    def __init__(self, clientId: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., lastPackConsumed: _Optional[bool] = ..., manualCommitOffset: _Optional[bool] = ..., escFlowCtrl: _Optional[bool] = ...) -> None: ...
 
 class GetMessageResponseB2C(_message.Message):
     __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset")
@@ -185,7 +188,7 @@ class GetMessageResponseB2C(_message.Message):
     currDataDlt: int
     requireSlow: bool
     maxOffset: int
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ...) -> None: ...
+    def __init__(self, success: _Optional[bool] = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: _Optional[bool] = ..., currDataDlt: _Optional[int] = ..., requireSlow: _Optional[bool] = ..., maxOffset: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetRequestC2B(_message.Message):
     __slots__ = ("clientId", "topicName", "partitionId", "groupName", "lastPackConsumed")
@@ -199,7 +202,7 @@ class CommitOffsetRequestC2B(_message.Message):
     partitionId: int
     groupName: str
     lastPackConsumed: bool
-    def __init__(self, clientId: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., lastPackConsumed: bool = ...) -> None: ...
+    def __init__(self, clientId: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., lastPackConsumed: _Optional[bool] = ...) -> None: ...
 
 class CommitOffsetResponseB2C(_message.Message):
     __slots__ = ("success", "errCode", "errMsg", "currOffset", "maxOffset")
@@ -213,4 +216,4 @@ class CommitOffsetResponseB2C(_message.Message):
     errMsg: str
     currOffset: int
     maxOffset: int
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., currOffset: _Optional[int] = ..., maxOffset: _Optional[int] = ...) -> None: ...
+    def __init__(self, success: _Optional[bool] = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., currOffset: _Optional[int] = ..., maxOffset: _Optional[int] = ...) -> None: ...
