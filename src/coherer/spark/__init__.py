@@ -1,1 +1,33 @@
-"""Being written."""
+"""Spark reads from and writes to a queue: `format("tubemq")`, and helpers around it.
+
+The formats need no import: Spark finds them through `pyspark_tubemq`. Names here load on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coherer.spark.java import use_java
+    from coherer.spark.planning import DataLossError
+    from coherer.spark.progress import Lag, lag
+    from coherer.spark.session import configure
+
+__all__ = ["DataLossError", "Lag", "configure", "lag", "use_java"]
+
+_HOMES = {
+    "DataLossError": "planning",
+    "Lag": "progress",
+    "configure": "session",
+    "lag": "progress",
+    "use_java": "java",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coherer.spark' has no attribute {name!r}")
+    value = getattr(import_module(f"coherer.spark.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,113 @@
+"""Where a stream goes next: the state of its driver side, told the time and what brokers hold.
+
+Rules:
+
+1. An end is never before what `next_end` was given as the start, except in a partition that went
+   back: that difference is what makes the loss visible when the batch is planned.
+2. A partition that no broker names at the moment stays where it is. Brokers come back.
+3. With `fix_target` (trigger AvailableNow) nothing behind the ends of that moment is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coherer.spark.offsets import EARLIEST, LATEST, Bounds, Offsets, canonical, latest, resolve
+from coherer.spark.options import ReadOptions
+from coherer.spark.planning import backlog_rows, bounded, with_new
+
+
+class Cursor:
+    """Finds the ends of micro-batches.
+
+    Args:
+        options: those of the stream.
+        bounds: asks the brokers.
+        now_ms: a clock that never goes back.
+    """
+
+    def __init__(
+        self, options: ReadOptions, bounds: Callable[[], Bounds], now_ms: Callable[[], int]
+    ) -> None:
+        self._options = options
+        self._ask = bounds
+        self._now_ms = now_ms
+        self._target: Offsets | None = None
+        self._bounds: Bounds | None = None
+        self._waiting_since_ms: int | None = None
+
+    def initial(self) -> Offsets:
+        """Where a stream without a checkpoint begins.
+
+        Raises:
+            UsageError: `startingOffsets` names what does not exist.
+        """
+        wanted = self._options.starting_offsets or LATEST
+        return canonical(resolve(wanted, self.look(), "startingOffsets", unnamed=LATEST))
+
+    def look(self) -> Bounds:
+        """Asks the brokers what they hold."""
+        self._bounds = self._ask()
+        return self._bounds
+
+    def newest(self) -> Offsets | None:
+        """The ends that were seen last."""
+        return None if self._bounds is None else latest(self._bounds)
+
+    def fix_target(self) -> None:
+        """From now on nothing behind the present ends is read."""
+        self._target = latest(self.look())
+
+    @property
+    def has_target(self) -> bool:
+        """Whether `fix_target` was called."""
+        return self._target is not None
+
+    def next_end(self, start: Offsets, max_rows: int | None) -> Offsets:
+        """The end of the micro-batch that begins at `start`; `start` itself when there is none.
+
+        Args:
+            start: the end of the micro-batch before.
+            max_rows: the row limit of the trigger.
+        """
+        bounds = self.look()
+        begin = with_new(start, bounds)
+        end = {
+            topic: {key: self._end_of(topic, key, at, bounds) for key, at in places.items()}
+            for topic, places in begin.items()
+        }
+        if self._wait_for_more(backlog_rows(begin, end)):
+            return canonical(start)
+        return end if max_rows is None else bounded(begin, end, max_rows)
+
+    def _end_of(self, topic: str, key: str, at: int, bounds: Bounds) -> int:
+        _, high = bounds.get(topic, {}).get(key, (at, at))
+        if self._target is None or high < at:
+            return high
+        return max(at, min(high, self._target.get(topic, {}).get(key, at)))
+
+    def _wait_for_more(self, rows: int) -> bool:
+        """Whether fewer rows than `minOffsetsPerTrigger` are there, and there is still time."""
+        if self.has_target or not 0 < rows < self._options.min_offsets_per_trigger:
+            self._waiting_since_ms = None
+            return False
+        now_ms = self._now_ms()
+        if self._waiting_since_ms is None:
+            self._waiting_since_ms = now_ms
+        if now_ms - self._waiting_since_ms < self._options.max_trigger_delay_ms:
+            return True
+        self._waiting_since_ms = None
+        return False
+
+
+def batch_ends(options: ReadOptions, bounds: Bounds) -> tuple[Offsets, Offsets]:
+    """Start and end of a batch read.
+
+    Raises:
+        UsageError: the options name what does not exist.
+    """
+    start = resolve(
+        options.starting_offsets or EARLIEST, bounds, "startingOffsets", unnamed=EARLIEST
+    )
+    end = resolve(options.ending_offsets or LATEST, bounds, "endingOffsets", unnamed=LATEST)
+    return canonical(start), canonical(end)

@@ -1,0 +1,179 @@
+"""Sending rows to a topic: `df.write.format("tubemq").mode("append")` and `df.writeStream`.
+
+| column | type | |
+|---|---|---|
+| `value` | binary or string | the body; required, not null, not empty |
+| `topic` | string | where the row goes; without it (or null) the option `topic` |
+| `tag` | string | |
+| `timestamp` | timestamp | the message's time; TubeMQ keeps minutes |
+| `properties` | map | |
+| `key` | string | RocketMQ only: with TubeMQ it must be null |
+| `broker`, `partition`, `offset`, `id` | any | ignored, because brokers give them |
+
+So what was read can be written as it is.
+
+Delivery is at least once. A task waits for all receipts before it reports success, and a task that
+Spark runs again sends its rows again. To tell those apart every message carries where it came from,
+in the properties `spark.query`, `spark.batch`, `spark.part` and `spark.seq`: two messages with the
+same four are the same row, as long as the query gives its rows in the same order when it is run
+again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from coherer.errors import UsageError
+from coherer.message import Message
+from coherer.spark import workers
+from coherer.spark.options import WriteOptions
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "tag": ("string",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "properties": ("map<string,string>",),
+    "key": ("string",),
+    "broker": (),
+    "partition": (),
+    "offset": (),
+    "id": (),
+}
+"""The columns that a sink takes, and their types; none means that the column is ignored."""
+
+
+class Sent(WriterCommitMessage):
+    """What a task reports: how many messages have receipts."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Refuses what cannot be sent, before a task starts.
+
+    Raises:
+        UsageError: a column is unknown, missing, or has the wrong type.
+    """
+    given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in given.items():
+        if name not in COLUMNS:
+            raise UsageError(
+                f"The sink knows no column {name!r}.", hint=f"It takes: {', '.join(COLUMNS)}."
+            )
+        if COLUMNS[name] and kind not in COLUMNS[name]:
+            wanted = " or ".join(COLUMNS[name])
+            raise UsageError(f"Column {name} is {kind}.", hint=f"Cast it to {wanted}.")
+    if "value" not in given:
+        raise UsageError("There is no column value.", hint="It is the body of the messages.")
+    if "topic" not in given and options.topic is None:
+        raise UsageError("Nothing says which topic.", hint="Give option topic, or a column topic.")
+
+
+def messages(
+    batch: pa.RecordBatch, topic: str | None, origin: Callable[[int], Mapping[str, str]], first: int
+) -> Iterator[Message]:
+    """The messages of a batch of rows.
+
+    Args:
+        batch: rows with columns of `COLUMNS`.
+        topic: for rows without one.
+        origin: properties to add to row number n.
+        first: the number of the first row.
+
+    Raises:
+        UsageError: a row has no value or no topic, or has a key.
+    """
+    names = batch.schema.names
+
+    def column(name: str) -> Iterable[object]:
+        return batch.column(name).to_pylist() if name in names else [None] * batch.num_rows
+
+    table = zip(
+        *map(column, ("value", "topic", "tag", "timestamp", "properties", "key")), strict=True
+    )
+    for number, (value, where, tag, time, properties, key) in enumerate(table, first):
+        if key is not None:
+            raise UsageError("TubeMQ has no keys.", hint="Put the key among the properties.")
+        if where is None and topic is None:
+            raise UsageError("A row has no topic.", hint="Give option topic, or fill the column.")
+        if not value:
+            raise UsageError("A row has no value.", hint="Filter such rows out.")
+        yield Message(
+            cast("str", where or topic),
+            value.encode() if isinstance(value, str) else cast("bytes", value),
+            tag=cast("str | None", tag),
+            time=cast("datetime | None", time),
+            properties=dict(cast("list[tuple[str, str]]", properties or [])) | dict(origin(number)),
+        )
+
+
+def _origin(query: str, wanted: bool) -> Callable[[int], Mapping[str, str]]:
+    if not wanted:
+        return lambda _number: {}
+    context = TaskContext.get()
+    fixed = {
+        "spark.query": _local(context, "sql.streaming.queryId") or query,
+        "spark.batch": _local(context, "streaming.sql.batchId") or "0",
+        "spark.part": str(context.partitionId() if context else 0),
+    }
+    return lambda number: {**fixed, "spark.seq": str(number)}
+
+
+def _local(context: TaskContext | None, name: str) -> str | None:
+    return context.getLocalProperty(name) if context else None
+
+
+def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> Sent:
+    """Sends all rows and waits for all receipts."""
+    count = 0
+    origin = _origin(query, options.include_origin)
+    with workers.queue(options.access) as queue:
+        for batch in rows:
+            found = messages(batch, options.topic, origin, count)
+            count += queue.send(found, options.window)
+    return Sent(count)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """`df.write`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError("A topic cannot be overwritten.", hint='Use .mode("append").')
+        check_columns(schema, options)
+        self._options = options
+        self._query = str(uuid.uuid4())
+
+    # Spark's own Arrow writers narrow the argument in the same way.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Sends the rows of a task."""
+        return send(iterator, self._options, self._query)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """`df.writeStream`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError("A topic cannot be overwritten.", hint='Use .outputMode("append").')
+        check_columns(schema, options)
+        self._options = options
+
+    # Spark's own Arrow writers narrow the argument in the same way.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Sends the rows of a task."""
+        return send(iterator, self._options, "")

@@ -1,0 +1,213 @@
+"""`format("tubemq")`: what Spark calls.
+
+The classes are thin. Options are checked in `options`, offsets chosen in `cursor`, ranges cut in
+`planning`, rows read in `reading` and sent in `sink`.
+
+Spark makes and pickles these objects in several processes (spark.md, section 1): one long-lived
+process holds the stream's driver side, another plans once, and workers read. So nothing that
+`partitions` learns is seen by `read`; ranges carry it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from coherer.errors import UsageError
+from coherer.spark import workers
+from coherer.spark.columns import arrow_schema, spark_schema
+from coherer.spark.cursor import Cursor, batch_ends
+from coherer.spark.offsets import Bounds, Offsets
+from coherer.spark.options import ReadOptions, read_options, write_options
+from coherer.spark.planning import DataLossError, Range, between, shares_of
+from coherer.spark.reading import Reading, rows
+from coherer.spark.sink import BatchSink, StreamSink
+from coherer.spark.topics import Topics
+
+log = logging.getLogger(__name__)
+
+POLL_MS: Final = (5, 10, 20, 40, 75, 100)
+"""A stream with nothing new looks again after these pauses before it answers Spark, which would
+otherwise ask every 10 ms. They are short at first: most messages come soon after others."""
+
+
+class Share(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+class TubeMQDataSource(DataSource):
+    """The data source that `spark.read.format("tubemq")` finds, through `pyspark_tubemq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tubemq"
+
+    def schema(self) -> str:
+        """The columns; checks the options, so that mistakes surface at `load()`."""
+        return spark_schema(read_options(self._given()).include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads a batch."""
+        return BatchReader(self._read_options(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads a stream."""
+        return StreamReader(self._read_options(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """Sends a batch."""
+        return BatchSink(write_options(self._given()), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        """Sends a stream."""
+        return StreamSink(write_options(self._given()), schema, overwrite)
+
+    def _given(self) -> Mapping[str, str]:
+        return dict(self.options)
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        options = read_options(self._given())
+        given = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema.fields)
+        if given != spark_schema(options.include_headers):
+            raise UsageError("The columns are fixed.", hint="Leave out .schema(...), and select.")
+        return options
+
+
+def _planned(options: ReadOptions, start: Offsets, end: Offsets, bounds: Bounds) -> list[Share]:
+    ranges, lost = between(start, end, bounds)
+    if lost and options.fail_on_data_loss:
+        raise DataLossError.of(lost)
+    for one in lost:
+        _left_out(one)
+    shares = shares_of(
+        ranges,
+        min_shares=options.min_partitions,
+        max_shares=options.max_partitions,
+        max_rows=options.max_records_per_partition,
+    )
+    return [Share(share) for share in shares]
+
+
+def _left_out(one: Range) -> None:
+    log.warning("Messages are gone before they were read: %r", one)
+
+
+def _read(options: ReadOptions, share: InputPartition) -> Iterator[pa.RecordBatch]:
+    reading = Reading(arrow_schema(options.include_headers), options.fail_on_data_loss, _left_out)
+    # Spark makes one InputPartition(None) of an empty list of partitions.
+    if isinstance(share, Share):
+        with workers.queue(options.access) as queue:
+            yield from rows(queue, share.ranges, reading)
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read`: what the topics hold when the query starts."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Asks the brokers once, and cuts."""
+        with workers.queue(self._options.access) as queue:
+            bounds = Topics(self._options, _now_ms).bounds(queue)
+        return _planned(self._options, *batch_ends(self._options, bounds), bounds)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yields Arrow batches of about a megabyte."""
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        if options.ending_offsets is not None:
+            raise UsageError("Option endingOffsets is for batches; a stream has no end.")
+        self._options = options
+        self._cursor: Cursor | None = None
+        self._committed: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:
+        """Where a stream without a checkpoint begins."""
+        return self._at().initial()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Nothing behind the present ends will be read."""
+        self._at().fix_target()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`maxOffsetsPerTrigger`."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """The end of the next micro-batch; waits a moment for messages when there are none."""
+        cursor = self._at()
+        self._show_progress(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = cursor.next_end(start, most)
+        for pause_ms in () if cursor.has_target else POLL_MS:
+            if end != start:
+                break
+            time.sleep(pause_ms / 1000)
+            end = cursor.next_end(start, most)
+        return end
+
+    def reportLatestOffset(self) -> Offsets | None:
+        """What Spark shows as `latestOffset` in its progress; see `coherer.spark.lag`."""
+        return self._at().newest()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Compares with what the brokers still hold, and cuts."""
+        return _planned(self._options, start, end, self._at().look())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yields Arrow batches of about a megabyte."""
+        return _read(self._options, partition)
+
+    def _at(self) -> Cursor:
+        # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor.
+        if self._cursor is None:
+            topics = Topics(self._options, _now_ms)
+
+            def ask() -> Bounds:
+                with workers.queue(self._options.access) as queue:
+                    return topics.bounds(queue)
+
+            self._cursor = Cursor(self._options, ask, _now_ms)
+        return self._cursor
+
+    def _show_progress(self, done: Offsets) -> None:
+        # Spark's own `commit` comes later still, and never after the last batch.
+        group = self._options.group
+        if group is None or not self._options.commit_offsets or done == self._committed:
+            return
+        with workers.queue(self._options.access) as queue:
+            queue.commit(group, done)
+        self._committed = done
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
