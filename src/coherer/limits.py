@@ -36,6 +36,15 @@ FILTERS_MAX: Final = 500
 TOPICS_PER_CLIENT_MAX: Final = 1024
 """These five are checked by Java's servers; a client that breaks them is refused with 400."""
 
+TOPIC_PARTITIONS_MAX: Final = 10_000
+"""Partitions of a topic in one store: a partition's id is store * 10000 + partition."""
+
+TOPIC_STORES_MAX: Final = 1_000
+"""Stores of a topic on one broker. Java has no limit; the id of a partition has 31 bits."""
+
+CLIENTS_MAX: Final = 100_000
+"""Producers, and as many consumers, that a master keeps: a kilobyte or so each."""
+
 PROPERTIES_BYTES_MAX: Final = 32767
 """Property text of a stored record: its length is a signed 16-bit number (RocketMQ 4.9)."""
 
