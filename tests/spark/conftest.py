@@ -1,0 +1,109 @@
+"""A queue that is a list, for tests that need no node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pytest
+
+from coherer.errors import DisconnectedError
+from coherer.message import Message
+from coherer.spark.offsets import Offsets
+from coherer.spark.planning import Range
+
+
+class ListBatch:
+    """What one read brought: `count` messages from `offset` on."""
+
+    def __init__(self, one: Range, offset: int, count: int) -> None:
+        self.offset = offset
+        self._one = one
+        self._count = count
+
+    def to_arrow(self) -> pa.RecordBatch:
+        offsets = list(range(self.offset, self.offset + self._count))
+        columns = {
+            "topic": pa.array([self._one.topic] * self._count, pa.string()),
+            "broker": pa.array([self._one.broker] * self._count, pa.string()),
+            "partition": pa.array([self._one.partition] * self._count, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "id": pa.array([1000 + offset for offset in offsets], pa.int64()),
+            "tag": pa.array([None] * self._count, pa.string()),
+            "time": pa.array(["201301011000"] * self._count, pa.string()),
+            "value": pa.array([b"v%d" % offset for offset in offsets], pa.binary()),
+            "properties": pa.array([[("a", "b")]] * self._count, pa.map_(pa.string(), pa.string())),
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+class ListReader:
+    """Reads `step` messages at a time; may overshoot the end, as a broker does."""
+
+    def __init__(self, queue: ListQueue, one: Range) -> None:
+        self._queue = queue
+        self._one = one
+        self._at = one.start
+
+    def __enter__(self) -> Self:
+        self._queue.open_readers += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._queue.open_readers -= 1
+
+    def read(self) -> ListBatch | None:
+        if self._queue.broken:
+            raise DisconnectedError("The broker is gone.")
+        low, high = self._queue.held[self._one.topic][self._one.broker, self._one.partition]
+        self._at = max(self._at, low)
+        if self._at >= min(high, self._one.end):
+            return None
+        batch = ListBatch(self._one, self._at, min(self._queue.step, high - self._at))
+        self._at += self._queue.step
+        return batch
+
+
+class ListQueue:
+    """Topics that hold `(low, high)` of each partition; every message is made when it is read."""
+
+    def __init__(self, held: dict[str, dict[tuple[str, int], tuple[int, int]]]) -> None:
+        self.held = held
+        self.step = 7
+        self.broken = False
+        self.closed = False
+        self.open_readers = 0
+        self.sent: list[Message] = []
+        self.committed: list[tuple[str, Offsets]] = []
+
+    def topics(self) -> Sequence[str]:
+        return list(self.held)
+
+    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+        return self.held[topic]
+
+    def reader(self, one: Range) -> ListReader:
+        return ListReader(self, one)
+
+    def send(self, messages: Iterable[Message], window: int) -> int:
+        before = len(self.sent)
+        self.sent += messages
+        return len(self.sent) - before
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        self.committed.append((group, offsets))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def list_queue() -> ListQueue:
+    return ListQueue({"t": {("1", 0): (0, 100), ("1", 1): (5, 25)}, "u": {("1", 0): (0, 3)}})

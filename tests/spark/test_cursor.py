@@ -1,0 +1,130 @@
+"""The cursor: where a stream goes next."""
+
+from __future__ import annotations
+
+import pytest
+
+from coherer.errors import UsageError
+from coherer.spark.cursor import Cursor, batch_ends
+from coherer.spark.offsets import Bounds
+from coherer.spark.options import ReadOptions, read_options
+
+
+class Brokers:
+    """What the brokers hold, and the time."""
+
+    def __init__(self, **options: str) -> None:
+        self.bounds: Bounds = {"t": {"1:0": (0, 100), "1:1": (5, 25)}}
+        self.now_ms = 0
+        self.options = options_of(**options)
+        self.cursor = Cursor(self.options, lambda: self.bounds, lambda: self.now_ms)
+
+
+def options_of(**options: str) -> ReadOptions:
+    return read_options({"url": "tubemq://h:1", "topic": "t", **options})
+
+
+def test_a_stream_begins_at_the_end_unless_told() -> None:
+    assert Brokers().cursor.initial() == {"t": {"1:0": 100, "1:1": 25}}
+    earliest = Brokers(startingOffsets="earliest").cursor.initial()
+    assert earliest == {"t": {"1:0": 0, "1:1": 5}}
+    named = Brokers(startingOffsets='{"t": {"1:1": 7}}').cursor.initial()
+    assert named == {"t": {"1:0": 100, "1:1": 7}}
+
+
+def test_the_next_end_is_what_is_there() -> None:
+    brokers = Brokers()
+    start = {"t": {"1:0": 40, "1:1": 25}}
+    assert brokers.cursor.next_end(start, None) == {"t": {"1:0": 100, "1:1": 25}}
+    assert brokers.cursor.next_end(start, 10) == {"t": {"1:0": 50, "1:1": 25}}
+    assert brokers.cursor.newest() == {"t": {"1:0": 100, "1:1": 25}}
+
+
+def test_nothing_new_is_the_start_again() -> None:
+    start = {"t": {"1:0": 100, "1:1": 25}}
+    assert Brokers().cursor.next_end(start, None) == start
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
+    brokers = Brokers()
+    brokers.bounds["s"] = {"1:0": (4, 9)}
+    end = brokers.cursor.next_end({"t": {"1:0": 100}}, 8)
+    assert list(end) == ["s", "t"]
+    assert end == {"s": {"1:0": 6}, "t": {"1:0": 100, "1:1": 11}}
+
+
+def test_a_partition_that_no_broker_names_stays_where_it_is() -> None:
+    brokers = Brokers()
+    start = {"t": {"1:0": 40, "1:1": 25, "2:0": 7}}
+    end = brokers.cursor.next_end(start, None)
+    assert end["t"]["2:0"] == 7
+
+
+def test_a_partition_that_went_back_is_shown() -> None:
+    end = Brokers().cursor.next_end({"t": {"1:0": 400, "1:1": 25}}, None)
+    assert end == {"t": {"1:0": 100, "1:1": 25}}
+
+
+def test_available_now_reads_to_the_ends_of_that_moment() -> None:
+    brokers = Brokers(startingOffsets="earliest", maxOffsetsPerTrigger="60")
+    brokers.cursor.fix_target()
+    brokers.bounds = {"t": {"1:0": (0, 500), "1:1": (5, 500), "1:2": (3, 9)}}
+    at = {"t": {"1:0": 0, "1:1": 5}}
+    ends = [at]
+    while (end := brokers.cursor.next_end(at, 60)) != at:
+        at = end
+        ends.append(at)
+    assert at == {"t": {"1:0": 100, "1:1": 25, "1:2": 3}}
+    assert len(ends) == 3
+
+
+def test_available_now_never_goes_back() -> None:
+    brokers = Brokers()
+    brokers.cursor.fix_target()
+    brokers.bounds = {"t": {"1:0": (0, 200), "1:1": (5, 25)}}
+    start = brokers.cursor.initial()
+    assert start["t"]["1:0"] == 200
+    assert brokers.cursor.next_end(start, None) == start
+
+
+def test_it_waits_for_enough_rows_but_not_for_ever() -> None:
+    brokers = Brokers(minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    start = {"t": {"1:0": 90, "1:1": 25}}
+    whole = {"t": {"1:0": 100, "1:1": 25}}
+    assert brokers.cursor.next_end(start, None) == start
+    brokers.now_ms = 9_999
+    assert brokers.cursor.next_end(start, None) == start
+    brokers.now_ms = 10_000
+    assert brokers.cursor.next_end(start, None) == whole
+    assert brokers.cursor.next_end(start, None) == start, "the delay begins anew"
+
+
+def test_enough_rows_need_no_waiting_and_available_now_never_waits() -> None:
+    brokers = Brokers(minOffsetsPerTrigger="50")
+    start = {"t": {"1:0": 40, "1:1": 25}}
+    assert brokers.cursor.next_end(start, None) != start
+    last = {"t": {"1:0": 90, "1:1": 25}}
+    assert brokers.cursor.next_end(last, None) == last
+    brokers.cursor.fix_target()
+    assert brokers.cursor.next_end(last, None) == {"t": {"1:0": 100, "1:1": 25}}
+
+
+def test_a_batch_reads_everything_unless_told() -> None:
+    bounds = Brokers().bounds
+    start, end = batch_ends(options_of(), bounds)
+    assert start == {"t": {"1:0": 0, "1:1": 5}}
+    assert end == {"t": {"1:0": 100, "1:1": 25}}
+    named = options_of(
+        startingOffsets='{"t": {"1:0": -1}}', endingOffsets='{"t": {"1:1": 6, "1:0": -1}}'
+    )
+    assert batch_ends(named, bounds) == (
+        {"t": {"1:0": 100, "1:1": 5}},
+        {"t": {"1:0": 100, "1:1": 6}},
+    )
+
+
+def test_offsets_behind_the_end_are_refused() -> None:
+    with pytest.raises(UsageError, match="ends at 100"):
+        batch_ends(options_of(endingOffsets='{"t": {"1:0": 101}}'), Brokers().bounds)
+    with pytest.raises(UsageError, match="ends at 25"):
+        Brokers(startingOffsets='{"t": {"1:1": 26}}').cursor.initial()

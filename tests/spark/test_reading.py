@@ -1,0 +1,136 @@
+"""Reading: exactly the rows of the ranges, in batches of a good size."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from coherer.errors import DisconnectedError
+from coherer.spark.columns import arrow_schema
+from coherer.spark.planning import DataLossError, Range
+from coherer.spark.reading import BATCH_ROWS, Reading, ahead, joined, rows
+
+if TYPE_CHECKING:
+    from conftest import ListQueue
+
+
+def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> Reading:
+    return Reading(arrow_schema(headers), fail, lost.append)
+
+
+def offsets_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
+    return [
+        (row["partition"], row["offset"])  # type: ignore[misc]
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def test_rows_are_those_of_the_ranges_whatever_the_reads_bring(list_queue: ListQueue) -> None:
+    ranges = [Range("t", "1", 0, 3, 30), Range("t", "1", 1, 5, 25), Range("t", "1", 0, 90, 91)]
+    for step in (1, 7, 1000):
+        list_queue.step = step
+        found = list(rows(list_queue, ranges, reading([])))
+        wanted = [(one.partition, at) for one in ranges for at in range(one.start, one.end)]
+        assert offsets_of(found) == wanted
+        assert list_queue.open_readers == 0
+
+
+def test_columns_are_as_spark_wants_them(list_queue: ListQueue) -> None:
+    (batch,) = rows(list_queue, [Range("t", "1", 0, 3, 4)], reading([], headers=True))
+    assert batch.schema == arrow_schema(include_headers=True)
+    (row,) = batch.to_pylist()
+    assert row["id"] == "1003"
+    assert row["value"] == b"v3"
+    assert row["key"] is None
+    assert str(row["timestamp"]) == "2013-01-01 10:00:00+00:00"
+    assert row["properties"] == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "low", "high", "lost"),
+    [(0, 50, 20, 100, (0, 20)), (0, 50, 60, 100, (0, 50)), (80, 100, 0, 90, (90, 100))],
+)
+def test_rows_that_went_between_planning_and_reading_are_named(
+    list_queue: ListQueue, start: int, end: int, low: int, high: int, lost: tuple[int, int]
+) -> None:
+    list_queue.held["t"]["1", 0] = (low, high)
+    one = Range("t", "1", 0, start, end)
+    with pytest.raises(DataLossError, match=rf"t 1:0 \[{lost[0]}, {lost[1]}\)"):
+        list(rows(list_queue, [one], reading([])))
+    told: list[Range] = []
+    found = list(rows(list_queue, [one], reading(told, fail=False)))
+    assert told == [Range("t", "1", 0, *lost)]
+    wanted = [(0, at) for at in range(start, end) if not lost[0] <= at < lost[1]]
+    assert offsets_of(found) == wanted
+
+
+def test_an_error_of_the_broker_comes_out(list_queue: ListQueue) -> None:
+    list_queue.broken = True
+    with pytest.raises(DisconnectedError):
+        list(rows(list_queue, [Range("t", "1", 0, 0, 9)], reading([])))
+    assert list_queue.open_readers == 0
+
+
+def test_who_stops_early_leaves_nothing_behind(list_queue: ListQueue) -> None:
+    list_queue.held["t"]["1", 0] = (0, 10**9)
+    list_queue.step = 10_000
+    before = threading.active_count()
+    found = rows(list_queue, [Range("t", "1", 0, 0, 10**9)], reading([]))
+    next(found)
+    assert list_queue.open_readers == 1
+    assert isinstance(found, Generator)
+    found.close()
+    assert list_queue.open_readers == 0
+    assert threading.active_count() == before
+
+
+def test_ahead_runs_ahead_but_not_away() -> None:
+    made: list[int] = []
+    third = threading.Event()
+
+    def source() -> Generator[int]:
+        for number in range(100):
+            made.append(number)
+            if number == 3:
+                third.set()
+            yield number
+
+    taken = ahead(source(), 3)
+    assert next(taken) == 0
+    assert third.wait(5)
+    assert len(made) <= 6
+    assert list(taken) == list(range(1, 100))
+
+
+def batch_of(count: int, size: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([b"x" * size] * count, pa.binary())], names=["v"])
+
+
+def test_small_batches_are_joined_to_about_a_megabyte() -> None:
+    sizes = [batch.nbytes for batch in joined(batch_of(100, 1000) for _ in range(100))]
+    assert all(900_000 < size < 1_300_000 for size in sizes[:-1])
+    assert len(sizes) in {9, 10}
+
+
+def test_tiny_rows_are_joined_to_the_limit_of_rows() -> None:
+    counts = [batch.num_rows for batch in joined(batch_of(300, 1) for _ in range(100))]
+    assert max(counts) <= BATCH_ROWS
+    assert sum(counts) == 30_000
+    assert len(counts) <= 6
+
+
+def test_large_batches_are_cut() -> None:
+    (first, *others) = joined([batch_of(64, 100_000)])
+    assert first.nbytes < 3_000_000
+    assert first.num_rows + sum(batch.num_rows for batch in others) == 64
+
+
+def test_a_batch_of_the_right_size_is_not_touched() -> None:
+    whole = batch_of(1000, 1000)
+    (given,) = joined([whole])
+    assert given is whole

@@ -1,0 +1,129 @@
+"""The sink: rows to messages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from coherer.errors import UsageError
+from coherer.message import Message
+from coherer.spark import workers
+from coherer.spark.options import Access, WriteOptions
+from coherer.spark.sink import BatchSink, Sent, StreamSink, check_columns, messages
+
+if TYPE_CHECKING:
+    from conftest import ListQueue
+
+OPTIONS = WriteOptions(access=Access(url="list://x"), topic="t")
+VALUE = StructField("value", BinaryType())
+
+
+def schema(*fields: StructField) -> StructType:
+    return StructType(list(fields))
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def sent_by(rows: pa.RecordBatch, topic: str | None = "t") -> list[Message]:
+    return list(messages(rows, topic, lambda number: {"n": str(number)}, 10))
+
+
+def test_every_column_has_its_place_in_the_message() -> None:
+    time = datetime(2013, 1, 1, 10, tzinfo=UTC)
+    rows = batch(
+        value=pa.array([b"a", b"b"], pa.binary()),
+        topic=pa.array(["u", None]),
+        tag=pa.array(["x", None]),
+        timestamp=pa.array([time, None], pa.timestamp("us", "UTC")),
+        properties=pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string())),
+        key=pa.nulls(2, pa.string()),
+        offset=pa.array([5, 6]),
+    )
+    assert sent_by(rows) == [
+        Message("u", b"a", tag="x", time=time, properties={"k": "v", "n": "10"}),
+        Message("t", b"b", properties={"n": "11"}),
+    ]
+
+
+def test_text_is_sent_as_utf8() -> None:
+    assert sent_by(batch(value=pa.array(["é"])))[0].body == "é".encode()
+
+
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary()])
+def test_wide_columns_are_taken_too(kind: pa.DataType) -> None:
+    assert sent_by(batch(value=pa.array([b"a"], kind)))[0].body == b"a"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (batch(value=pa.array([None], pa.binary())), "no value"),
+        (batch(value=pa.array([b""], pa.binary())), "no value"),
+        (batch(value=pa.array([b"a"]), key=pa.array(["k"])), "no keys"),
+        (batch(value=pa.array([b"a"]), topic=pa.array([None], pa.string())), "no topic"),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        sent_by(rows, topic=None if "topic" in said else "t")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([], "no column value"),
+        ([VALUE, StructField("vlaue", BinaryType())], "knows no column 'vlaue'"),
+        ([StructField("value", LongType())], "Column value is bigint.*binary or string"),
+        ([VALUE, StructField("tag", LongType())], "Column tag is bigint"),
+        (
+            [VALUE, StructField("properties", MapType(StringType(), LongType()))],
+            "map<string,string>",
+        ),
+    ],
+)
+def test_columns_are_checked_before_a_task_starts(fields: list[StructField], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_columns(schema(*fields), OPTIONS)
+
+
+def test_good_columns_pass_and_a_topic_is_needed() -> None:
+    time = StructField("timestamp", TimestampType())
+    check_columns(schema(VALUE, time, StructField("offset", LongType())), OPTIONS)
+    with pytest.raises(UsageError, match="which topic"):
+        check_columns(schema(VALUE), WriteOptions(access=OPTIONS.access))
+
+
+@pytest.mark.parametrize("kind", [BatchSink, StreamSink])
+def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> None:
+    with pytest.raises(UsageError, match="append"):
+        kind(OPTIONS, schema(VALUE), overwrite=True)
+
+
+def test_a_task_counts_what_has_receipts_and_marks_where_rows_came_from(
+    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(workers.OPENERS, "list", lambda _access: list_queue)
+    monkeypatch.setattr(workers, "_queues", {})
+    monkeypatch.setattr(workers, "settle", lambda: None)
+    sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
+    parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]
+    done = sink.write(iter(parts))
+    assert isinstance(done, Sent)
+    assert done.count == 3
+    assert [message.properties["spark.seq"] for message in list_queue.sent] == ["0", "1", "2"]
+    assert len({message.properties["spark.query"] for message in list_queue.sent}) == 1
+    assert list_queue.sent[0].properties["spark.part"] == "0"

@@ -1,0 +1,84 @@
+"""Connections of a process: kept, and dropped when something went wrong."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coherer.errors import DisconnectedError
+from coherer.spark import workers
+from coherer.spark.options import Access
+
+if TYPE_CHECKING:
+    from conftest import ListQueue
+
+ACCESS = Access(url="list://x")
+
+
+@pytest.fixture
+def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
+    found: list[Access] = []
+
+    def open_list(access: Access) -> ListQueue:
+        found.append(access)
+        return list_queue
+
+    monkeypatch.setitem(workers.OPENERS, "list", open_list)
+    monkeypatch.setattr(workers, "_queues", {})
+    yield found
+    gc.unfreeze()
+
+
+def test_the_next_task_finds_the_connection_of_the_last(opened: list[Access]) -> None:
+    with workers.queue(ACCESS) as first:
+        pass
+    with workers.queue(Access(url="list://x")) as second:
+        assert second is first
+    assert len(opened) == 1
+    with workers.queue(Access(url="list://x", user="u")):
+        assert len(opened) == 2
+
+
+def test_an_error_drops_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
+    with pytest.raises(DisconnectedError), workers.queue(ACCESS):
+        raise DisconnectedError("The broker is gone.")
+    assert list_queue.closed
+    with workers.queue(ACCESS):
+        assert len(opened) == 2
+
+
+def test_stopping_early_keeps_it(opened: list[Access], list_queue: ListQueue) -> None:
+    def task() -> Iterator[int]:
+        with workers.queue(ACCESS):
+            yield 1
+            yield 2
+
+    running = task()
+    assert next(running) == 1
+    del running
+    gc.collect()
+    assert not list_queue.closed
+    with workers.queue(ACCESS):
+        assert len(opened) == 1
+
+
+def test_a_child_process_has_its_own(opened: list[Access], monkeypatch: pytest.MonkeyPatch) -> None:
+    with workers.queue(ACCESS):
+        pass
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with workers.queue(ACCESS):
+        assert len(opened) == 2
+
+
+def test_the_heap_is_frozen_once(opened: list[Access], monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(workers, "_frozen", set())
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    for _ in range(3):
+        with workers.queue(ACCESS):
+            pass
+    assert frozen == [1]
