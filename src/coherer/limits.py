@@ -62,3 +62,6 @@ STALLED_WRITE_MS: Final = 60_000
 
 CONNECTIONS_MAX: Final = 4096
 """Connections that one port accepts: files and memory of a process are finite."""
+
+ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
