@@ -1,0 +1,57 @@
+"""Scenarios begin when collection is over: the 41 s of a Java broker pass during other tests."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from peers.runs import Runs, wanted_of
+
+_RUNS = pytest.StashKey[Runs]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits comes last."""
+    items.sort(key=lambda item: wanted_of(item) is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts the servers of all scenarios that were collected and not deselected."""
+    wanted = [one for one in map(wanted_of, session.items) if one is not None]
+    if wanted and not session.config.option.collectonly:
+        session.config.stash[_RUNS] = runs = Runs(wanted)
+        runs.start()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """No process stays, whatever happened; logs stay where something failed."""
+    runs = session.config.stash.get(_RUNS, None)
+    if runs is None:
+        return
+    runs.stop()
+    if exitstatus == 0:
+        shutil.rmtree(runs.folder, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            print(f"\nlogs of the peers: {runs.folder}")
+
+
+@pytest.fixture
+def runs(pytestconfig: pytest.Config) -> Runs:
+    """The session's scenarios; their progress goes to the screen while a test waits."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def tell(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n  interop: {line}", end="", flush=True)
+
+    runs = pytestconfig.stash[_RUNS]
+    runs.tell = tell
+    return runs

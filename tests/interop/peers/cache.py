@@ -1,0 +1,155 @@
+"""Java and the jars of TubeMQ, from one cache folder that Maven fills once.
+
+The folder is outside the checkout: `COHERER_PEERS_CACHE`, or `~/.cache/coherer-peers`. What is in
+it is named after the digest of what made it, so a changed POM or driver makes a new folder and an
+unchanged one needs neither Maven nor the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+JAVA_SOURCES = Path(__file__).parent.parent / "java"
+SERVER_ARTIFACT = "org.apache.inlong:tubemq-server:2.4.0"
+JAVA_RELEASE = 11
+MAVEN_TIMEOUT_S = 540
+JVM_FLAGS = (
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+class UnavailableError(Exception):
+    """Why the Java system cannot be had here."""
+
+
+@dataclass(frozen=True)
+class JavaTube:
+    """Where the Java system lies.
+
+    Args:
+        java: the `java` command.
+        jars: folder of all jars.
+        classes: folder of the compiled drivers.
+        version: first line of `java -version`.
+    """
+
+    java: str
+    jars: Path
+    classes: Path
+    version: str
+
+    def command(self, main: str, *args: str, heap_mb: int = 512, log: str = "info") -> list[str]:
+        """The command line that runs one main class; `log` is a level of log4j."""
+        return [
+            self.java,
+            *JVM_FLAGS,
+            f"-Xmx{heap_mb}m",
+            f"-Xms{min(heap_mb, 128)}m",
+            f"-Dpeer.log={log}",
+            f"-Dlog4j2.configurationFile={JAVA_SOURCES / 'log4j2.xml'}",
+            "-cp",
+            os.pathsep.join([str(self.classes), str(self.jars / "*")]),
+            main,
+            *args,
+        ]
+
+
+def cache_folder() -> Path:
+    """The cache folder of all peers."""
+    given = os.environ.get("COHERER_PEERS_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "coherer-peers"
+
+
+def prepare(say: Callable[[str], None] = lambda _text: None) -> JavaTube:
+    """Finds Java, fills the cache where it is empty, and compiles the drivers.
+
+    Raises:
+        UnavailableError: no JDK, or the jars are neither here nor to be had.
+    """
+    java, version = _find_java()
+    pom = JAVA_SOURCES / "pom.xml"
+    jars = cache_folder() / f"tubemq-{_digest([pom])}"
+    _make(jars, lambda folder: _copy_jars(pom, folder, say))
+    sources = sorted(JAVA_SOURCES.glob("*.java"))
+    classes = cache_folder() / f"drivers-{_digest([pom, *sources])}"
+    _make(classes, lambda folder: _compile(sources, jars, folder, say))
+    return JavaTube(java, jars, classes, version)
+
+
+def _find_java() -> tuple[str, str]:
+    java = shutil.which("java")
+    if java is None:
+        raise UnavailableError("there is no `java` on the PATH")
+    text = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+    ).stderr
+    found = re.search(r'version "(\d+)', text)
+    if found is None or int(found[1]) < JAVA_RELEASE:
+        raise UnavailableError(f"Java {JAVA_RELEASE} or newer is needed, found: {text.strip()}")
+    return java, text.splitlines()[0]
+
+
+def _digest(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256(SERVER_ARTIFACT.encode())
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _make(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fills a new folder beside the wanted one and renames it: a half-filled one is never seen."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+    try:
+        fill(fresh)
+        if not folder.is_dir():
+            fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _copy_jars(pom: Path, folder: Path, say: Callable[[str], None]) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise UnavailableError(
+            "the jars of TubeMQ are not in the cache, and there is no `mvn` to get them"
+        )
+    say(f"Maven copies the jars of TubeMQ to {folder.parent}")
+    to = f"-DoutputDirectory={folder}"
+    base = [maven, "-B", "-q", "-f", str(pom)]
+    _run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], MAVEN_TIMEOUT_S)
+    _run([*base, "dependency:copy", f"-Dartifact={SERVER_ARTIFACT}", to], MAVEN_TIMEOUT_S)
+
+
+def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str], None]) -> None:
+    javac = shutil.which("javac")
+    if javac is None:
+        raise UnavailableError("there is no `javac` on the PATH")
+    say("javac compiles the drivers")
+    command = [javac, "--release", str(JAVA_RELEASE), "-cp", str(jars / "*"), "-d", str(to)]
+    _run([*command, *map(str, sources)], 120)
+
+
+def _run(command: Sequence[str], timeout_s: float) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        raise UnavailableError(f"`{command[0]}` took more than {timeout_s:.0f} s") from late
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise UnavailableError(f"`{' '.join(command[:6])} …` failed:\n{said}")

@@ -1,0 +1,120 @@
+"""Java clients, many in one JVM, driven by JSON lines (`Driver.java`)."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeAlias
+
+from .cache import JavaTube
+from .process import Child
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+Event: TypeAlias = "dict[str, Json]"
+
+
+class JavaError(Exception):
+    """What a Java client threw."""
+
+
+class JavaDriver:
+    """The JVM with the clients.
+
+    Args:
+        tube: the Java system.
+        logs: folder of its log.
+        name: for the log.
+    """
+
+    def __init__(
+        self, tube: JavaTube, logs: Path, name: str = "java-driver", heap_mb: int = 512
+    ) -> None:
+        command = tube.command("Driver", heap_mb=heap_mb, log="warn")
+        self.child = Child(name, command, logs, pipe_stdout=True)
+        self._calls = itertools.count(1)
+        self._names = itertools.count(1)
+        self._waiting: dict[int, Future[Json]] = {}
+        self._listeners: dict[str, Callable[[Event], object]] = {}
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, name=name, daemon=True)
+        self._reader.start()
+
+    def call(self, on: str, do: str, **parameters: object) -> Future[Json]:
+        """Asks client `on` to do something; the future holds what it answers, or `JavaError`."""
+        number = next(self._calls)
+        future: Future[Json] = Future()
+        line = json.dumps({"call": number, "on": on, "do": do, **parameters}) + "\n"
+        with self._lock:
+            self._waiting[number] = future
+            try:
+                self.child.stdin.write(line.encode())
+                self.child.stdin.flush()
+            except OSError as gone:
+                del self._waiting[number]
+                raise JavaError(f"the driver is gone: {self.child.log_end()}") from gone
+        return future
+
+    def open(
+        self, kind: str, on_event: Callable[[Event], object] = print, **parameters: object
+    ) -> tuple[str, Future[Json]]:
+        """A new client of a kind (producer, pull, push, bench): its name, and when it is there.
+
+        `on_event` is called from the reading thread with what the client says unasked.
+        """
+        name = f"{kind}-{next(self._names)}"
+        self._listeners[name] = on_event
+        return name, self.call(name, kind, **parameters)
+
+    def _read(self) -> None:
+        for line in self.child.stdout:
+            said = json.loads(line)
+            if "call" in said:
+                with self._lock:
+                    future = self._waiting.pop(said["call"])
+                if "error" in said:
+                    future.set_exception(JavaError(said["error"]))
+                else:
+                    future.set_result(said["ok"])
+            elif said.get("on") in self._listeners:
+                self._listeners[said["on"]](said)
+        with self._lock:
+            left = list(self._waiting.values())
+            self._waiting.clear()
+        for future in left:
+            future.set_exception(JavaError(f"the driver ended: {self.child.log_end()}"))
+
+    def kill(self) -> None:
+        """SIGKILL: all of its clients die without a word."""
+        self.child.kill()
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.child.stop()
+        self._reader.join(5)
+
+
+def message(
+    topic: str,
+    body: bytes,
+    tag: str | None = None,
+    time: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """The JSON form of a message to send; `time` is yyyyMMddHHmm."""
+    return {
+        "topic": topic,
+        "body": base64.b64encode(body).decode(),
+        "tag": tag,
+        "time": time,
+        "properties": dict(properties or {}),
+    }
+
+
+def bodies(messages: Sequence[Mapping[str, object]]) -> list[bytes]:
+    """The bodies of received messages."""
+    return [base64.b64decode(str(item["body"])) for item in messages]
