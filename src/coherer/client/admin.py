@@ -87,7 +87,8 @@ class Admin:
         """The topics of the cluster in order of their names; only those named, if any are."""
         asked = {"topicName": ",".join(names)} if names else {}
         answer = await self._ask(records.TopicRecord, "admin_query_topic_info", asked)
-        return sorted((record.state() for record in answer.data), key=lambda topic: topic.name)
+        states = (record.state() for record in answer.data)
+        return sorted((state for state in states if state.partitions), key=lambda t: t.name)
 
     async def create_topic(
         self,

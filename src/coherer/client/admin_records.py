@@ -227,15 +227,16 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
     def state(self, run: BrokerRun | None) -> BrokerState:
         """For people."""
         told = run or BrokerRun(self.broker_id)
+        running = told.run_status == "running"
         return BrokerState(
             id=self.broker_id,
             host=self.broker_ip,
             port=self.broker_port,
             web_port=max(self.broker_web_port, 0),
             managed=self.manage_status,
-            running=None if run is None else told.run_status == "running",
-            writable=told.accept_publish in {True, "true"},
-            readable=told.accept_subscribe in {True, "true"},
+            running=None if run is None else running,
+            writable=running and told.accept_publish in {True, "true"},
+            readable=running and told.accept_subscribe in {True, "true"},
             version=told.broker_version.strip("-"),
         )
 

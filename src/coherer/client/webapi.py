@@ -161,7 +161,7 @@ class WebApi:
             raise ProtocolError(f"{method}: {error}", server=server) from error
         if not answer.result:
             raise RefusedError(
-                f"{method}: {answer.err_msg.rstrip('.')}.",
+                f"{method}: {answer.err_msg.rstrip('!.')}.",
                 server=server,
                 code=answer.err_code,
                 hint="Is the token right?" if "unauthorized" in answer.err_msg else "",

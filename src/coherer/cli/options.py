@@ -1,0 +1,83 @@
+"""Options that several commands have, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from coherer import blocking
+    from coherer.client.admin import Admin
+
+DEFAULT_URL = "tubemq://127.0.0.1:8715"
+DEFAULT_TOKEN = "abc"  # noqa: S105 - what Java ships, and what our master begins with
+ADMIN_PORT = 8080
+SCHEME = "tubemq://"
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="COHERER_URL",
+        help="The cluster: tubemq://host:port, or several masters, separated by commas.",
+    ),
+]
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        envvar="COHERER_ADMIN",
+        help="HTTP administration of the master.  [default: port 8080 of the host of --url]",
+    ),
+]
+Token = Annotated[
+    str,
+    typer.Option(
+        "--token", envvar="COHERER_TOKEN", help="What the master wants to hear before changes."
+    ),
+]
+User = Annotated[
+    str | None,
+    typer.Option("--user", envvar="COHERER_USER", help="Where the cluster authenticates."),
+]
+Password = Annotated[
+    str | None,
+    typer.Option("--password", envvar="COHERER_PASSWORD", help="Better in the environment."),
+]
+Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
+
+
+def admin_url(url: str, given: str | None) -> str:
+    """Where the administration is: as given, or port 8080 of every master in the URL.
+
+    >>> admin_url("tubemq://a:8715,b:8715", None)
+    'http://a:8080,http://b:8080'
+
+    Raises:
+        UsageError: the URL is none of TubeMQ.
+    """
+    if given is not None:
+        return given
+    if not url.startswith(SCHEME):
+        raise UsageError(f"{url!r} is no TubeMQ URL.", hint=f"It looks like {DEFAULT_URL}.")
+    masters = [part.strip() for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
+    hosts = [part.rpartition(":")[0] or part for part in masters if part]
+    return ",".join(f"http://{host}:{ADMIN_PORT}" for host in hosts)
+
+
+def open_admin(url: str, given: str | None, token: str) -> Admin:
+    """The administration that the options mean."""
+    from coherer.client.admin import Admin
+
+    return Admin(admin_url(url, given), token)
+
+
+def connect(url: str, user: str | None, password: str | None) -> blocking.Client:
+    """The client that the options mean."""
+    from coherer import blocking
+
+    return blocking.connect(url, user=user, password=password)

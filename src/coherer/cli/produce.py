@@ -1,0 +1,217 @@
+"""`coherer produce`: messages from files or stdin."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
+
+import msgspec
+import typer
+
+from coherer.cli.options import DEFAULT_URL, Json, Password, Url, User, connect
+from coherer.cli.output import FAILED, INTERRUPTED, say_json
+from coherer.cli.signals import signals_interrupt
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from coherer.cli.reading import Stamp
+    from coherer.client.tubemq.producer import SendReport
+    from coherer.message import Message
+
+STDIN = Path("-")
+_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y%m%d%H%M"]
+
+app = typer.Typer(add_completion=False)
+
+
+class Form(StrEnum):
+    """What a file holds."""
+
+    lines = "lines"
+    json = "json"
+    raw = "raw"
+
+
+class Sender(Protocol):
+    """What of a producer is needed here."""
+
+    def send_many(self, messages: Iterable[Message]) -> SendReport:
+        """Send many and wait for all receipts."""
+        ...
+
+
+class Total(msgspec.Struct):
+    """What was sent.
+
+    Args:
+        sent: messages that are stored.
+        failed: messages that are not.
+        body_bytes: of all messages together.
+        read_bytes: from the files.
+        seconds: how long it took.
+        error: why the first failed.
+    """
+
+    sent: int = 0
+    failed: int = 0
+    body_bytes: int = 0
+    read_bytes: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        seconds = max(self.seconds, 1e-9)
+        text = (
+            f"{self.sent:,} messages, {self.body_bytes:,} bytes in {self.seconds:.1f} s: "
+            f"{self.sent / seconds:,.0f}/s"
+        )
+        return f"{text}; {self.failed:,} failed, the first: {self.error}" if self.failed else text
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(help="Where they go.", show_default=False)],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="What to send; - is stdin.  [default: stdin]", show_default=False),
+    ] = None,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            "-f",
+            help="lines: each line is a body; json: each line is an object with body (or base64), "
+            "tag, time, properties; raw: each file is one message.",
+        ),
+    ] = Form.lines,
+    tag: Annotated[str | None, typer.Option(help="A word that consumers can filter by.")] = None,
+    moment: Annotated[
+        datetime | None,
+        typer.Option("--time", formats=_TIMES, help="What the messages are about in time."),
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Send messages from files or stdin, one for each line unless told otherwise."""
+    from coherer.cli.reading import Stamp
+
+    stamp = Stamp(topic, tag, moment, parse_properties(properties or []))
+    paths = files or [STDIN]
+    for path in paths:
+        if path != STDIN and not path.is_file():
+            raise UsageError(f"There is no file {path}.")
+    total = Total()
+    batches = read_all(paths, form.value, stamp, total)
+    try:
+        with (
+            signals_interrupt(),
+            connect(url, user, password) as client,
+            client.producer(topic) as producer,
+            _progress(_size(paths)) as show,
+        ):
+            send_all(producer, batches, total, show)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        _say(total, as_json=as_json)
+    if total.failed:
+        raise typer.Exit(FAILED)
+
+
+def _say(total: Total, *, as_json: bool) -> None:
+    if as_json:
+        say_json(total)
+    else:
+        typer.echo(total.text, err=True)
+
+
+def parse_properties(texts: Iterable[str]) -> dict[str, str]:
+    """The properties of the option.
+
+    >>> parse_properties(["origin=JFK", "note=a=b"])
+    {'origin': 'JFK', 'note': 'a=b'}
+
+    Raises:
+        UsageError: one has no `=`.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"{text!r} is no property.", hint="It looks like name=value.")
+        found[name] = value
+    return found
+
+
+def read_all(
+    paths: Iterable[Path], form: str, stamp: Stamp, total: Total
+) -> Iterator[list[Message]]:
+    """The messages of all files, in lists of what came together; counts what is read."""
+    from coherer.cli.reading import chunks, messages
+
+    for path in paths:
+        with _open(path) as source:
+            yield from messages(_counted(chunks(source), total), form, stamp)
+
+
+def send_all(
+    producer: Sender,
+    batches: Iterable[list[Message]],
+    total: Total,
+    show: Callable[[Total], None],
+) -> None:
+    """Send everything, and count it in `total` so that it is right also when interrupted."""
+    start = time.perf_counter()
+    for batch in batches:
+        report = producer.send_many(batch)
+        total.sent += report.sent
+        total.failed += len(report.failed)
+        if report.failed and total.error is None:
+            total.error = str(report.failed[0][1])
+        total.body_bytes += sum(len(message.body) for message in batch)
+        total.seconds = time.perf_counter() - start
+        show(total)
+
+
+def _open(path: Path) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb")
+
+
+def _counted(parts: Iterable[bytes], total: Total) -> Iterator[bytes]:
+    for part in parts:
+        total.read_bytes += len(part)
+        yield part
+
+
+def _size(paths: Iterable[Path]) -> int | None:
+    return None if STDIN in paths else sum(path.stat().st_size for path in paths)
+
+
+@contextmanager
+def _progress(size_bytes: int | None) -> Generator[Callable[[Total], None]]:
+    """A bar on stderr where that is a screen; nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending", total=size_bytes)
+        yield lambda total: bar.update(task, completed=total.read_bytes, description=total.text)

@@ -1,0 +1,99 @@
+"""From bytes to messages."""
+
+from __future__ import annotations
+
+import io
+from datetime import datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.cli import reading
+from coherer.cli.reading import Envelope, Stamp, chunks, lines, messages
+from coherer.errors import UsageError
+from coherer.message import ReceivedMessage
+
+STAMP = Stamp("t", "tag", datetime(2024, 5, 6), {"a": "1", "b": "2"})
+
+
+@given(st.binary(), st.lists(st.integers(1, 8)))
+def test_lines_do_not_depend_on_how_they_are_cut(data: bytes, cuts: list[int]) -> None:
+    parts: list[bytes] = []
+    rest = data
+    for cut in cuts:
+        parts.append(rest[:cut])
+        rest = rest[cut:]
+    parts.append(rest)
+    found = [line for batch in lines(part for part in parts if part) for line in batch]
+    wanted = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    assert found == [line for line in wanted if line]
+
+
+def test_lines_go_on_as_soon_as_they_are_there() -> None:
+    batches = lines(iter([b"one\ntw", b"o\n", b"three"]))
+    assert [next(batches), next(batches), next(batches)] == [[b"one"], [b"two"], [b"three"]]
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LINE_BYTES_MAX", 10)
+    with pytest.raises(UsageError, match="raw"):
+        list(lines([b"x" * 6, b"x" * 6]))
+
+
+def test_chunks_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 4)
+    assert list(chunks(io.BytesIO(b"abcdefghij"))) == [b"abcd", b"efgh", b"ij"]
+    assert list(chunks(io.BufferedReader(io.BytesIO(b"abcde")))) == [b"abcd", b"e"]
+
+
+def test_lines_are_stamped() -> None:
+    ((one, two),) = messages([b"x\ny\n"], "lines", STAMP)
+    assert (one.topic, one.body, one.tag, one.time) == ("t", b"x", "tag", datetime(2024, 5, 6))
+    assert (two.body, two.properties) == (b"y", {"a": "1", "b": "2"})
+
+
+def test_raw_is_one_message() -> None:
+    ((one,),) = messages([b"x\n", b"y\n"], "raw", STAMP)
+    assert one.body == b"x\ny\n"
+    assert list(messages([], "raw", STAMP)) == []
+
+
+def test_json_goes_before_the_options() -> None:
+    line = b'{"body": "\xc3\xa4", "tag": "own", "properties": {"b": "3"}, "extra": 1}\n'
+    ((one,),) = messages([line], "json", STAMP)
+    assert (one.body, one.tag) == ("ä".encode(), "own")
+    assert one.properties == {"a": "1", "b": "3"}
+    ((two,),) = messages([b'{"base64": "AP8=", "time": "2020-01-02T03:04:00"}'], "json", STAMP)
+    assert (two.body, two.tag, two.time) == (b"\0\xff", "tag", datetime(2020, 1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"plain text", b"{}", b'{"body": 1}', b'{"base64": "%"}', b'{"body": "x', b"[1]", b"\xff"],
+)
+def test_what_is_no_message_is_shown(line: bytes) -> None:
+    with pytest.raises(UsageError, match="Not a message in JSON"):
+        list(messages([line], "json", STAMP))
+
+
+@given(
+    st.builds(
+        ReceivedMessage,
+        topic=st.just("t"),
+        body=st.binary(min_size=1),
+        tag=st.none() | st.text(),
+        time=st.none() | st.datetimes().map(lambda t: t.replace(second=0, microsecond=0)),
+        properties=st.dictionaries(st.text(min_size=1), st.text()),
+        broker=st.just("1"),
+        partition=st.integers(0, 9),
+        offset=st.none() | st.integers(0, 2**62),
+        id=st.text("0123456789"),
+    )
+)
+def test_what_consume_prints_produce_takes(message: ReceivedMessage) -> None:
+    line = msgspec.json.encode(Envelope.of(message)) + b"\n"
+    ((again,),) = messages([line], "json", Stamp("t"))
+    assert (again.topic, again.body, again.tag) == (message.topic, message.body, message.tag)
+    assert (again.time, again.properties) == (message.time, message.properties)
