@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Two profiles: one for every run, one for a long look (COHERER_HYPOTHESIS=exhaustive).
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -13,3 +20,29 @@ settings.register_profile(
     "exhaustive", max_examples=5_000, deadline=None, suppress_health_check=_UNHURRIED
 )
 settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for all tests that are marked `spark`: it takes seconds to start."""
+    from pyspark.sql import SparkSession
+
+    from coherer.spark import configure
+
+    home = tmp_path_factory.mktemp("spark")
+    with warnings.catch_warnings():
+        # A task may fail three times: tests kill workers.
+        builder = configure(SparkSession.builder.master("local[2,4]"))
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+    }
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()

@@ -80,7 +80,9 @@ def _plain(axes: Axes, title: str, note: str) -> None:
 
 def _carriers(axes: Axes, rows: Sequence[Row]) -> None:
     _plain(axes, "By carrier", "mean departure delay in minutes; in grey: how many flights")
-    shown = [(_short(str(row[1] or row[0])), int(row[2]), float(row[3])) for row in reversed(rows)]
+    shown = [
+        (short_name(str(row[1] or row[0])), int(row[2]), float(row[3])) for row in reversed(rows)
+    ]
     worst = max((delay for _, _, delay in shown), default=1.0)
     for place, (_, flights, delay) in enumerate(shown):
         axes.barh(place, delay, height=0.68, color=_mixed(CALM, AIRPORTS["EWR"], delay / worst))
@@ -94,7 +96,12 @@ def _carriers(axes: Axes, rows: Sequence[Row]) -> None:
     axes.margins(y=0.01)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """A carrier's name without what all of them have.
+
+    >>> short_name("Delta Air Lines Inc.")
+    'Delta'
+    """
     for word in (" Inc.", " Co.", " Corporation", " Airlines", " Air Lines", " Airways"):
         name = name.removesuffix(word) if len(name.removesuffix(word)) > 2 else name
     return name

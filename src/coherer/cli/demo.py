@@ -1,0 +1,241 @@
+"""`coherer demo`: real flights, through a broker, into tables, counted.
+
+What happens:
+
+1. A node starts in a process of its own (`demo_node`), Spark in this one (`demo_spark`).
+2. A Spark stream begins to land the topic in a Parquet table, with a checkpoint.
+3. The flights are sent as JSON messages; meanwhile they land.
+4. Spark joins the table with airlines and weather, and answers three questions.
+5. Every count of the way is compared: rows in the source, acknowledged by the broker, stored there,
+   landed in the table, and different from each other. If they differ the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from coherer.cli import demo_data
+from coherer.cli.demo_node import DemoNode
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from coherer.blocking import Client
+    from coherer.cli.demo_tables import Answer
+
+app = typer.Typer(rich_markup_mode=None)
+
+INTERRUPTED: Final = 130
+"""The exit code of a program that was ended by Ctrl-C."""
+
+MARK: Final = "coherer-demo.json"
+"""A directory with this file is ours to empty."""
+
+WORST: Final = 10
+"""So many airports by hour are shown."""
+
+MOST_CORES: Final = 8
+"""More would not help: the topic has eight partitions."""
+
+POLL_S: Final = 0.1
+STALLED_S: Final = 60
+"""When nothing has landed for so long, the audit says what is missing."""
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """The same number five times, if nothing was lost or doubled."""
+
+    source: int
+    acknowledged: int
+    stored: int
+    landed: int
+    distinct: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether all agree."""
+        return len(set(msgspec.structs.astuple(self))) == 1
+
+
+@app.command()
+def demo(
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Take fewer rows, spread over the year.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the node's files and the tables in this directory.")
+    ] = None,
+    chart: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("coherer-demo.png"),
+) -> None:
+    """Send a year of flights through a node into Spark tables, and ask them three questions."""
+    console = Console()
+    try:
+        with _terminated_like_interrupted(), _workspace(keep) as directory:
+            audit = _run(console, directory, rows, chart)
+    except KeyboardInterrupt:
+        console.print("\nStopped; nothing is left running.")
+        raise typer.Exit(INTERRUPTED) from None
+    if keep is not None:
+        console.print(f"Kept in {keep}: the node's files in node/, the table in flights/.")
+    if not audit.clean:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Generator[None]:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _workspace(keep: Path | None) -> Generator[Path]:
+    """An empty directory, which is removed afterwards unless it is to be kept.
+
+    Raises:
+        UsageError: it holds something that no demo wrote.
+    """
+    if keep is None:
+        directory = Path(tempfile.mkdtemp(prefix="coherer-demo-"))
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    if any(keep.iterdir()) and not (keep / MARK).exists():
+        raise UsageError(f"{keep} is not empty.", hint="Name a new directory.")
+    for item in keep.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
+    (keep / MARK).write_text("{}\n", encoding="utf-8")
+    yield keep.resolve()
+
+
+def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Audit:
+    from coherer import blocking
+    from coherer.cli.demo_chart import draw
+    from coherer.cli.demo_spark import spark_session
+    from coherer.cli.demo_tables import answers, counts, land
+
+    began = time.monotonic()
+    with ExitStack() as stack:
+        node = stack.enter_context(DemoNode(directory / "node"))
+        with console.status("Starting a node and Spark"):
+            flights = demo_data.flights(rows)
+            cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
+            spark = stack.enter_context(spark_session(directory, cores))
+            client = stack.enter_context(blocking.connect(node.url()))
+            query = land(spark, node.url(), directory)
+        acknowledged = _send_and_land(console, client, query, flights)
+        stored = sum(end - first for first, end in client.offsets(demo_data.TOPIC).values())
+        with console.status("Counting, joining, asking"):
+            query.stop()
+            counted = counts(spark, directory)
+            found = answers(spark, directory)
+            draw(found, counted.landed, chart)
+    for answer in found:
+        console.print(_answer_table(answer))
+    audit = Audit(flights.num_rows, acknowledged, stored, counted.landed, counted.distinct)
+    console.print(_audit_table(audit))
+    console.print(f"Drawn in {chart}. It took {time.monotonic() - began:.0f} seconds.")
+    return audit
+
+
+def _send_and_land(
+    console: Console, client: Client, query: StreamingQuery, flights: pa.Table
+) -> int:
+    """Sends everything, shows how it lands meanwhile, and waits until all has.
+
+    Returns:
+        How many messages the broker acknowledged.
+    """
+    acknowledged = 0
+    columns = TextColumn("{task.description:>8}"), BarColumn(None), MofNCompleteColumn(), _Speed()
+    with Progress(*columns, console=console) as progress:
+        bars = [progress.add_task(name, total=flights.num_rows) for name in ("sent", "landed")]
+        with client.producer(demo_data.TOPIC) as producer:
+            for chunk in demo_data.messages(flights):
+                acknowledged += producer.send_many(chunk).sent
+                progress.update(bars[0], completed=acknowledged)
+                progress.update(bars[1], completed=_landed(query))
+        moved, before = time.monotonic(), 0
+        while before < acknowledged and time.monotonic() - moved < STALLED_S:
+            time.sleep(POLL_S)
+            now = _landed(query)
+            if now > before:
+                moved, before = time.monotonic(), now
+            progress.update(bars[1], completed=now)
+    return acknowledged
+
+
+def _landed(query: StreamingQuery) -> int:
+    from coherer.cli.demo_tables import landed
+
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+    return landed(query)
+
+
+class _Speed(ProgressColumn):
+    """Rows per second."""
+
+    def render(self, task: Task) -> Text:
+        """As a whole number, since the bar began."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:>9,.0f}/s" if speed else "", style="cyan")
+
+
+def _answer_table(answer: Answer) -> Table:
+    table = Table(title=answer.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for place, name in enumerate(answer.columns):
+        number = bool(answer.rows) and not isinstance(answer.rows[0][place], str)
+        table.add_column(name, justify="right" if number else "left")
+    for row in answer.rows[: WORST if answer.columns[0] == "airport" else None]:
+        table.add_row(*(f"{cell:,}" if not isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def _audit_table(audit: Audit) -> Table:
+    verdict = "[green]nothing lost, nothing doubled" if audit.clean else "[red]the numbers differ"
+    table = Table(
+        title=f"Audit: {verdict}", title_justify="left", title_style="bold", box=SIMPLE_HEAD
+    )
+    for name in audit.__struct_fields__:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{count:,}" for count in msgspec.structs.astuple(audit)))
+    return table

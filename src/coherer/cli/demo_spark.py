@@ -1,0 +1,70 @@
+"""A Spark session that is gone when its block ends, whatever happened in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from coherer.cli.demo_tables import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_S: Final = 15
+
+
+@contextmanager
+def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
+    """Starts Spark, with all that it says in `directory/spark.log`.
+
+    At the end of the block Java is ended, and with it everything that it started. After an error,
+    Ctrl-C among them, Spark is asked nothing more: the connection to it may have been cut in the
+    middle of an answer.
+    """
+    try:
+        with _errors_to(directory / "spark.log"):
+            spark = session(directory, cores)
+        # Spark's own handler talks to Java before it raises KeyboardInterrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield spark
+        spark.stop()
+    finally:
+        _end_java()
+
+
+@contextmanager
+def _errors_to(path: Path) -> Generator[None]:
+    """Sends standard error to a file meanwhile; processes started in the block keep it."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _end_java() -> None:
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # pyright: ignore[reportPrivateUsage] - no public way
+    process = getattr(gateway, "proc", None)
+    if not isinstance(process, subprocess.Popen):
+        return
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()  # Java ends by itself when this closes
+    try:
+        process.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,81 @@
+"""Settings of a session, and what Spark's discovery finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from coherer.spark import configure, session
+
+
+class Builder:
+    """Takes down what is set."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+
+    def config(self, name: str, value: str) -> Builder:
+        self.settings[name] = value
+        return self
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    monkeypatch.setattr(session, "use_java", lambda: Path("/jdk"))
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONWARNINGS"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    return Builder()
+
+
+def test_what_matters_is_set(builder: Builder) -> None:
+    with warnings.catch_warnings():
+        assert configure(builder) is builder  # type: ignore[arg-type, comparison-overlap]
+    assert session.ANYWHERE.items() <= builder.settings.items()
+    assert session.LOCAL.items() <= builder.settings.items()
+    place = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
+    assert "rootLogger.level = error" in Path(place).read_text()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_a_cluster_keeps_its_own_addresses_checkpoints_and_logs(builder: Builder) -> None:
+    configure(builder, local=False, quiet=False)  # type: ignore[arg-type]
+    assert builder.settings == session.ANYWHERE
+    assert "SPARK_LOCAL_IP" not in os.environ
+    assert "PYTHONWARNINGS" not in os.environ
+
+
+def test_the_users_own_python_and_filters_stay(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    for _ in range(2):
+        with warnings.catch_warnings():
+            configure(builder)  # type: ignore[arg-type]
+    assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
+    filters = os.environ["PYTHONWARNINGS"].split(",")
+    assert filters == ["error", "ignore:PySpark does not yet fully support pandas:FutureWarning"]
+
+
+def test_spark_finds_the_format_by_the_shim() -> None:
+    import pyspark_tubemq
+
+    assert pyspark_tubemq.DefaultSource.name() == "tubemq"
+
+
+def test_the_shim_imports_where_spark_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None; import pyspark_tubemq as shim;"
+        "print(hasattr(shim, 'DefaultSource'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "False"
