@@ -326,7 +326,7 @@ class CloseResponseM2C(_message.Message):
     def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ...) -> None: ...
 
 class RegisterRequestB2M(_message.Message):
-    __slots__ = ("clientId", "brokerOnline", "enableTls", "readStatusRpt", "writeStatusRpt", "curBrokerConfId", "confCheckSumId", "brokerDefaultConfInfo", "brokerTopicSetConfInfo", "ssdStoreId", "flowCheckId", "qryPriorityId", "tlsPort", "authInfo", "clsConfig")
+    __slots__ = ("clientId", "brokerOnline", "enableTls", "readStatusRpt", "writeStatusRpt", "curBrokerConfId", "confCheckSumId", "brokerDefaultConfInfo", "brokerTopicSetConfInfo", "ssdStoreId", "flowCheckId", "qryPriorityId", "tlsPort", "authInfo", "clsConfig", "webPort")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     BROKERONLINE_FIELD_NUMBER: _ClassVar[int]
     ENABLETLS_FIELD_NUMBER: _ClassVar[int]
@@ -342,6 +342,7 @@ class RegisterRequestB2M(_message.Message):
     TLSPORT_FIELD_NUMBER: _ClassVar[int]
     AUTHINFO_FIELD_NUMBER: _ClassVar[int]
     CLSCONFIG_FIELD_NUMBER: _ClassVar[int]
+    WEBPORT_FIELD_NUMBER: _ClassVar[int]
     clientId: str
     brokerOnline: bool
     enableTls: bool
@@ -357,7 +358,8 @@ class RegisterRequestB2M(_message.Message):
     tlsPort: int
     authInfo: MasterCertificateInfo
     clsConfig: ClusterConfig
-    def __init__(self, clientId: _Optional[str] = ..., brokerOnline: bool = ..., enableTls: bool = ..., readStatusRpt: _Optional[int] = ..., writeStatusRpt: _Optional[int] = ..., curBrokerConfId: _Optional[int] = ..., confCheckSumId: _Optional[int] = ..., brokerDefaultConfInfo: _Optional[str] = ..., brokerTopicSetConfInfo: _Optional[_Iterable[str]] = ..., ssdStoreId: _Optional[int] = ..., flowCheckId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., tlsPort: _Optional[int] = ..., authInfo: _Optional[_Union[MasterCertificateInfo, _Mapping[str, object]]] = ..., clsConfig: _Optional[_Union[ClusterConfig, _Mapping[str, object]]] = ...) -> None: ...
+    webPort: int
+    def __init__(self, clientId: _Optional[str] = ..., brokerOnline: bool = ..., enableTls: bool = ..., readStatusRpt: _Optional[int] = ..., writeStatusRpt: _Optional[int] = ..., curBrokerConfId: _Optional[int] = ..., confCheckSumId: _Optional[int] = ..., brokerDefaultConfInfo: _Optional[str] = ..., brokerTopicSetConfInfo: _Optional[_Iterable[str]] = ..., ssdStoreId: _Optional[int] = ..., flowCheckId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., tlsPort: _Optional[int] = ..., authInfo: _Optional[_Union[MasterCertificateInfo, _Mapping[str, object]]] = ..., clsConfig: _Optional[_Union[ClusterConfig, _Mapping[str, object]]] = ..., webPort: _Optional[int] = ...) -> None: ...
 
 class RegisterResponseM2B(_message.Message):
     __slots__ = ("success", "errCode", "errMsg", "stopRead", "stopWrite", "takeConfInfo", "enableBrokerInfo", "curBrokerConfId", "confCheckSumId", "brokerDefaultConfInfo", "brokerTopicSetConfInfo", "ssdStoreId", "flowCheckId", "flowControlInfo", "qryPriorityId", "authorizedInfo", "brokerAuthorizedInfo", "clsConfig")
