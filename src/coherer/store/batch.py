@@ -56,9 +56,7 @@ class Encoder:
         queue_of: gives the queue of a (topic, queue id), with an empty `pending`.
     """
 
-    def __init__(
-        self, segment_bytes: int, queue_of: Callable[[str, int], ConsumeQueue]
-    ) -> None:
+    def __init__(self, segment_bytes: int, queue_of: Callable[[str, int], ConsumeQueue]) -> None:
         self._segment_bytes = segment_bytes
         self._queue_of = queue_of
         self._known: dict[tuple[str, int], ConsumeQueue] = {}
@@ -189,5 +187,3 @@ def _encode_one(
         reconsume_times=draft.reconsume_times,
         prepared_offset=draft.prepared_offset,
     )
-
-

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coherer.errors import StoreError, StoreFullError
@@ -15,6 +15,7 @@ _FULL = frozenset(
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)
 )
 NAME_DIGITS = 20
+_CHUNK_BYTES = 1 << 20
 
 
 def file_name(offset: int) -> str:
@@ -32,13 +33,29 @@ def numbered(names: list[str]) -> list[int]:
     >>> numbered(["00000000001073741824", "00000000000000000000", "notes.txt"])
     [0, 1073741824]
     """
-    return sorted(
-        [int(name) for name in names if len(name) == NAME_DIGITS and name.isdecimal()]
-    )
+    return sorted([int(name) for name in names if len(name) == NAME_DIGITS and name.isdecimal()])
+
+
+def zero(files: Files, handle: int, offset: int) -> None:
+    """Make everything from `offset` on zero. The file keeps its size and, mostly, its holes.
+
+    Cutting and extending it would do the same, but a power cut in between would leave a file of a
+    size that it should never have.
+
+    Raises:
+        OSError: it could not be done.
+    """
+    position = files.next_data(handle, offset)
+    while position is not None:
+        data = files.read(handle, _CHUNK_BYTES, position)
+        kept = len(data.rstrip(b"\0"))
+        if kept:
+            files.write(handle, bytes(kept), position)
+        position = files.next_data(handle, position + len(data)) if data else None
 
 
 @contextmanager
-def our_errors(what: str) -> Iterator[None]:
+def our_errors(what: str) -> Generator[None]:
     """Turn the operating system's errors into the store's.
 
     Raises:
@@ -59,6 +76,38 @@ def translate(error: OSError, what: str) -> StoreError:
             hint="Free some, or lower the retention; the store goes on by itself.",
         )
     return StoreError(f"Could not {what}: {error}.")
+
+
+class Dirty:
+    """What must be synced before the checkpoint may vouch for it: files, and names of files."""
+
+    __slots__ = ("directories", "files")
+
+    def __init__(self) -> None:
+        self.files: set[Path] = set()
+        self.directories: set[Path] = set()
+
+    def merge(self, other: Dirty) -> None:
+        """Add what is in `other`."""
+        self.files |= other.files
+        self.directories |= other.directories
+
+    def sync(self, files: Files) -> None:
+        """Sync it all; what has been deleted meanwhile is left out.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        for path in self.files:
+            with suppress(FileNotFoundError):
+                handle = files.open(path)  # our own: the writer may close its one at any time
+                try:
+                    files.sync(handle)
+                finally:
+                    files.close(handle)
+        for path in self.directories:
+            with suppress(FileNotFoundError):
+                files.sync_directory(path)
 
 
 class Handles:

@@ -15,6 +15,8 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -217,7 +219,8 @@ class OsFiles:
                 os.close(handle)
                 raise _in_use(path) from error
             self._held.add(real)
-        self.write(handle, b"lock", 0)
+        with suppress(OSError):  # Java writes it, nobody reads it
+            self.write(handle, b"lock", 0)
         return handle
 
     def unlock(self, path: Path, handle: int) -> None:
@@ -234,21 +237,28 @@ def _in_use(path: Path) -> StoreError:
     )
 
 
-if hasattr(os, "pwrite"):
-    _write_at = os.pwrite
-    _read_at = os.pread
-else:  # Windows: move, then write; one handle is used by two threads only for `sync`
-    _position_lock = threading.Lock()
+class Seeking:
+    """Reads and writes by position where the system cannot: it moves first."""
 
-    def _write_at(handle: int, data: bytes, offset: int, /) -> int:
-        with _position_lock:
+    _guard = threading.Lock()
+
+    @classmethod
+    def write(cls, handle: int, data: bytes, offset: int, /) -> int:
+        """Write as `os.pwrite` does."""
+        with cls._guard:
             os.lseek(handle, offset, os.SEEK_SET)
             return os.write(handle, data)
 
-    def _read_at(handle: int, size: int, offset: int, /) -> bytes:
-        with _position_lock:
+    @classmethod
+    def read(cls, handle: int, size: int, offset: int, /) -> bytes:
+        """Read as `os.pread` does."""
+        with cls._guard:
             os.lseek(handle, offset, os.SEEK_SET)
             return os.read(handle, size)
+
+
+_write_at: Callable[[int, bytes, int], int] = getattr(os, "pwrite", Seeking.write)
+_read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", Seeking.read)
 
 
 if sys.platform == "win32":

@@ -14,15 +14,16 @@ Rules:
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from coherer.errors import DamagedStoreError, StoreError
-from coherer.store.disk import file_name, numbered, our_errors, translate
+from coherer.record.layout import HEAD, flaw
+from coherer.store.disk import file_name, numbered, our_errors, translate, zero
 from coherer.store.files import Files
+from coherer.store.model import Damage
 
 
 class Segment:
@@ -57,7 +58,8 @@ class CommitLog:
         self._guard = threading.Lock()
         self._new_names = False
         self._failed = ""
-        self._uncut = False
+        self._uncut = False  # something is left behind the end
+        self._unsynced = False  # the end was cut since the last sync
         begins = numbered(files.names(directory))
         self.segment_bytes = self._existing_size(begins) or segment_bytes
         for begin in begins:
@@ -67,6 +69,7 @@ class CommitLog:
         self._tail = (self.begin, 0)  # end and store time of the last record, read as one
         self.durable = self.begin
         self.durable_ms = 0
+        self.damage: tuple[Damage, ...] = ()
 
     def _existing_size(self, begins: list[int]) -> int:
         sizes: set[int] = set()
@@ -120,18 +123,32 @@ class CommitLog:
                 self._files.close(handle)
         return segment.view
 
-    def mapping_of(self, segment: Segment) -> mmap.mmap:
-        """Give the mapping itself, which can search."""
-        mapped = self.view_of(segment).obj
-        assert isinstance(mapped, mmap.mmap)  # noqa: S101  (for the type checkers)
-        return mapped
+    def damaged(self, offset: int) -> bool:
+        """Tell whether an offset lies in a piece that was found damaged."""
+        return any(piece.begin <= offset < piece.end for piece in self.damage)
+
+    def record_at(self, offset: int) -> memoryview | None:
+        """Give the record at an offset if there is a valid one, proven."""
+        segment = self.segment_at(offset)
+        if segment is None or not self.begin <= offset < self.end:
+            return None
+        view, here = self.view_of(segment), offset - segment.begin
+        if flaw(view, here) or HEAD.unpack_from(view, here)[6] != offset:
+            return None
+        return view[here : here + HEAD.unpack_from(view, here)[0]]
+
+    def read(self, segment: Segment, offset: int, size: int) -> bytes:
+        """Read by position; fewer bytes at the file's end."""
+        with self._guard:
+            return self._files.read(self.handle_of(segment), size, offset - segment.begin)
 
     def next_data(self, offset: int) -> int | None:
         """Give the first offset from here to the end of its file that may hold data."""
         segment = self.segment_at(offset)
         if segment is None:
             return None
-        found = self._files.next_data(self.handle_of(segment), offset - segment.begin)
+        with self._guard:
+            found = self._files.next_data(self.handle_of(segment), offset - segment.begin)
         return None if found is None or found >= self.segment_bytes else segment.begin + found
 
     def write(self, chunks: Sequence[tuple[int, bytes]]) -> None:
@@ -153,12 +170,18 @@ class CommitLog:
             for offset, data in chunks:
                 segment = self.segment_at(offset)
                 if segment is None:
-                    segment = self._add(offset)
-                    self._new_names = True
+                    segment = self._start(offset - offset % self.segment_bytes)
                 self._files.write(self.handle_of(segment), data, offset - segment.begin)
         except OSError as error:
             self.withdraw(before)
             raise translate(error, "write the log") from error
+
+    def _start(self, begin: int) -> Segment:
+        segment = self._add(begin)
+        # The size is on the disk before anything else: a file's size tells that of all.
+        self._files.sync(self.handle_of(segment))
+        self._new_names = True
+        return segment
 
     def commit(self, end: int, store_ms: int) -> None:
         """Make what was written up to `end` part of the log; `store_ms` is its last record's."""
@@ -185,8 +208,8 @@ class CommitLog:
             elif segment.end > end:
                 with our_errors("cut the end of the log"), self._guard:
                     handle = self.handle_of(segment)
-                    self._files.resize(handle, end - segment.begin)
-                    self._files.resize(handle, self.segment_bytes)
+                    zero(self._files, handle, max(end - segment.begin, 0))
+                    self._unsynced = True
         self._uncut = False
 
     def flush(self) -> int:
@@ -199,7 +222,7 @@ class CommitLog:
             end, store_ms = self._tail
             if self._failed:
                 raise StoreError(self._failed)
-            if end == self.durable:
+            if end == self.durable and not self._unsynced:
                 return end
             try:
                 self._sync_range(self.durable, end)
@@ -214,8 +237,9 @@ class CommitLog:
         if self._new_names:
             self._new_names = False
             self._files.sync_directory(self._directory)
+        self._unsynced = False
         at = begin - begin % self.segment_bytes
-        while at < end:
+        while at <= end:
             segment = self._segments.get(at)
             at += self.segment_bytes
             if segment is None:
@@ -242,6 +266,17 @@ class CommitLog:
         if segment.handle is not None:
             handle, segment.handle = segment.handle, None
             self._files.close(handle)
+
+    def settle(self, end: int, durable: int, store_ms: int) -> None:
+        """Say, after recovery, where the log ends and how far it is known to be on the disk."""
+        for segment in self._segments.values():
+            if not segment.begin <= end < segment.end:
+                self._close(segment)
+        self.begin = min(self._segments, default=end - end % self.segment_bytes)
+        self.durable = min(max(durable, self.begin), end)
+        self.commit(end, store_ms)
+        if self.durable == end:
+            self.durable_ms = store_ms
 
     def close(self) -> None:
         """Close every file. Slices that are out stay valid."""

@@ -6,6 +6,7 @@ import enum
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from coherer.record.layout import NO_HOST
 
@@ -162,6 +163,10 @@ class RecoveryReport(Struct, frozen=True):
     cut_bytes: int = 0
     damage: tuple[Damage, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def noting(self, notes: list[str]) -> RecoveryReport:
+        """Give the same report with further notes."""
+        return replace(self, notes=(*notes, *self.notes))
 
     def __str__(self) -> str:
         """One line for the log of the node.

@@ -13,19 +13,21 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
 from coherer.record.layout import FIXED_BYTES
-from coherer.store.disk import Handles, file_name, numbered
+from coherer.store.disk import Dirty, Handles, file_name, numbered, zero
 from coherer.store.files import Files
 
 ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
 BLANK_SIZE: Final = 0x7FFFFFFF
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+_RUN_ENTRIES = 4096
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
@@ -42,6 +44,13 @@ def check_topic(topic: str) -> None:
         )
 
 
+def _leading_blanks(entries: bytes) -> int:
+    count = 0
+    while entries.startswith(BLANK_ENTRY, count * ENTRY_BYTES):
+        count += 1
+    return count
+
+
 class ConsumeQueue:
     """The files under `consumequeue/<topic>/<queue id>/`.
 
@@ -50,7 +59,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_active", "_active_end", "_directory", "_files", "_handles", "file_bytes",
+        "_active", "_active_end", "_directory", "_files", "_handles", "_uncut", "file_bytes",
         "first_file", "fixed", "max", "min", "pending", "queue_id", "topic", "topic_head",
     )  # fmt: skip
 
@@ -79,11 +88,18 @@ class ConsumeQueue:
         self.min = 0
         self.max = 0
         self.first_file = 0
+        self._uncut = False
         self.pending: list[bytes] = []
 
+    def existing_size(self) -> int:
+        """Give the size of the queue's first file; 0 if there is none."""
+        for begin in self.begins()[:1]:
+            return self._files.size(self._handles.get(self._path(begin)))
+        return 0
+
     def load(self) -> None:
-        """Find the files and the last entry that is not zero."""
-        begins = numbered(self._files.names(self._directory))
+        """Find the files, the first entry that is not blank, and the last that is not zero."""
+        begins = self.begins()
         if not begins:
             return
         self.first_file = begins[0]
@@ -92,7 +108,13 @@ class ConsumeQueue:
             count = self._count(begin)
             self.max = begin // ENTRY_BYTES + count
             if count:
-                return
+                break
+        while self.min < self.max:
+            entries = self.read(self.min, _RUN_ENTRIES)
+            blanks = _leading_blanks(entries)
+            self.min += blanks
+            if blanks * ENTRY_BYTES < len(entries):
+                break
 
     def _count(self, begin: int) -> int:
         low, high = 0, self.file_bytes // ENTRY_BYTES
@@ -108,44 +130,48 @@ class ConsumeQueue:
     def _path(self, begin: int) -> Path:
         return self._directory / file_name(begin)
 
-    def append(self, entries: bytes, dirty: set[Path]) -> None:
+    def append(self, entries: bytes, dirty: Dirty) -> None:
         """Write entries behind the last; add the files that must be synced to `dirty`.
 
         Raises:
             OSError: they could not be written; some of them may be there, `withdraw` them.
         """
+        if self._uncut:
+            self.withdraw(self.max, dirty)
         at = self.max * ENTRY_BYTES
         end = at + len(entries)
         if end <= self._active_end and self._active is not None:
             handle = self._handles.get(self._active)
             self._files.write(handle, entries, at % self.file_bytes)
-            dirty.add(self._active)
+            dirty.files.add(self._active)
         else:
             self._append_over(at, entries, dirty)
         self.max = end // ENTRY_BYTES
 
-    def _append_over(self, at: int, entries: bytes, dirty: set[Path]) -> None:
+    def _append_over(self, at: int, entries: bytes, dirty: Dirty) -> None:
         done = 0
         while done < len(entries):
             begin = at - at % self.file_bytes
             part = entries[done : done + begin + self.file_bytes - at]
             path = self._path(begin)
-            self._files.write(self._open(path), part, at - begin)
-            dirty.add(path)
+            self._files.write(self._open(path, dirty), part, at - begin)
+            dirty.files.add(path)
             self._active, self._active_end = path, begin + self.file_bytes
             done += len(part)
             at += len(part)
 
-    def _open(self, path: Path) -> int:
+    def _open(self, path: Path, dirty: Dirty) -> int:
         if not self._files.exists(path):
             self._files.make_directory(self._directory)
             self._handles.put(path, self._files.open(path, create=True))
+            topic = self._directory.parent
+            dirty.directories |= {self._directory, topic, topic.parent}
         handle = self._handles.get(path)
         if self._files.size(handle) < self.file_bytes:
             self._files.resize(handle, self.file_bytes)
         return handle
 
-    def withdraw(self, count: int) -> None:
+    def withdraw(self, count: int, dirty: Dirty) -> None:
         """Make `count` the end: entries from there on are gone.
 
         Raises:
@@ -161,10 +187,32 @@ class ConsumeQueue:
                 self._forget(path)
                 continue
             handle = self._handles.get(path)
-            self._files.resize(handle, max(at - begin, 0))
-            self._files.resize(handle, self.file_bytes)
+            zero(self._files, handle, max(at - begin, 0))
+            dirty.files.add(path)
         self.max = count
         self.min = min(self.min, count)
+        self._uncut = False
+
+    def start_at(self, index: int, dirty: Dirty) -> None:
+        """Let an empty queue begin at an entry behind 0: blanks fill its first file up to there.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        per_file = self.file_bytes // ENTRY_BYTES
+        first = index - index % per_file
+        self.first_file = first * ENTRY_BYTES
+        self.max = first
+        if index > first:
+            self.append(BLANK_ENTRY * (index - first), dirty)
+        self.min = index
+
+    def withdraw_later(self, count: int) -> None:
+        """Take back entries that were written for nothing, now or before the next are written."""
+        self.max = count
+        self._uncut = True
+        with suppress(OSError):
+            self.withdraw(count, Dirty())
 
     def begins(self) -> list[int]:
         """Give the byte offsets at which the files begin."""
@@ -190,34 +238,40 @@ class ConsumeQueue:
         at = index * ENTRY_BYTES
         begin = at - at % self.file_bytes
         try:
-            data = self._files.read(
-                self._handles.get(self._path(begin)), ENTRY_BYTES, at - begin
-            )
+            data = self._files.read(self._handles.get(self._path(begin)), ENTRY_BYTES, at - begin)
         except FileNotFoundError:
             return None
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
-    def first_where(self, holds: Callable[[int, int], bool]) -> int:
-        """Give the first entry from `min` on whose (log offset, size) make `holds` true.
+    def first_where(self, holds: Callable[[int, int, int], bool | None]) -> int:
+        """Give the first entry from `min` on for which `holds` is true; `max` if none is.
 
-        The predicate must be false for a stretch and true from then on. `max` when it never is.
+        Args:
+            holds: told (index, log offset, size); false for a stretch, true from then on, None
+                where it cannot tell. There, and for a blank, the entry before is asked.
         """
         low, high = self.min, self.max
         while low < high:
             middle = at = (low + high) // 2
-            entry = self.entry(at)
-            while entry is not None and entry[1] == BLANK_SIZE and at + 1 < high:
-                at += 1  # a blank tells nothing, the next one may
-                entry = self.entry(at)
-            if entry is not None and (entry[1] == BLANK_SIZE or holds(entry[0], entry[1])):
-                high = middle
+            answer = self._ask(holds, at)
+            while answer is None and at > low:
+                at -= 1
+                answer = self._ask(holds, at)
+            if answer:
+                high = at
             else:
-                low = at + 1
+                low = middle + 1
         return low
+
+    def _ask(self, holds: Callable[[int, int, int], bool | None], index: int) -> bool | None:
+        entry = self.entry(index)
+        if entry is None or entry[1] == BLANK_SIZE:
+            return None
+        return holds(index, entry[0], entry[1])
 
     def trim(self, log_begin: int) -> None:
         """Forget the entries of messages before `log_begin`, and the files that hold only such."""
-        self.min = self.first_where(lambda offset, _: offset >= log_begin)
+        self.min = self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
         for begin in self.begins()[:-1]:
             if begin + self.file_bytes > self.min * ENTRY_BYTES:
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coherer.record.layout import BLANK, MAGIC
+from coherer.record.layout import BLANK, BLANK_BYTES, MAGIC
 from coherer.store.log import CommitLog
 from coherer.store.model import ReadStatus, Slices
 from coherer.store.queue import ENTRY, ConsumeQueue
@@ -18,7 +18,16 @@ _CHUNK_ENTRIES: Final = 2_000
 class _Collector:
     """Takes records until there are enough."""
 
-    __slots__ = ("bytes_left", "count_left", "damaged", "log", "next", "offsets", "physical", "records")
+    __slots__ = (
+        "bytes_left",
+        "count_left",
+        "damaged",
+        "log",
+        "next",
+        "offsets",
+        "physical",
+        "records",
+    )
 
     def __init__(self, log: CommitLog, offset: int, max_bytes: int, max_count: int) -> None:
         self.log = log
@@ -37,6 +46,7 @@ class _Collector:
         view = memoryview(b"")
         at = self.next
         room = self.bytes_left
+        known = bool(self.log.damage)
         try:
             for physical, size, tag in ENTRY.iter_unpack(entries):
                 if tags is not None and tag not in tags:
@@ -52,7 +62,11 @@ class _Collector:
                     view = self.log.view_of(segment)
                 here = physical - begin
                 record = view[here : here + size]
-                if BLANK.unpack_from(record) != (size, MAGIC):
+                if (
+                    len(record) < BLANK_BYTES
+                    or BLANK.unpack_from(record) != (size, MAGIC)
+                    or (known and self.log.damaged(physical))
+                ):
                     self.damaged += 1
                     at += 1
                     continue

@@ -1,4 +1,21 @@
-"""The store of a node: append, read, flush. (Recovery and the rest follow.)"""
+"""The store of a node: messages in, slices out, and nothing lost that was promised.
+
+Rules:
+
+* One thread (or event loop) is the *writer*: it appends, reads, deletes, cleans, closes. `flush`,
+  `flush_queues` and `tick` may run in one other thread meanwhile; so may the configuration files.
+* A batch is written to the log, then to the queues, then becomes visible, all of it. If anything
+  cannot be written all of it is taken back, and the next batch finds the store as it was.
+* `end_offset`: what is written. It survives the death of the process.
+  `durable_offset`: what is synced. It survives a power cut. `flush` brings it to `end_offset`.
+* Queues, index and checkpoint are synced on a slower beat (`flush_queues`); the log can rebuild
+  what they lack. The checkpoint vouches for an offset only when log, queues and index up to it
+  have been synced, in this order: what is to be vouched for is noted, everything is synced, the
+  checkpoint is written.
+* `abort` lies in the directory from the first moment to the last; who finds it recovers.
+
+Store times never go back: when the clock does, they stand still until it has caught up.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +24,43 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from coherer.errors import ClosedError, StoreError
-from coherer.store.batch import Encoder
-from coherer.store.disk import Handles, our_errors, translate
+from coherer.errors import ClosedError, StoreError, StoreFullError
+from coherer.record.layout import store_ms_of
+from coherer.store import search
+from coherer.store.batch import Batch, Encoder
+from coherer.store.checkpoint import Checkpoint, CheckpointFile
+from coherer.store.config import ConfigFiles
+from coherer.store.disk import Dirty, our_errors, translate
 from coherer.store.files import Files, OsFiles
+from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
-from coherer.store.model import (
-    Appended,
-    Draft,
-    RecoveryReport,
-    Slices,
-    StoreOptions,
-)
-from coherer.store.queue import ConsumeQueue
+from coherer.store.model import Appended, Damage, Draft, RecoveryReport, Slices, StoreOptions
+from coherer.store.queues import QueueDirectory
 from coherer.store.read import read_queue
+from coherer.store.recovery import Recovery, verify
+from coherer.store.replay import Replayer
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
+_FOR_EVER_MS = 1 << 62
+_HOUR_MS = 3_600_000
 
 
 class Store:
-    """One directory of messages."""
+    r"""One directory of messages, in RocketMQ 4.9's format.
+
+    Make one with `Store.open`, use it as a context manager or call `close`.
+
+    >>> import tempfile
+    >>> from coherer.record.layout import decode
+    >>> options = StoreOptions(segment_bytes=1 << 20)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with Store.open(Path(directory), options, now_ms=lambda: 1_650_000_000_000) as store:
+    ...         placed = store.append([Draft("flights", 0, b"hello", b"TAGS\x01UA")])
+    ...         found = store.read("flights", 0, 0, max_bytes=1 << 20, max_count=100)
+    ...         print(placed[0].queue_offset, bytes(decode(found.records[0]).body))
+    0 b'hello'
+    """
 
     def __init__(
         self, directory: Path, options: StoreOptions, now_ms: Callable[[], int], files: Files
@@ -36,15 +69,27 @@ class Store:
         self._options = options
         self._now_ms = now_ms
         self._files = files
-        self._lock_handle: int | None = files.lock(directory / "lock")
-        self._queue_directory = directory / "consumequeue"
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._handles = Handles(files, options.open_files)
+        self._config = ConfigFiles(files, directory / "config")
+        self._checkpoint_file = CheckpointFile(files, directory / "checkpoint")
+        self._checkpoint = self._checkpoint_file.load()
         self._log = CommitLog(files, directory / "commitlog", options.segment_bytes)
-        self._encoder = Encoder(self._log.segment_bytes, self._queue_made)
+        self._queue_files = QueueDirectory(
+            files, directory / "consumequeue", options.open_files, options.queue_segment_bytes
+        )
+        self._queues = self._queue_files.queues
+        self._encoder = Encoder(self._log.segment_bytes, self._queue_files.get)
+        self._index: KeyIndex | None = None
+        if options.index_enabled:
+            size = (options.index_slots, options.index_entries)
+            self._index = KeyIndex(files, directory / "index", *size)
+        self._guard = threading.Lock()  # for the next two, which the other thread takes over
+        self._dirty = Dirty()
+        self._queued = (0, 0)  # up to where records have queue entries; store time of the last
+        self._sync_guard = threading.Lock()
+        self._sync_failed = ""
         self._last_ms = 0
-        self._dirty: set[Path] = set()
-        self._dirty_guard = threading.Lock()
+        self._flush_due_ms = self._queue_flush_due_ms = 0
+        self._lock_handle: int | None = None
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
 
@@ -57,12 +102,61 @@ class Store:
         now_ms: Callable[[], int],
         files: Files = _OS_FILES,
     ) -> Self:
-        """Open a directory, made if it is missing, and recover what a crash left behind."""
+        """Open a directory, made if it is missing, and put right what a crash left behind.
+
+        Args:
+            directory: where; Java's name for it is storePathRootDir.
+            options: see `StoreOptions`.
+            now_ms: the clock, ms since 1970.
+            files: how to reach files.
+
+        Raises:
+            DamagedStoreError: the files do not fit together.
+            StoreError: another process uses the directory, or the disk failed.
+        """
         with our_errors(f"open {directory}"):
-            for name in ("commitlog", "consumequeue", "index", "config"):
-                files.make_directory(directory / name)
-            store = cls(directory, options, now_ms, files)
-            return store
+            files.make_directory(directory)
+            handle = files.lock(directory / "lock")
+            try:
+                store = cls(directory, options, now_ms, files)
+                store._lock_handle = handle
+                store._recover()
+            except BaseException:
+                files.unlock(directory / "lock", handle)
+                raise
+        return store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _recover(self) -> None:
+        files, directory = self._files, self._directory
+        clean = not files.exists(directory / "abort")
+        rebuild = not files.exists(directory / "consumequeue") and self._log.segments != []
+        for name in ("commitlog", "consumequeue", "index", "config"):
+            files.make_directory(directory / name)
+        files.close(files.open(directory / "abort", create=True))
+        files.sync_directory(directory)
+        checkpoint = Checkpoint(offset=0) if rebuild else self._checkpoint
+        notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
+        if self._index is not None:
+            notes += self._index.load(checkpoint, clean=clean and not rebuild)
+        self._queue_files.load()
+        replayer = Replayer(self._queue_files.get, self._index, self._now_ms())
+        recovery = Recovery(self._log, self._queues, checkpoint, clean=clean)
+        report, self._last_ms = recovery.run(replayer, self._options.verify_bytes)
+        self._dirty = replayer.dirty
+        self._queued = (report.log_end, self._last_ms)
+        self._log.damage = report.damage
+        if replayer.replayed or not clean or rebuild:
+            try:
+                self.flush_queues()
+            except StoreFullError as error:
+                notes.append(str(error))
+        self.recovery = report.noting([*notes, *self._queue_files.notes])
 
     @property
     def end_offset(self) -> int:
@@ -74,49 +168,53 @@ class Store:
         """Records before this offset survive a power cut."""
         return self._log.durable
 
-    def _queue_made(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            size = self._options.queue_segment_bytes
-            queue = ConsumeQueue(
-                self._files, self._handles, self._queue_directory, topic, queue_id, size
-            )
-            self._queues[topic, queue_id] = queue
-        return queue
+    @property
+    def min_offset(self) -> int:
+        """The first offset of the log."""
+        return self._log.begin
 
     def append(self, drafts: Sequence[Draft]) -> list[Appended]:
-        """Store a batch: all of it or nothing.
+        """Store a batch: all of it or nothing. It can be read on return.
 
         Raises:
             UsageError: a draft cannot be stored.
             StoreFullError: there is no room; try again when there is.
             StoreError: the disk failed.
+            ClosedError: the store is closed.
         """
         if self._lock_handle is None:
             raise ClosedError("The store is closed.")
         store_ms = self._last_ms = max(self._now_ms(), self._last_ms)
         batch = self._encoder.encode(drafts, self._log.end, store_ms, self.store_host)
-        before = self._log.end
-        dirty: set[Path] = set()
+        dirty = self._write(batch, store_ms)
+        with self._guard:
+            self._dirty.merge(dirty)
+            self._queued = (batch.end, store_ms)
+            if batch.keys and self._index is not None:
+                self._index.add(batch.keys)
+            self._log.commit(batch.end, store_ms)
+        return batch.appended
+
+    def _write(self, batch: Batch, store_ms: int) -> Dirty:
+        before, dirty = self._log.end, Dirty()
         counts = [queue.max for queue in batch.queues]
         try:
+            if batch.keys and self._index is not None:
+                self._index.make_room(store_ms)
             self._log.write(batch.chunks)
             for queue in batch.queues:
                 queue.append(b"".join(queue.pending), dirty)
         except (OSError, StoreError) as error:
             self._log.withdraw(before)
             for queue, count in zip(batch.queues, counts, strict=True):
-                queue.withdraw(count)
+                queue.withdraw_later(count)
             if isinstance(error, OSError):
-                raise translate(error, "write a consume queue") from error
+                raise translate(error, "store messages") from error
             raise
         finally:
             for queue in batch.queues:
                 queue.pending.clear()
-        with self._dirty_guard:
-            self._dirty |= dirty
-            self._log.commit(batch.end, store_ms)
-        return batch.appended
+        return dirty
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Give the first offset of a queue and the next to be written; (0, 0) if there is none."""
@@ -125,11 +223,12 @@ class Store:
 
     def queues(self, topic: str) -> list[int]:
         """Give the numbers of a topic's queues that ever held a message."""
-        return sorted([number for name, number in self._queues if name == topic])
+        numbers = self._queue_files.numbers(topic)
+        return [number for number in numbers if self._queues[topic, number].max]
 
     def topics(self) -> list[str]:
         """Give the topics that ever held a message."""
-        return sorted({name for name, _ in self._queues})
+        return sorted({name for (name, _), queue in self._queues.items() if queue.max})
 
     def read(
         self,
@@ -141,20 +240,183 @@ class Store:
         max_count: int,
         tags: frozenset[int] | None = None,
     ) -> Slices:
-        """Read records of a queue as slices of the mapped log."""
+        """Read records of a queue, from an offset on, as slices of the mapped log.
+
+        Args:
+            topic: the topic.
+            queue_id: the queue.
+            offset: where to begin.
+            max_bytes: records are given while they fit, but at least one.
+            max_count: so many records at most.
+            tags: only records with one of these tag codes; others are not even touched.
+        """
         queue = self._queues.get((topic, queue_id))
         return read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """Give the record at an offset of the log; None where no valid one begins."""
+        return self._log.record_at(physical_offset)
+
+    def offset_at_time(self, topic: str, queue_id: int, ms: int, *, nearest: bool = False) -> int:
+        """Find the first message of a queue that was stored at `ms` or later.
+
+        Gives the next offset to be written when all are older. With `nearest`, Java's rule: the
+        message with the nearest store time, of two equally near the earlier; 0 if there is none.
+        """
+        queue = self._queues.get((topic, queue_id))
+        return search.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = _FOR_EVER_MS,
+    ) -> list[memoryview]:
+        """Find the records of a topic that have a key (or unique id), newest first."""
+        if self._index is None:
+            return []
+        return search.by_key(
+            self._log, self._index, topic, key,
+            max_count=max_count, begin_ms=begin_ms, end_ms=end_ms,
+        )  # fmt: skip
+
     def flush(self) -> int:
-        """Make the log durable; give the offset up to which it is. For any thread."""
+        """Make the log durable; give the offset up to which it is. For any thread.
+
+        One sync serves all who wait: it covers what was appended before the call.
+
+        Raises:
+            StoreError: the disk failed. Nothing is acknowledged any more until a restart.
+        """
         return self._log.flush()
 
+    def flush_queues(self) -> None:
+        """Make log, queues and index durable and write the checkpoint. For any thread.
+
+        Raises:
+            StoreFullError: there is no room for keys; they wait.
+            StoreError: the disk failed.
+        """
+        with self._sync_guard:
+            if self._sync_failed:
+                raise StoreError(self._sync_failed, hint="Start the node again.")
+            with self._guard, our_errors("write the key index"):
+                mark = (0, 0)
+                if self._index is not None:
+                    self._index.write(self._now_ms())
+                    mark = self._index.mark()
+                (offset, queues_ms), dirty, self._dirty = self._queued, self._dirty, Dirty()
+            self._log.flush()
+            try:
+                dirty.sync(self._files)
+                index_ms = self._index.sync() if self._index else self._checkpoint.index_ms
+                times = (self._log.durable_ms, queues_ms, index_ms)
+            except OSError as error:
+                self._sync_failed = f"Queues or index could not be synced: {error}."
+                raise StoreError(self._sync_failed) from error
+            with our_errors("write the checkpoint"):
+                checkpoint = Checkpoint(*times, offset, *mark)
+                self._checkpoint_file.save(checkpoint)
+                self._checkpoint = checkpoint
+
+    def tick(self) -> None:
+        """Flush what is due by the options' intervals. For the thread beside the writer.
+
+        Raises:
+            StoreError: see `flush` and `flush_queues`.
+        """
+        now_ms = self._now_ms()
+        if now_ms >= self._queue_flush_due_ms:
+            self._queue_flush_due_ms = now_ms + self._options.queue_flush_interval_ms
+            if self._queued[0] != self._checkpoint.offset:
+                self.flush_queues()
+        elif self._options.flush == "async" and now_ms >= self._flush_due_ms:
+            self._flush_due_ms = now_ms + self._options.flush_interval_ms
+            self.flush()
+
+    def clean(self, now_ms: int) -> int:
+        """Delete the oldest files of the log as the options say; give how many.
+
+        The file that is being written stays.
+
+        Raises:
+            StoreError: a file could not be deleted; it is tried again the next time.
+        """
+        deleted = 0
+        with our_errors("delete old files"):
+            while self._too_old(now_ms) or self._too_large():
+                self._log.drop_first()
+                deleted += 1
+            if deleted:
+                for queue in self._queues.values():
+                    queue.trim(self._log.begin)
+                if self._index is not None:
+                    self._index.trim(self._log.begin)
+        return deleted
+
+    def _too_old(self, now_ms: int) -> bool:
+        hours, segments = self._options.retention_hours, self._log.segments
+        if hours is None or len(segments) < 2:
+            return False
+        following = self._log.record_at(segments[1].begin)  # the first that is younger than all
+        youngest_ms = self._last_ms if following is None else store_ms_of(following)
+        return youngest_ms <= now_ms - hours * _HOUR_MS
+
+    def _too_large(self) -> bool:
+        limit = self._options.retention_bytes
+        used = self._log.end - self._log.begin
+        return limit is not None and used > limit and len(self._log.segments) > 1
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic. Its records leave with the log's files, in time.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        if not self._queue_files.numbers(topic):
+            return
+        self.flush_queues()  # a recovery begins behind the topic's records and cannot revive it
+        self._encoder.forget()
+        with our_errors(f"delete topic {topic}"):
+            self._queue_files.remove(topic)
+
+    def verify(self) -> list[Damage]:
+        """Read the whole log; give the pieces that do not hold what was written."""
+        with our_errors("read the log"):
+            return verify(self._log)
+
+    def load_config(self, name: str) -> bytes | None:
+        """Give the content of `config/<name>`; None if there is none. For any thread."""
+        return self._config.load(name)
+
+    def save_config(self, name: str, data: bytes) -> None:
+        """Replace `config/<name>` at once and durably; the old one becomes `.bak`. Any thread.
+
+        Raises:
+            StoreFullError: there is no room; the old content stays.
+        """
+        self._config.save(name, data)
+
     def close(self) -> None:
-        """Close the store: everything is durable afterwards."""
+        """Make everything durable and give the directory back. A second call does nothing.
+
+        Raises:
+            StoreError: the disk failed; the next `open` will recover.
+        """
         if self._lock_handle is None:
             return
-        self.flush()
-        self._handles.close()
-        self._log.close()
-        self._files.unlock(self._directory / "lock", self._lock_handle)
-        self._lock_handle = None
+        handle, self._lock_handle = self._lock_handle, None
+        try:
+            self.flush_queues()
+            with our_errors("close the store"):
+                self._files.remove(self._directory / "abort")
+                self._files.sync_directory(self._directory)
+        finally:
+            self._queue_files.close()
+            self._log.close()
+            if self._index is not None:
+                self._index.close()
+            self._files.unlock(self._directory / "lock", handle)

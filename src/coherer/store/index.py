@@ -1,0 +1,365 @@
+"""The key index: which records have a key, by its hash.
+
+A file has a head of 40 bytes, a table of slots (4 bytes: the newest entry of the slot, 0 for none)
+and entries (20 bytes: hash, log offset, seconds since the file's first record, the slot's entry
+before this one). Entry 0 is never used. Files are sparse and made when the first key comes.
+
+Keys are taken in memory (`add`) and written together (`write`), by whichever thread comes first:
+one lock guards everything here. What a crash takes away is rebuilt from the log. Everything is
+read and written by position; a mapping of a hole on a full disk could kill the process.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from coherer.record.hashing import java_hash
+from coherer.store.batch import IndexKey
+from coherer.store.checkpoint import Checkpoint
+from coherer.store.files import Files
+
+HEAD: Final = struct.Struct(">qqqqii")
+ENTRY: Final = struct.Struct(">iqii")
+SLOT: Final = struct.Struct(">i")
+_HASHES = struct.Struct(">i16x")
+_PAGE_SLOTS = 1024
+_CHUNK_ENTRIES = 50_000
+_INT_MIN = -(1 << 31)
+_INT_MAX = (1 << 31) - 1
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Give the hash that a key is indexed by.
+
+    >>> key_hash("TopicTest", "k1")
+    2746024
+    """
+    value = java_hash(f"{topic}#{key}")
+    return 0 if value == _INT_MIN else abs(value)
+
+
+class IndexFile:
+    """One file of the index. The caller holds the lock."""
+
+    def __init__(self, files: Files, path: Path, slots: int, entries: int) -> None:
+        self._files = files
+        self._slots = slots
+        self._entries = entries
+        self._handle: int | None = None
+        self.path = path
+        self.number = int(path.name)
+        self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.used_slots = 0
+        self.count = 1
+        self.dirty = False
+
+    @property
+    def full(self) -> bool:
+        """Whether no entry is free."""
+        return self.count >= self._entries
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return HEAD.size + self._slots * SLOT.size + self._entries * ENTRY.size
+
+    def open(self) -> int:
+        """Give the handle of the file, made at its full size when it is missing."""
+        if self._handle is None:
+            handle = self._files.open(self.path, create=True)
+            try:
+                if self._files.size(handle) < self.size_bytes:
+                    self._files.resize(handle, self.size_bytes)
+            except OSError:
+                self._files.close(handle)
+                raise
+            self._handle = handle
+        return self._handle
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            self._files.close(handle)
+
+    def load(self) -> bool:
+        """Read the head; False when the file cannot be one of ours."""
+        handle = self._files.open(self.path)
+        try:
+            if self._files.size(handle) != self.size_bytes:
+                return False
+            head = HEAD.unpack(self._files.read(handle, HEAD.size, 0))
+        finally:
+            self._files.close(handle)
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, used, count = head
+        self.used_slots, self.count = used, max(count, 1)
+        return self.count <= self._entries
+
+    def _entry_at(self, number: int) -> int:
+        return HEAD.size + self._slots * SLOT.size + number * ENTRY.size
+
+    def _slot(self, slot: int) -> int:
+        data = self._files.read(self.open(), SLOT.size, HEAD.size + slot * SLOT.size)
+        (number,) = SLOT.unpack(data)
+        return number if 0 < number < self.count else 0
+
+    def put(self, keys: list[IndexKey]) -> int:
+        """Write as many keys as there is room for; give their count.
+
+        Raises:
+            OSError: the file is as it was before.
+        """
+        keys = keys[: self._entries - self.count]
+        if not keys:
+            return 0
+        first_ms = self.begin_ms if self.count > 1 else keys[0].store_ms
+        entries: list[bytes] = []
+        before: dict[int, int] = {}
+        after: dict[int, int] = {}
+        for number, key in enumerate(keys, self.count):
+            value = key_hash(key.topic, key.key)
+            slot = value % self._slots
+            if slot not in after:
+                before[slot] = after[slot] = self._slot(slot)
+            seconds = min(max((key.store_ms - first_ms) // 1000, 0), _INT_MAX)
+            entries.append(ENTRY.pack(value, key.physical_offset, seconds, after[slot]))
+            after[slot] = number
+        self.dirty = True
+        self._files.write(self.open(), b"".join(entries), self._entry_at(self.count))
+        self._write_slots(before, after)
+        if self.count == 1:
+            self.begin_ms, self.begin_offset = first_ms, keys[0].physical_offset
+        self.end_ms, self.end_offset = keys[-1].store_ms, keys[-1].physical_offset
+        self.used_slots += sum(number == 0 for number in before.values())
+        self.count += len(keys)
+        self._write_head()
+        return len(keys)
+
+    def _write_slots(self, before: dict[int, int], after: dict[int, int]) -> None:
+        handle, done = self.open(), list[int]()
+        try:
+            for slot, number in after.items():
+                self._files.write(handle, SLOT.pack(number), HEAD.size + slot * SLOT.size)
+                done.append(slot)
+        except OSError:
+            for slot in done:
+                with suppress(OSError):
+                    data = SLOT.pack(before[slot])
+                    self._files.write(handle, data, HEAD.size + slot * SLOT.size)
+            raise
+
+    def _write_head(self) -> None:
+        head = HEAD.pack(
+            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset,
+            self.used_slots, self.count,
+        )  # fmt: skip
+        self._files.write(self.open(), head, 0)
+
+    def find(self, value: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Give the log offsets of a hash, newest first."""
+        number = self._slot(value % self._slots)
+        while number:
+            data = self._files.read(self.open(), ENTRY.size, self._entry_at(number))
+            found, offset, seconds, previous = ENTRY.unpack(data)
+            store_ms = self.begin_ms + seconds * 1000
+            if store_ms + 999 < begin_ms:
+                return
+            if found == value and store_ms <= end_ms:
+                yield offset
+            number = previous if 0 < previous < number else 0
+
+    def restore(self, count: int) -> None:
+        """Go back to the first entries: make the slots from them, whatever a crash left there."""
+        handle = self.open()
+        slots = array("i", bytes(4 * self._slots))
+        for first in range(1, count, _CHUNK_ENTRIES):
+            wanted = min(_CHUNK_ENTRIES, count - first)
+            data = self._files.read(handle, wanted * ENTRY.size, self._entry_at(first))
+            for number, (value,) in enumerate(_HASHES.iter_unpack(data), first):
+                slots[value % self._slots] = number
+        self.used_slots = self._slots - slots.count(0)
+        if sys.byteorder == "little":
+            slots.byteswap()
+        for first in range(0, self._slots, _PAGE_SLOTS):
+            page = slots[first : first + _PAGE_SLOTS].tobytes()
+            at = HEAD.size + first * SLOT.size
+            if self._files.read(handle, len(page), at) != page:
+                self._files.write(handle, page, at)
+        self.count = count
+        if count > 1:
+            data = self._files.read(handle, ENTRY.size, self._entry_at(count - 1))
+            _, self.end_offset, seconds, _ = ENTRY.unpack(data)
+            self.end_ms = self.begin_ms + seconds * 1000
+        self._write_head()
+        self.dirty = True
+
+
+class KeyIndex:
+    """The files under `index/`."""
+
+    PENDING_MAX: Final = 100_000
+    """Keys held in memory while they cannot be written; then appends are refused."""
+
+    def __init__(self, files: Files, directory: Path, slots: int, entries: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._slots = slots
+        self._entries = entries
+        self._all: list[IndexFile] = []
+        self._pending: list[IndexKey] = []
+        self._guard = threading.RLock()
+        self._new_names = False
+        self._full_ms = 0
+
+    def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
+        """Find the files, go back to what the checkpoint vouches for; give notes."""
+        notes: list[str] = []
+        self._full_ms = checkpoint.index_ms
+        for name in self._files.names(self._directory):
+            if not name.isdecimal():
+                continue
+            file = IndexFile(self._files, self._directory / name, self._slots, self._entries)
+            if not file.load():
+                notes.append(f"index file {name} is not used: its size or head is wrong")
+            elif clean or self._keep(file, checkpoint):
+                self._all.append(file)
+            else:
+                self._files.remove(file.path)
+        return notes
+
+    def _keep(self, file: IndexFile, checkpoint: Checkpoint) -> bool:
+        if checkpoint.offset is None:
+            return file.end_ms <= checkpoint.index_ms
+        if file.number == checkpoint.index_file:
+            file.restore(min(checkpoint.index_count, self._entries))
+        return file.number <= checkpoint.index_file
+
+    @property
+    def indexed_to(self) -> int:
+        """The log offset of the last record in the files; -1 for none."""
+        return self._all[-1].end_offset if self._all and self._all[-1].count > 1 else -1
+
+    def make_room(self, now_ms: int) -> None:
+        """Write the keys that were taken if they have become many.
+
+        Raises:
+            OSError: they could not be written: take no more.
+        """
+        if len(self._pending) >= self.PENDING_MAX:
+            self.write(now_ms)
+
+    def add(self, keys: Iterable[IndexKey]) -> None:
+        """Take keys, in the order of the log."""
+        with self._guard:
+            self._pending.extend(keys)
+
+    def write(self, now_ms: int) -> None:
+        """Write the keys that were taken.
+
+        Raises:
+            OSError: some could not be written; they are kept for the next time.
+        """
+        with self._guard:
+            while self._pending:
+                if not self._all or self._all[-1].full:
+                    self._start_file(now_ms)
+                done = self._all[-1].put(self._pending[:_CHUNK_ENTRIES])
+                del self._pending[:done]
+
+    def _start_file(self, now_ms: int) -> None:
+        second, ms = divmod(now_ms, 1000)
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(second)) + f"{ms:03d}"
+        number = max(int(name), self._all[-1].number + 1 if self._all else 0)
+        path = self._directory / str(number)
+        file = IndexFile(self._files, path, self._slots, self._entries)
+        try:
+            file.open()
+        except OSError:
+            with suppress(OSError):
+                self._files.remove(path)
+            raise
+        self._all.append(file)
+        self._new_names = True
+
+    def mark(self) -> tuple[int, int]:
+        """Give the newest file's number and count, for the checkpoint."""
+        with self._guard:
+            return (self._all[-1].number, self._all[-1].count) if self._all else (0, 0)
+
+    def sync(self) -> int:
+        """Make what is written durable; give the end time of the newest full file.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        with self._guard:
+            files, new_names = list(self._all), self._new_names
+        for file in files:
+            if not file.dirty:
+                continue
+            file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
+            try:
+                self._files.sync(file.open())
+            except OSError:
+                file.dirty = True
+                raise
+        if new_names:
+            self._files.sync_directory(self._directory)
+            self._new_names = False
+        self._full_ms = max([file.end_ms for file in files if file.full], default=self._full_ms)
+        return self._full_ms
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        span_ms: tuple[int, int],
+        accept: Callable[[int], bool],
+        max_count: int,
+    ) -> None:
+        """Offer the log offsets of records that may have a key, newest first.
+
+        Args:
+            topic: the topic.
+            key: the key.
+            span_ms: the first and the last store time that are wanted.
+            accept: told an offset, says whether it was one; stops after `max_count` of them.
+            max_count: see there.
+        """
+        with self._guard:
+            for offset in self._candidates(topic, key, *span_ms):
+                max_count -= accept(offset)
+                if max_count <= 0:
+                    return
+
+    def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        for taken in reversed(self._pending):
+            if (taken.topic, taken.key) == (topic, key) and begin_ms <= taken.store_ms <= end_ms:
+                yield taken.physical_offset
+        value = key_hash(topic, key)
+        for file in reversed(self._all):
+            if file.begin_ms <= end_ms and file.end_ms + 999 >= begin_ms:
+                yield from file.find(value, begin_ms, end_ms)
+            if file.begin_ms < begin_ms:
+                return
+
+    def trim(self, log_begin: int) -> None:
+        """Delete files of records that the log has no longer."""
+        with self._guard:
+            while len(self._all) > 1 and self._all[0].end_offset < log_begin:
+                file = self._all.pop(0)
+                file.close()
+                self._files.remove(file.path)
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._guard:
+            for file in self._all:
+                file.close()

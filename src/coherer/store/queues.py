@@ -1,0 +1,81 @@
+"""All consume queues of a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coherer.errors import UsageError
+from coherer.store.disk import Handles
+from coherer.store.files import Files
+from coherer.store.queue import ConsumeQueue
+
+Queues = dict[tuple[str, int], ConsumeQueue]
+
+
+class QueueDirectory:
+    """Finds and makes consume queues.
+
+    Args:
+        files: where they are.
+        directory: the directory of the topics.
+        open_files: how many of their files are held open.
+        file_bytes: size of their files, unless there are files already.
+    """
+
+    def __init__(self, files: Files, directory: Path, open_files: int, file_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._handles = Handles(files, open_files)
+        self._file_bytes = file_bytes
+        self.queues: Queues = {}
+        self.notes: list[str] = []
+
+    def load(self) -> None:
+        """Find the queues that are there."""
+        found: list[tuple[str, int]] = []
+        for topic in self._files.names(self._directory):
+            for name in self._files.names(self._directory / topic):
+                try:
+                    self.get(topic, int(name) if name.isdecimal() else -1)
+                except UsageError:
+                    self.notes.append(f"{topic}/{name} is not a queue")
+                    continue
+                found.append((topic, int(name)))
+        sizes = [queue.existing_size() for queue in self.queues.values()]
+        self._file_bytes = max(sizes, default=0) or self._file_bytes
+        self.queues.clear()
+        for topic, number in found:
+            self.get(topic, number).load()
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Give a queue, made if it is missing.
+
+        Raises:
+            UsageError: the topic or the number cannot be one.
+        """
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            queue = ConsumeQueue(
+                self._files, self._handles, self._directory, topic, queue_id, self._file_bytes
+            )
+            self.queues[topic, queue_id] = queue
+        return queue
+
+    def numbers(self, topic: str) -> list[int]:
+        """Give the numbers of a topic's queues."""
+        return sorted([number for name, number in self.queues if name == topic])
+
+    def remove(self, topic: str) -> None:
+        """Delete a topic's queues.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        for number in self.numbers(topic):
+            self.queues.pop((topic, number)).remove()
+        self._files.remove_tree(self._directory / topic)
+        self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._handles.close()

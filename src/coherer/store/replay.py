@@ -1,0 +1,140 @@
+"""Records of the log are compared with the queues, or put into them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coherer.errors import UsageError
+from coherer.record.hashing import tag_code
+from coherer.record.layout import HEAD, PREPARED, ROLLED_BACK, spans, store_ms_of
+from coherer.record.properties import TAGS, decode, index_keys
+from coherer.store.batch import IndexKey
+from coherer.store.disk import Dirty
+from coherer.store.index import KeyIndex
+from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue
+
+RECORD_BYTES_MIN = 92
+"""No record is smaller: damage of n bytes held n / 92 messages at most."""
+
+_PENDING_ENTRIES = 4096
+_SPECIAL = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
+
+QueueMaker = Callable[[str, int], ConsumeQueue]
+
+
+class Replayer:
+    """Puts records, in the order of the log, into queues and index.
+
+    Args:
+        queue_of: gives the queue of a topic and number, made if it is missing.
+        index: the key index, if there is one.
+        now_ms: names a new index file.
+    """
+
+    def __init__(self, queue_of: QueueMaker, index: KeyIndex | None, now_ms: int) -> None:
+        self._queue_of = queue_of
+        self._index = index
+        self._now_ms = now_ms
+        self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._waiting: set[ConsumeQueue] = set()
+        self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        self.lost_bytes = 0
+        self.replayed = 0
+        self.orphans = 0
+        self.dirty = Dirty()
+
+    def check(self, offset: int, record: memoryview) -> str:
+        """Compare a record with its queue entry; give what is wrong, or ""."""
+        size, _, _, _, _, queue_offset, _, sys_flag, _ = HEAD.unpack_from(record)
+        if sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
+            return ""
+        queue = self._queue(record)
+        if queue is None:
+            return "topic"
+        if not queue.min <= queue_offset < queue.max:
+            self.orphans += 1  # of a topic that was deleted, as a rule
+            return ""
+        begin, window = self._windows.get(queue, (0, b""))
+        at = (queue_offset - begin) * ENTRY_BYTES
+        if not 0 <= at < len(window):
+            window, at = queue.read(queue_offset, _PENDING_ENTRIES), 0
+            self._windows[queue] = queue_offset, window
+        found_offset, found_size, _ = ENTRY.unpack_from(window, at)
+        if (found_offset, found_size) == (offset, size) or found_offset > offset:
+            return ""  # a later entry: the topic was deleted and made again
+        return "its queue knows another record"
+
+    def replay(self, offset: int, record: memoryview) -> str:
+        """Give a record its queue entry and keys; give what is wrong, or ""."""
+        size, _, _, _, _, queue_offset, _, sys_flag, _ = HEAD.unpack_from(record)
+        queue = self._queue(record)
+        if queue is None:
+            return "topic"
+        code, keys = _tag_and_keys(record)
+        kind = sys_flag & ROLLED_BACK
+        if kind not in (PREPARED, ROLLED_BACK):
+            wrong = self._place(queue, queue_offset)
+            if wrong:
+                return wrong
+            queue.pending.append(ENTRY.pack(offset, size, code))
+            self._waiting.add(queue)
+            if len(queue.pending) >= _PENDING_ENTRIES:
+                self._write(queue)
+        index = self._index
+        if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
+            store_ms = store_ms_of(record)
+            index.make_room(self._now_ms)
+            index.add([IndexKey(queue.topic, key, offset, store_ms) for key in keys])
+        self.replayed += 1
+        return ""
+
+    def _queue(self, record: memoryview) -> ConsumeQueue | None:
+        found = spans(record)
+        name = bytes(record[found.topic_begin : found.topic_end])
+        number = HEAD.unpack_from(record)[3]
+        queue = self._queues.get((name, number))
+        if queue is None:
+            try:
+                queue = self._queue_of(name.decode(), number)
+            except (UsageError, UnicodeDecodeError):
+                return None
+            self._queues[name, number] = queue
+        return queue
+
+    def _place(self, queue: ConsumeQueue, queue_offset: int) -> str:
+        """Make the queue ready for entry number `queue_offset`."""
+        expected = queue.max + len(queue.pending)
+        gap = queue_offset - expected
+        if gap == 0:
+            return ""
+        if expected == 0 and gap > 0:
+            queue.start_at(queue_offset, self.dirty)
+            return ""
+        if 0 < gap <= self.lost_bytes // RECORD_BYTES_MIN:
+            queue.pending.extend([BLANK_ENTRY] * gap)
+            return ""
+        if queue_offset == 0:  # the topic was deleted and made again
+            queue.pending.clear()
+            queue.withdraw(0, self.dirty)
+            return ""
+        return f"queue offset {queue_offset}, where {expected} is next"
+
+    def _write(self, queue: ConsumeQueue) -> None:
+        queue.append(b"".join(queue.pending), self.dirty)
+        queue.pending.clear()
+
+    def finish(self) -> None:
+        """Write what is still waiting."""
+        for queue in self._waiting:
+            if queue.pending:
+                self._write(queue)
+        self._waiting.clear()
+
+
+def _tag_and_keys(record: memoryview) -> tuple[int, tuple[str, ...]]:
+    found = spans(record)
+    text = bytes(record[found.properties_begin : found.properties_end])
+    if not any(word in text for word in _SPECIAL):
+        return 0, ()
+    properties = decode(text)
+    return tag_code(properties.get(TAGS)), index_keys(properties)
