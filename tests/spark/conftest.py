@@ -18,13 +18,19 @@ from coherer.spark.planning import Range
 class ListBatch:
     """What one read brought: `count` messages from `offset` on."""
 
-    def __init__(self, one: Range, offset: int, count: int) -> None:
+    def __init__(self, one: Range, offset: int, count: int, damaged: set[int]) -> None:
         self.offset = offset
+        self._damaged = damaged
         self._one = one
         self._count = count
 
     def to_arrow(self) -> pa.RecordBatch:
-        offsets = list(range(self.offset, self.offset + self._count))
+        offsets = [
+            offset
+            for offset in range(self.offset, self.offset + self._count)
+            if offset not in self._damaged
+        ]
+        self._count = len(offsets)
         columns = {
             "topic": pa.array([self._one.topic] * self._count, pa.string()),
             "broker": pa.array([self._one.broker] * self._count, pa.string()),
@@ -66,7 +72,9 @@ class ListReader:
         self._at = max(self._at, low)
         if self._at >= min(high, self._one.end):
             return None
-        batch = ListBatch(self._one, self._at, min(self._queue.step, high - self._at))
+        batch = ListBatch(
+            self._one, self._at, min(self._queue.step, high - self._at), self._queue.damaged
+        )
         self._at += self._queue.step
         return batch
 
@@ -78,6 +86,7 @@ class ListQueue:
         self.held = held
         self.step = 7
         self.broken = False
+        self.damaged: set[int] = set()
         self.closed = False
         self.open_readers = 0
         self.sent: list[Message] = []

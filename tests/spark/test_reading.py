@@ -69,6 +69,20 @@ def test_rows_that_went_between_planning_and_reading_are_named(
     assert offsets_of(found) == wanted
 
 
+@pytest.mark.parametrize("damaged", [{0}, {6}, {7, 8}, {29}, {3, 5, 20}, set(range(30))])
+def test_rows_that_the_client_had_to_leave_out_are_named(
+    list_queue: ListQueue, damaged: set[int]
+) -> None:
+    list_queue.damaged = damaged
+    one = Range("t", "1", 0, 0, 30)
+    with pytest.raises(DataLossError):
+        list(rows(list_queue, [one], reading([])))
+    told: list[Range] = []
+    found = list(rows(list_queue, [one], reading(told, fail=False)))
+    assert offsets_of(found) == [(0, at) for at in range(30) if at not in damaged]
+    assert {at for lost in told for at in range(lost.start, lost.end)} == damaged
+
+
 def test_an_error_of_the_broker_comes_out(list_queue: ListQueue) -> None:
     list_queue.broken = True
     with pytest.raises(DisconnectedError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import pairwise
 from queue import Empty
 from queue import Queue as Handover
 from typing import Final, TypeVar, cast
@@ -62,16 +63,29 @@ def _range_rows(queue: Queue, one: Range, reading: Reading) -> Iterator[pa.Recor
     with queue.reader(one) as reader:
         while at < one.end:
             batch = reader.read()
-            if batch is None or batch.offset >= one.end:
-                _lose(one, at, one.end, reading)
-                return
-            if batch.offset > at:
-                _lose(one, at, batch.offset, reading)
+            if batch is None:
+                break
             found = _before(batch.to_arrow(), one.end)
-            at = max(at, batch.offset)
+            for gap in _gaps(found, at):
+                _lose(one, *gap, reading)
             if found.num_rows:
                 at = _last(found) + 1
                 yield to_rows(found, reading.schema)
+            elif batch.offset >= one.end:
+                break
+    if at < one.end:
+        _lose(one, at, one.end, reading)
+
+
+def _gaps(found: pa.RecordBatch, start: int) -> list[tuple[int, int]]:
+    """The stretches of offsets, from `start` to the last row, that have no row.
+
+    Retention took them, or they were damaged and the client left them out.
+    """
+    if not found.num_rows or found.num_rows == _last(found) + 1 - start:
+        return []
+    offsets = cast("list[int]", found.column("offset").to_pylist())
+    return [(low + 1, high) for low, high in pairwise([start - 1, *offsets]) if low + 1 < high]
 
 
 def _last(found: pa.RecordBatch) -> int:
