@@ -42,6 +42,14 @@ TOPIC_PARTITIONS_MAX: Final = 10_000
 TOPIC_STORES_MAX: Final = 1_000
 """Stores of a topic on one broker. Java has no limit; the id of a partition has 31 bits."""
 
+UNSIGNED_MAX: Final = 1_000
+UNSIGNED_BYTES_MAX: Final = 64 * 1024
+"""Registrations, and the size of each, that a master with authentication remembers until the
+consumer has signed: Java's consumers cannot sign before their second heartbeat."""
+
+TOPICS_MAX: Final = 10_000
+"""Topics of a cluster up to which clients create more by naming them. Administrators may go on."""
+
 CLIENTS_MAX: Final = 100_000
 """Producers, and as many consumers, that a master keeps: a kilobyte or so each."""
 
@@ -65,3 +73,30 @@ CONNECTIONS_MAX: Final = 4096
 
 ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
+
+ATTRIBUTE_BLOCKS_CACHED: Final = 8192
+"""Attribute blocks whose translation a broker remembers; beyond, it starts anew."""
+
+SHIFTS_CACHED: Final = 256
+"""Body lengths for which a broker remembers how an attribute block moves the check sum."""
+
+LANES_CACHED: Final = 1024
+"""Pairs of client and topic that a broker remembers for one connection."""
+
+TAILS_CACHED: Final = 4096
+"""Ends of send requests that a broker remembers for one connection."""
+
+TAIL_BYTES_CACHED: Final = 512
+"""Longer ends of send requests are not remembered."""
+
+LEASES_MAX: Final = 65_536
+"""Partitions that may be read at one broker at a time: a lease and its position take about 1 KiB."""
+
+SCANS_PER_GET: Final = 8
+"""Reads without a match after which a get with filters is answered, so that others have a turn."""
+
+MESSAGES_PER_GET: Final = 16_384
+"""Messages that one get delivers at most: small ones cost time rather than bytes."""
+
+FILTER_NEAR_END: Final = 100_000
+"""A consumer with filters is near the end of its partition when so few messages are left."""

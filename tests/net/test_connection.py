@@ -52,10 +52,12 @@ class Server:
     def __init__(self, act: Callable[[Peer, bytes], None]) -> None:
         self.peers: list[Peer] = []
         self.act = act
+        self.accepted = asyncio.Event()
         self.listener: net.Listener
 
     def make(self, connection: net.Connection) -> Peer:
         self.peers.append(Peer(connection, self.act))
+        self.accepted.set()
         return self.peers[-1]
 
     async def dial(self) -> Peer:
@@ -178,9 +180,7 @@ async def test_drain_waits_for_a_slow_server() -> None:
     server = Server(lambda peer, data: None)
     server.listener = await net.listen("127.0.0.1", 0, server.make)
     peer = await server.dial()
-    await asyncio.sleep(0)
-    while not server.peers:
-        await asyncio.sleep(0)
+    await server.accepted.wait()
     server.peers[0].connection.pause_reading()
     peer.connection.write(b"x" * (limits.OUTBOX_HIGH_BYTES * 2))
     draining = asyncio.ensure_future(peer.connection.drain())
@@ -200,8 +200,7 @@ async def test_a_stalled_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
     peer = await server.dial()
     peer.connection.pause_reading()
     peer.connection.write(b"?")
-    while not server.peers:
-        await asyncio.sleep(0)
+    await server.accepted.wait()
     await server.peers[0].until(lambda p: p.ends)
     assert server.listener.connections == 0
     peer.connection.abort()
@@ -229,8 +228,7 @@ async def test_closing_a_listener_cuts_off_who_does_not_read() -> None:
     peer = await server.dial()
     peer.connection.pause_reading()
     peer.connection.write(b"?")
-    while not server.peers:
-        await asyncio.sleep(0)
+    await server.accepted.wait()
     await server.peers[0].until(lambda p: p.data)
     async with asyncio.timeout(5):
         await server.listener.close(timeout_ms=10)

@@ -19,6 +19,9 @@ import msgspec
 from coherer.errors import DamagedStoreError
 
 
+_BARE_NUMBER = re.compile(rb'"(?:\\.|[^"\\])*"|\d+(?=\s*:)')
+
+
 class Start(enum.Enum):
     """Where a group starts to read."""
 
@@ -187,8 +190,7 @@ class OffsetTable:
             DamagedStoreError: it is not such a file.
         """
         try:
-            quoted = re.sub(rb"([{,]\s*)(\d+)(\s*:)", rb'\1"\2"\3', data)
-            read = msgspec.json.decode(quoted, type=_File)
+            read = msgspec.json.decode(_BARE_NUMBER.sub(_quoted, data), type=_File)
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"consumerOffset.json cannot be read: {error}.") from error
         table = cls()
@@ -204,6 +206,12 @@ class OffsetTable:
         if not positions:
             del self._positions[topic, group]
             self._used_ms.pop((topic, group), None)
+
+
+def _quoted(found: re.Match[bytes]) -> bytes:
+    """A bare number as a key in quotes; strings, which may hold anything, as they are."""
+    text = found[0]
+    return text if text.startswith(b'"') else b'"' + text + b'"'
 
 
 class _File(msgspec.Struct):

@@ -1,0 +1,189 @@
+"""Payloads and records: there and back, byte for byte."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.record import compression, layout, properties
+from coherer.record.hashing import java_hash
+from coherer.server.tubemq.mapping import Mapper
+from coherer.tubemq import messages as pb
+
+FIRST_ID = 7 << 48
+PHYSICAL = 123_456
+
+
+def stored(
+    body: bytes, text: bytes, flag: int, *, sys_flag: int = 0, born_host: bytes = bytes(8)
+) -> memoryview:
+    return memoryview(
+        layout.encode(
+            "demo",
+            body,
+            text,
+            queue_id=3,
+            queue_offset=9,
+            physical_offset=PHYSICAL,
+            store_ms=1,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_host=born_host,
+        )
+    )
+
+
+def delivered(mapper: Mapper, *records: memoryview) -> list[pb.TransferedMessage]:
+    wire = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID))
+    return list(pb.GetMessageResponseB2C.FromString(wire).messages)
+
+
+def block(attributes: str) -> bytes:
+    data = attributes.encode()
+    return len(data).to_bytes(4, "big") + data
+
+
+words = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\x01\x02=,"),
+    min_size=1,
+    max_size=8,
+)
+names = words | st.sampled_from(["KEYS", "TAGS", "TUBE", "DELAY", "$msgTime$", "$msgType$"])
+items = st.lists(st.tuples(names, words), max_size=4)
+blocks = st.builds(lambda pairs: block(",".join(f"{name}={value}" for name, value in pairs)), items)
+payloads = st.one_of(
+    st.binary(min_size=1, max_size=60),
+    st.builds(bytes.__add__, blocks, st.binary(max_size=40)),
+    st.builds(lambda b, cut: b[:cut] or b"x", blocks, st.integers(1, 60)),
+)
+flags = st.integers(-(2**31), 2**31 - 1) | st.integers(0, 1)
+
+
+@given(st.lists(st.tuples(payloads, flags, words | st.just("")), min_size=1, max_size=6))
+def test_every_payload_comes_back_as_it_was_sent(sent: list[tuple[bytes, int, str]]) -> None:
+    mapper = Mapper(cached_max=3)
+    for data, flag, tag in sent * 2:  # the second time from the caches
+        body, text, code, keys = mapper.to_record(data, flag, tag.strip())
+        assert len(text) <= 32767
+        found = properties.decode(text)
+        assert keys == properties.index_keys({"KEYS": found.get("KEYS", "")})
+        assert code == (java_hash(tag.strip()) if tag.strip() else 0)
+        [message] = delivered(mapper, stored(body, text, flag))
+        assert message.payLoadData == data
+        assert message.flag == flag
+        assert message.checkSum == crc32(data) & 0x7FFFFFFF
+        assert message.messageId == FIRST_ID + PHYSICAL
+
+
+@given(st.lists(st.tuples(words, words), min_size=1, max_size=4, unique_by=lambda item: item[0]))
+def test_attributes_become_properties(pairs: list[tuple[str, str]]) -> None:
+    pairs = [(name + "_", value) for name, value in pairs]  # no reserved name ends so
+    text = ",".join(f"{name}={value}" for name, value in [("$msgType$", "A"), *pairs])
+    body, stored_text, code, _ = Mapper().to_record(block(text) + b"hello", 1, "A")
+    assert body == b"hello"
+    assert code == java_hash("A")
+    assert properties.decode(stored_text) == {"TAGS": "A", **dict(pairs), "TUBE": "a"}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "tag"),
+    [
+        (b"k", ""),
+        (b"k=", ""),
+        (b"=v", ""),
+        (b"k=a=b", ""),
+        (b"k=a,k=b", ""),
+        (b"k=a,,l=b", ""),
+        (b"k=\xff", ""),
+        (b"k=\x01", ""),
+        (b"k=\x02", ""),
+        (b"TAGS=A", ""),
+        (b"DELAY=3", ""),
+        (b"TUBE=a", ""),
+        (b"$msgType$=A", ""),
+        (b"$msgType$=A", "B"),
+        (b"k=v,$msgType$=A", "A"),
+        (b"k=v", "A"),
+        (b"k=" + b"v" * 33_000, ""),
+    ],
+)
+def test_what_does_not_survive_as_properties_stays_in_the_body(attributes: bytes, tag: str) -> None:
+    data = len(attributes).to_bytes(4, "big") + attributes + b"hello"
+    mapper = Mapper()
+    body, text, code, keys = mapper.to_record(data, 1, tag)
+    assert body == data
+    assert properties.decode(text) == ({"TAGS": tag} if tag else {}) | {"TUBE": "r"}
+    assert code == (java_hash(tag) if tag else 0)
+    assert keys == ()
+    [message] = delivered(mapper, stored(body, text, 1))
+    assert (message.payLoadData, message.flag) == (data, 1)
+
+
+def test_keys_are_indexed() -> None:
+    _, text, _, keys = Mapper().to_record(block("KEYS=order-1 order-2,k=v") + b"x", 1, "")
+    assert keys == ("order-1", "order-2")
+    assert properties.decode(text)["KEYS"] == "order-1 order-2"
+
+
+def test_a_type_with_separators_is_kept_for_the_filter_only() -> None:
+    body, text, code, _ = Mapper().to_record(b"hello", 0, "a\x01b")
+    assert (body, properties.decode(text), code) == (b"hello", {"TUBE": "r"}, java_hash("a\x01b"))
+
+
+def test_a_known_block_in_a_payload_that_is_cut_short() -> None:
+    mapper = Mapper()
+    whole = block("k=v")
+    assert mapper.to_record(whole, 1, "")[0] == b""
+    lying = (9).to_bytes(4, "big") + b"k=v"
+    body, text, _, _ = mapper.to_record(lying, 1, "")
+    assert body == lying
+    [message] = delivered(mapper, stored(body, text, 1))
+    assert message.payLoadData == lying
+
+
+def test_records_of_another_door_get_attributes() -> None:
+    text = properties.encode({"UNIQ_KEY": "0A", "TAGS": "A", "k": "v", "bad": "a=b,c"})
+    [message] = delivered(Mapper(), stored(b"hello", text, 6))
+    expected = block("$msgType$=A,UNIQ_KEY=0A,k=v") + b"hello"
+    assert (message.payLoadData, message.flag) == (expected, 1)
+    assert message.checkSum == crc32(expected) & 0x7FFFFFFF
+
+
+def test_another_doors_flag_does_not_claim_attributes() -> None:
+    [message] = delivered(Mapper(), stored(b"hello", b"", 3))
+    assert (message.payLoadData, message.flag) == (b"hello", 2)
+
+
+def test_compressed_bodies_and_ipv6_hosts_of_another_door() -> None:
+    body = compression.compress(b"hello" * 1000)
+    text = properties.encode({"TAGS": "A"})
+    plain = block("$msgType$=A") + b"hello"
+    records = [
+        stored(body, text, 0, sys_flag=compression.COMPRESSED),
+        stored(b"hello", text, 0, born_host=bytes(20)),
+        stored(b"hello", b"", 0, born_host=bytes(20)),
+    ]
+    first, second, third = delivered(Mapper(), *records)
+    assert first.payLoadData == block("$msgType$=A") + b"hello" * 1000
+    assert first.checkSum == crc32(first.payLoadData) & 0x7FFFFFFF
+    assert (second.payLoadData, second.checkSum) == (plain, crc32(plain) & 0x7FFFFFFF)
+    assert (third.payLoadData, third.flag) == (b"hello", 0)
+
+
+def test_a_compressed_body_that_is_damaged_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    damaged = stored(b"no zlib", b"", 0, sys_flag=compression.COMPRESSED)
+    [message] = delivered(Mapper(), damaged, stored(b"hello", b"", 0))
+    assert message.payLoadData == b"hello"
+    assert f"message at {PHYSICAL} of the log is lost" in caplog.text
+
+
+def test_a_damaged_body_is_not_signed() -> None:
+    mapper = Mapper()
+    body, text, _, _ = mapper.to_record(block("k=v") + b"hello", 1, "")
+    record = bytearray(stored(body, text, 1))
+    record[record.index(b"hello")] ^= 1
+    [message] = delivered(mapper, memoryview(bytes(record)))
+    assert message.checkSum != crc32(message.payLoadData) & 0x7FFFFFFF
