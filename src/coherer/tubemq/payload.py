@@ -110,17 +110,27 @@ def decode_attributes(text: str) -> tuple[str | None, datetime | None, dict[str,
     >>> decode_attributes("$msgType$=UA,$msgTime$=202401020304,flight=1545")
     ('UA', datetime.datetime(2024, 1, 2, 3, 4), {'flight': '1545'})
     """
+    tag, written, properties = split_attributes(text)
+    if written is None:
+        return tag, None, properties
+    time = decode_time(written)
+    if time is None:
+        properties[TIME_KEY] = written
+    return tag, time, properties
+
+
+def split_attributes(text: str) -> tuple[str | None, str | None, dict[str, str]]:
+    """Returns tag, time as it is written, and properties of an attribute text.
+
+    >>> split_attributes("a=1,b,$msgTime$=noon,a=2")
+    (None, 'noon', {'a': '2', 'b': ''})
+    """
     properties: dict[str, str] = {}
     for item in text.split(","):
         if item:
             key, _, value = item.partition("=")
             properties[key] = value
-    tag = properties.pop(TAG_KEY, None)
-    written = properties.get(TIME_KEY)
-    time = None if written is None else decode_time(written)
-    if time is not None:
-        del properties[TIME_KEY]
-    return tag, time, properties
+    return properties.pop(TAG_KEY, None), properties.pop(TIME_KEY, None), properties
 
 
 def encode_payload(body: bytes, attributes: str | None) -> tuple[bytes, int]:

@@ -202,11 +202,17 @@ class ServerSession:
             self._learn(buffer, position, payload, request)
 
     def _learn(self, buffer: bytes, position: int, payload: bytes, request: Request) -> None:
-        ours = request_payload(
-            request.service, request.method, request.timeout_ms, request.version, request.body
+        size = len(request.body)
+        head = request_head(
+            request.service, request.method, request.timeout_ms, request.version, size
         )
-        start = _FRAME_HEAD_BYTES + len(payload) - len(request.body)
-        if start <= _KEY.stop and ours == payload and _is_one_block(buffer, position):
+        start = _FRAME_HEAD_BYTES + len(head)
+        if (
+            start <= _KEY.stop
+            and len(payload) == len(head) + size
+            and payload.startswith(head)
+            and _is_one_block(buffer, position)
+        ):
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             self._known[buffer[position + _KEY.start : position + _KEY.stop]] = (
@@ -224,7 +230,7 @@ class ServerSession:
 
     def reply_raw(self, request: Request, body: bytes) -> bytes:
         """Returns the frame of a SUCCESS answer whose message is serialized already."""
-        return encode_frame(request.serial, answer_payload(request.method, body))
+        return encode_frame(request.serial, answer_head(request.method, len(body)) + body)
 
     def error(self, request: Request, exception: str, text: str) -> bytes:
         """Returns the frame of an ERROR answer.
@@ -270,9 +276,8 @@ class ClientSession:
         serial = self.next_serial()
         body = message.SerializeToString()
         service = METHODS[method].service
-        return serial, encode_frame(
-            serial, request_payload(service, method, timeout_ms, VERSION, body)
-        )
+        head = request_head(service, method, timeout_ms, VERSION, len(body))
+        return serial, encode_frame(serial, head + body)
 
     def receive(self, data: bytes) -> list[Response | Failure]:
         """Takes what came from the socket and returns the answers in it.
@@ -311,10 +316,12 @@ class ClientSession:
         return answers
 
     def _learn(self, buffer: bytes, position: int, payload: bytes, answer: Response) -> None:
-        start = _FRAME_HEAD_BYTES + len(payload) - len(answer.body)
+        head = answer_head(answer.method, len(answer.body))
+        start = _FRAME_HEAD_BYTES + len(head)
         if (
             start <= _KEY.stop
-            and answer_payload(answer.method, answer.body) == payload
+            and len(payload) == len(head) + len(answer.body)
+            and payload.startswith(head)
             and _is_one_block(buffer, position)
         ):
             if len(self._known) >= _KNOWN_MAX:
@@ -323,23 +330,18 @@ class ClientSession:
             self._known[buffer[position + _KEY.start : position + _KEY.stop]] = meaning
 
 
-def request_payload(service: int, method: int, timeout_ms: int, version: int, body: bytes) -> bytes:
-    """Returns the payload of a request frame around a serialized message."""
-    inner = b"\x08%b\x10%b\x1a%b" % (varint(method), varint(timeout_ms), varint(len(body)))
+def request_head(service: int, method: int, timeout_ms: int, version: int, size: int) -> bytes:
+    """Returns what stands before a serialized message of `size` bytes in a request's payload."""
     header = b"\x08%b\x10%b" % (varint(service), varint(version))
-    return b"\x02\x08\x00%b%b%b%b%b" % (
-        varint(len(header)),
-        header,
-        varint(len(inner) + len(body)),
-        inner,
-        body,
-    )
+    body = b"\x08%b\x10%b\x1a%b" % (varint(method), varint(timeout_ms), varint(size))
+    sizes = varint(len(header)), varint(len(body) + size)
+    return b"\x02\x08\x00%b%b%b%b" % (sizes[0], header, sizes[1], body)
 
 
-def answer_payload(method: int, body: bytes) -> bytes:
-    """Returns the payload of a SUCCESS answer around a serialized message."""
-    inner = b"\x08%b\x12%b" % (varint(method), varint(len(body)))
-    return b"%b%b%b%b" % (_ANSWER, varint(len(inner) + len(body)), inner, body)
+def answer_head(method: int, size: int) -> bytes:
+    """Returns what stands before a serialized message of `size` bytes in a SUCCESS answer."""
+    body = b"\x08%b\x12%b" % (varint(method), varint(size))
+    return b"%b%b%b" % (_ANSWER, varint(len(body) + size), body)
 
 
 def _failure(serial: int, head: bytes, exception: str, text: str) -> bytes:

@@ -7,17 +7,25 @@ against protobuf's.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from coherer.errors import ProtocolError
 
 _MASK_64: Final = (1 << 64) - 1
+_14_BITS: Final = (1 << 14) - 1
+_28_BITS: Final = 1 << 28
+
+_CONTINUED: Final = tuple(
+    [(n & 0x7F | n << 1 & 0x7F00 | 0x8080).to_bytes(2, "little") for n in range(1 << 14)]
+)
+"""14 bits of a varint that goes on."""
+
 VARINTS: Final = tuple(
-    bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x4000)
+    [n.to_bytes(1, "little") for n in range(0x80)]
+    + [(n & 0x7F | n << 1 & 0x7F00 | 0x80).to_bytes(2, "little") for n in range(0x80, 1 << 14)]
 )
 """The varints of one and two bytes: lengths are mostly among them."""
-
-_CONTINUED: Final = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(0x4000))
 
 
 def varint(number: int) -> bytes:
@@ -26,14 +34,20 @@ def varint(number: int) -> bytes:
     >>> varint(300).hex(), varint(-1).hex()
     ('ac02', 'ffffffffffffffffff01')
     """
-    if 0 <= number < 0x4000:
-        return VARINTS[number]
+    if 0 <= number < _28_BITS:
+        if number <= _14_BITS:
+            return VARINTS[number]
+        return _CONTINUED[number & _14_BITS] + VARINTS[number >> 14]
     number &= _MASK_64
-    text = b""
-    while number >= 0x4000:
-        text += _CONTINUED[number & 0x3FFF]
-        number >>= 14
-    return text + VARINTS[number]
+    low = _CONTINUED[number & _14_BITS] + _CONTINUED[number >> 14 & _14_BITS]
+    high = number >> 28
+    return low + (VARINTS[high] if high <= _14_BITS else _high(high))
+
+
+@lru_cache(maxsize=64)
+def _high(number: int) -> bytes:
+    """The upper part of a long number: the same for all ids that a broker gives for a while."""
+    return varint(number)
 
 
 def field(number: int, text: bytes) -> bytes:

@@ -1,0 +1,270 @@
+"""The hot path of receiving: answers of method 17, written by a broker and read by a consumer.
+
+Writing. A delivered message is a `TransferedMessage` around the payload as it was sent. All but the
+payload is two short pieces of bytes (`delivered_head`), and an answer is a sequence of such pieces
+and slices of files between a beginning and an end (`get_reply`).
+
+Reading. `MessageBatch` parses an answer when it is made and looks at the messages when it is first
+asked for them. As Java's client does (4.8.1), it leaves out messages whose check sum is wrong or
+whose attributes do not fit, and counts them in `skipped`; and, for a consumer with filters, those
+whose tag is not among them, because the broker filters by a hash of the tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
+from struct import Struct as Layout
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from coherer.message import ReceivedMessage
+from coherer.tubemq import messages as pb
+from coherer.tubemq.frame import encode_frame
+from coherer.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
+from coherer.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
+from coherer.tubemq.session import answer_head
+from coherer.tubemq.wire import varint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUCCESS: Final = 200
+_CRC_MASK: Final = 0x7FFFFFFF
+_LENGTH: Final = Layout(">i")
+_BEGIN: Final = b"\x08\x01\x10\xc8\x01\x1a\x03OK!"  # success, 200, OK!
+
+
+def delivered_head(
+    message_id: int, checksum: int, data_size: int, flag: int
+) -> tuple[bytes, bytes]:
+    """Returns what stands before and after the payload of a delivered message in an answer.
+
+    Args:
+        message_id: the broker's id for the message.
+        checksum: `payload.checksum` of the payload.
+        data_size: its size in bytes.
+        flag: as it was sent.
+
+    >>> before, after = delivered_head(1, 421552847, 5, 0)
+    >>> answer = pb.GetMessageResponseB2C.FromString(before + b"plain" + after)
+    >>> answer.messages[0].payLoadData
+    b'plain'
+    """
+    head = b"\x08%b\x10%b\x1a%b" % (varint(message_id), varint(checksum), varint(data_size))
+    tail = b"\x20\x00" if flag == 0 else b"\x20\x01" if flag == 1 else b"\x20" + varint(flag)
+    return b"\x22" + varint(len(head) + data_size + len(tail)) + head, tail
+
+
+def get_reply(
+    serial: int,
+    chunks: Sequence[bytes | memoryview],
+    *,
+    offset: int,
+    backlog_bytes: int,
+    max_offset: int,
+    require_slow: bool,
+) -> bytes:
+    """Returns the frame of a successful answer to a get.
+
+    Args:
+        serial: of the request.
+        chunks: delivered messages, in pieces; joined they are fields 4 of the answer.
+        offset: where the read began.
+        backlog_bytes: what lies behind the last message read.
+        max_offset: the end of the partition as this consumer may see it.
+        require_slow: whether a consumer with filters is close to the end.
+    """
+    end = b"\x28%b\x30\x00\x38\x00\x40%b\x48%b\x50%b" % (
+        varint(offset),
+        varint(backlog_bytes),
+        b"\x01" if require_slow else b"\x00",
+        varint(max_offset),
+    )
+    size = len(_BEGIN) + sum(map(len, chunks)) + len(end)
+    head = answer_head(GET_MESSAGES, size)
+    return encode_frame(serial, b"".join((head, _BEGIN, *chunks, end)))
+
+
+class MessageBatch:
+    """The messages of one answer, decoded when they are asked for.
+
+    Args:
+        body: the serialized answer.
+        topic: the topic that was read.
+        broker: the broker's id, as text.
+        partition: the partition's number.
+        exact_offsets: whether message i has offset + i (our brokers, without filters).
+        accepted_tags: the consumer's filters; None when it has none.
+
+    Attributes:
+        code: 200, or why the broker gave no messages; then the batch is empty.
+        text: why, in words.
+        wait_ms: with code 452, how long the broker wants to be left alone.
+        offset: where the read began (not where it ended); -1 on failure.
+        max_offset: the end of the partition; -2 when the broker does not tell.
+        backlog_bytes: what lies behind the batch in the broker's file; -1 on failure.
+        require_slow: whether a consumer with filters is close to the end.
+        size_bytes: size of the answer.
+
+    Raises:
+        ProtocolError: the bytes are no such answer.
+
+    >>> before, after = delivered_head(1, 421552847, 5, 0)
+    >>> answer = pb.GetMessageResponseB2C(success=True, errCode=200).SerializeToString()
+    >>> batch = MessageBatch(answer + before + b"plain" + after, topic="demo", broker="1",
+    ...                      partition=0, exact_offsets=True)
+    >>> batch.bodies()
+    [b'plain']
+    """
+
+    __slots__ = (
+        "_accepted_tags",
+        "_attributes",
+        "_bodies",
+        "_exact_offsets",
+        "_ids",
+        "_numbers",
+        "_skipped",
+        "_unread",
+        "backlog_bytes",
+        "broker",
+        "code",
+        "max_offset",
+        "offset",
+        "partition",
+        "require_slow",
+        "size_bytes",
+        "text",
+        "topic",
+        "wait_ms",
+    )
+
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        topic: str,
+        broker: str,
+        partition: int,
+        exact_offsets: bool,
+        accepted_tags: frozenset[str] | None = None,
+    ) -> None:
+        answer = parse(pb.GetMessageResponseB2C, body)
+        self.topic = topic
+        self.broker = broker
+        self.partition = partition
+        self.size_bytes = len(body)
+        self.code = answer.errCode if not answer.success else SUCCESS
+        self.text = answer.errMsg
+        self.wait_ms = answer.minLimitTime
+        self.offset = answer.currOffset if answer.HasField("currOffset") else -1
+        self.max_offset = answer.maxOffset if answer.HasField("maxOffset") else UNDEFINED
+        self.backlog_bytes = answer.currDataDlt if answer.HasField("currDataDlt") else -1
+        self.require_slow = answer.requireSlow
+        self._exact_offsets = exact_offsets
+        self._accepted_tags = accepted_tags
+        self._unread: pb.GetMessageResponseB2C | None = answer if answer.success else None
+        self._skipped = 0
+        self._numbers: list[int] = []  # places in the answer
+        self._ids: list[int] = []
+        self._attributes: list[bytes | None] = []
+        self._bodies: list[bytes] = []
+
+    def __repr__(self) -> str:
+        where = f"{self.broker}:{self.topic}:{self.partition}"
+        if self.code != SUCCESS:
+            return f"<MessageBatch of {where}: {self.code} {self.text}>"
+        return f"<MessageBatch of {where} from {self.offset}: {len(self)} messages>"
+
+    def __len__(self) -> int:
+        return len(self.bodies())
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        self._read()
+        topic, broker, partition = self.topic, self.broker, self.partition
+        for id_, attributes, body, offset in zip(
+            self._ids, self._attributes, self._bodies, self._offsets(), strict=True
+        ):
+            tag, time, properties = decode_attributes((attributes or b"").decode(errors="replace"))
+            yield ReceivedMessage(
+                topic, body, tag, time, (), properties, str(id_), broker, partition, offset
+            )
+
+    @property
+    def skipped(self) -> int:
+        """How many damaged messages have been left out."""
+        self._read()
+        return self._skipped
+
+    def bodies(self) -> list[bytes]:
+        """Returns the body of each message; do not change the list."""
+        self._read()
+        return self._bodies
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Returns the batch as columns.
+
+        | column | type | |
+        |---|---|---|
+        | topic, broker | string | |
+        | partition | int32 | |
+        | offset | int64 | where the read began, unless offsets are exact |
+        | id | int64 | the broker's id |
+        | tag, time | string | null when the message has none; the time as it is on the wire |
+        | value | binary | the body |
+        | properties | map of strings | the other attributes |
+
+        No object is made for a message.
+        """
+        from coherer.tubemq.columns import record_batch
+
+        self._read()
+        return record_batch(
+            topic=self.topic,
+            broker=self.broker,
+            partition=self.partition,
+            offsets=self._offsets(self.offset),
+            ids=self._ids,
+            attributes=self._attributes,
+            bodies=self._bodies,
+        )
+
+    def _offsets(self, otherwise: int | None = None) -> Iterable[int | None]:
+        if not self._exact_offsets:
+            return repeat(otherwise, len(self._bodies))
+        return [self.offset + number for number in self._numbers]
+
+    def _read(self) -> None:
+        """Looks at the messages of the answer, once."""
+        answer, self._unread = self._unread, None
+        if answer is None:
+            return
+        accepted, length_of = self._accepted_tags, _LENGTH.unpack_from
+        for number, message in enumerate(answer.messages):
+            data = message.payLoadData
+            if crc32(data) & _CRC_MASK != message.checkSum:
+                self._skipped += 1
+                continue
+            attributes = None
+            if message.flag & HAS_ATTRIBUTES:  # as `split_payload`, without the call
+                start = 4 + length_of(data)[0] if len(data) >= 4 else 5
+                if start > len(data):
+                    self._skipped += 1
+                    continue
+                if start > 4:
+                    attributes = data[4:start]
+                    data = data[start:]
+                else:
+                    data = data[4:]
+            if accepted is None or _tag(attributes) in accepted:
+                self._numbers.append(number)
+                self._ids.append(message.messageId)
+                self._attributes.append(attributes)
+                self._bodies.append(data)
+
+
+@lru_cache(maxsize=4096)
+def _tag(attributes: bytes | None) -> str | None:
+    return decode_attributes((attributes or b"").decode(errors="replace"))[0]
