@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from coherer import limits
-from coherer.broker.topics import Topic
+from coherer.broker.topics import Topic, TopicTable
 from coherer.tubemq.codes import ResultCode
-
-if TYPE_CHECKING:  # the master refuses too, and needs no store for it
-    from coherer.server.tubemq.state import BrokerState
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
