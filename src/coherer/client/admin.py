@@ -141,9 +141,9 @@ class Admin:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while True:
-                    for topic in await self.topics(name):
-                        if topic.writable and topic.readable:
-                            return topic
+                    topic = await self._topic(name)
+                    if topic is not None and topic.writable and topic.readable:
+                        return topic
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(2 * pause_ms, _POLL_LAST_MS)
         except TimeoutError:
@@ -160,7 +160,8 @@ class Admin:
             RefusedError: there is no such topic.
         """
         found = await self._ask(records.TopicRecord, "admin_query_topic_info", {"topicName": name})
-        record = next(iter(found.data), records.TopicRecord(name))
+        named = (record for record in found.data if record.topic_name == name)
+        record = next(named, records.TopicRecord(name))
         if not record.brokers(0, 1):
             raise RefusedError("There is no such topic.", topic=name, code=404)
         if alive := record.brokers(0):
@@ -188,11 +189,11 @@ class Admin:
         Raises:
             RefusedError: there is no such topic.
         """
-        topics = await self.topics(topic)
-        if not topics:
+        state = await self._topic(topic)
+        if state is None:
             raise RefusedError("There is no such topic.", topic=topic, code=404)
         told = await self._offsets({topic}, None)
-        return [told.partition(key) for key in topics[0].keys]
+        return [told.partition(key) for key in state.keys]
 
     async def groups(self, *names: str) -> list[GroupState]:
         """The groups of consumers in order of their names; only those named, if any are.
@@ -265,6 +266,9 @@ class Admin:
         return new
 
     # -- inside
+
+    async def _topic(self, name: str) -> TopicState | None:
+        return next((topic for topic in await self.topics(name) if topic.name == name), None)
 
     async def _soft_delete(self, name: str, brokers: Iterable[int]) -> None:
         ids = {"topicName": name, "brokerId": _numbers(brokers)}

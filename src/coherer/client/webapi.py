@@ -206,7 +206,7 @@ class _Exchange:
     def closed(self, error: Exception | None) -> None:
         if self._done.done():
             return
-        if error is None:
+        if error is None and self._status:
             self._feed(b"")  # the end of the connection may be the end of the answer
         if not self._done.done():
             self._fail(DisconnectedError("The connection broke.", server=self._connection.peer))

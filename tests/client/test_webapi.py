@@ -1,0 +1,203 @@
+"""One call over HTTP: forms, redirections, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+
+from coherer import limits, net
+from coherer.client.webapi import Endpoint, WebApi
+from coherer.errors import (
+    ConnectError,
+    DisconnectedError,
+    ProtocolError,
+    RefusedError,
+    RequestTimeoutError,
+    UsageError,
+)
+
+Reply = Callable[[str, str, dict[str, str]], bytes | None]
+
+
+class Item(msgspec.Struct, rename="camel"):
+    broker_id: int
+    on: bool = False
+
+
+class Server:
+    """Answers each request with what `reply` makes of method, path and form; None says nothing."""
+
+    def __init__(self) -> None:
+        self.reply: Reply = lambda *_: None
+        self.listener: net.Listener
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("http", self.listener.host, self.listener.port)
+
+    def api(self, timeout_ms: int = 10_000) -> WebApi:
+        return WebApi(self.endpoint, None, timeout_ms)
+
+
+class Served:
+    def __init__(self, server: Server, connection: net.Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.data = b""
+
+    def received(self, data: bytes) -> None:
+        self.data += data
+        head, end, body = self.data.partition(b"\r\n\r\n")
+        verb, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+        length = next(
+            (int(h[16:]) for h in head.lower().split(b"\r\n") if h[:15] == b"content-length:"), 0
+        )
+        if not end or len(body) < length:
+            return
+        parts = urlsplit(target)
+        form = {name: value[0] for name, value in parse_qs(parts.query + body.decode()).items()}
+        answer = self.server.reply(verb, parts.path, form)
+        if answer is not None:
+            self.connection.write(answer)
+            self.connection.close()
+
+    def closed(self, error: Exception | None) -> None:
+        pass
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    server.listener = await net.listen("127.0.0.1", 0, lambda c: Served(server, c))
+    yield server
+    await server.listener.close()
+
+
+def ok(text: str, *, status: str = "200 OK", headers: str = "") -> bytes:
+    # As Java's Jetty does it: the end of the connection is the end of the answer.
+    return f"HTTP/1.1 {status}\r\nConnection: close\r\n{headers}\r\n{text}".encode()
+
+
+async def test_a_query_is_in_the_address_and_a_change_is_not(server: Server) -> None:
+    seen: list[tuple[str, str, dict[str, str]]] = []
+
+    def reply(verb: str, path: str, form: dict[str, str]) -> bytes:
+        seen.append((verb, path, form))
+        return ok('{"result":true,"errCode":0,"errMsg":"OK","data":[{"brokerId":"7","on":"true"}]}')
+
+    server.reply = reply
+    asked = await server.api().call(Item, "admin_q", {"topicName": "ä&b=c"})
+    changed = await server.api().call(Item, "admin_c", {"confModAuthToken": "abc"}, post=True)
+    assert asked.data == changed.data == [Item(7, on=True)]
+    assert seen == [
+        ("GET", "/webapi.htm", {"method": "admin_q", "topicName": "ä&b=c"}),
+        ("POST", "/webapi.htm", {"method": "admin_c", "confModAuthToken": "abc"}),
+    ]
+
+
+async def test_a_standby_leads_to_the_active_master(server: Server) -> None:
+    active = Server()
+    active.listener = await net.listen("127.0.0.1", 0, lambda c: Served(active, c))
+    to = f"Location: http://127.0.0.1:{active.listener.port}/webapi.htm?method=admin_c\r\n"
+    server.reply = lambda *_: ok("", status="302 Found", headers=to)
+    active.reply = lambda verb, _, form: ok(
+        msgspec.json.encode(
+            {"result": verb == "POST" and form["confModAuthToken"] == "abc", "errMsg": verb}
+        ).decode()
+    )
+    answer = await server.api().call(Item, "admin_c", {"confModAuthToken": "abc"}, post=True)
+    assert answer.result
+    await active.listener.close()
+
+
+async def test_circles_are_left(server: Server) -> None:
+    server.reply = lambda *_: ok("", status="302 Found", headers="Location: /webapi.htm?again\r\n")
+    with pytest.raises(ProtocolError, match="circles"):
+        await server.api().call(Item, "m", {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (
+            ok('{"result":false,"errCode":400,"errMsg":"bad topic!"}'),
+            RefusedError,
+            "m: bad topic. ",
+        ),
+        (
+            ok('{"result":false,"errCode":400,"errMsg":"illegal access, unauthorized request!"}'),
+            RefusedError,
+            "token",
+        ),
+        (ok("<html>", status="500 No"), RefusedError, "HTTP 500"),
+        (ok("<html>"), ProtocolError, "m: "),
+        (ok('{"result":true,"data":[{"brokerId":[]}]}'), ProtocolError, "brokerId"),
+        (
+            ok('{"result":true,"errMsg":"\xff"}').replace("\xff".encode(), b"\xff"),
+            ProtocolError,
+            "m: ",
+        ),
+        (b"SMTP?\r\n\r\n", ProtocolError, "Not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}", ProtocolError, "Not HTTP"),
+        (b"", DisconnectedError, "broke"),
+        (b"HTTP/1.1 200", DisconnectedError, "broke"),
+    ],
+)
+async def test_bad_answers(server: Server, answer: bytes, kind: type[Exception], text: str) -> None:
+    server.reply = lambda *_: answer
+    with pytest.raises(kind, match=text) as caught:
+        await server.api().call(Item, "m", {})
+    assert getattr(caught.value, "server") == server.endpoint.server  # noqa: B009
+
+
+async def test_too_much_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADMIN_ANSWER_BYTES_MAX", 100)
+    server.reply = lambda *_: ok("x" * 101)
+    with pytest.raises(ProtocolError, match="Too long"):
+        await server.api().call(Item, "m", {})
+
+
+async def test_silence_ends(server: Server) -> None:
+    with pytest.raises(RequestTimeoutError, match="30 ms"):
+        await server.api(timeout_ms=30).call(Item, "m", {})
+
+
+async def test_nobody_there(server: Server) -> None:
+    await server.listener.close()
+    with pytest.raises(ConnectError):
+        await server.api().call(Item, "m", {})
+
+
+async def test_a_cut_during_the_answer(server: Server) -> None:
+    asked = asyncio.Event()
+    server.reply = lambda *_: asked.set()
+    call = asyncio.create_task(server.api().call(Item, "m", {}))
+    await asked.wait()
+    await server.listener.close(timeout_ms=0)
+    with pytest.raises(DisconnectedError):
+        await call
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("127.0.0.1:8080", Endpoint("http", "127.0.0.1", 8080)),
+        ("http://a:1/", Endpoint("http", "a", 1)),
+        ("https://a", Endpoint("https", "a", 443)),
+        (" http://a/x.htm ", Endpoint("http", "a", 80, "/x.htm")),
+        ("http://[::1]:8080", Endpoint("http", "::1", 8080)),
+    ],
+)
+def test_urls(url: str, endpoint: Endpoint) -> None:
+    assert Endpoint.parse(url) == endpoint
+    assert Endpoint.parse(f"{endpoint.scheme}://{endpoint.server}{endpoint.path}") == endpoint
+
+
+@pytest.mark.parametrize("url", ["", "http://", "tubemq://a:1", "http://a:b", "http://a:99999"])
+def test_no_urls(url: str) -> None:
+    with pytest.raises(UsageError, match="administration"):
+        Endpoint.parse(url)
