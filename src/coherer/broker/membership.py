@@ -101,6 +101,10 @@ class Producers:
             self._attendance.seen(client_id, now_ms)
         return producer
 
+    def known(self, client_id: str) -> bool:
+        """Whether the producer is registered."""
+        return client_id in self._known
+
     def close(self, client_id: str) -> None:
         """The producer says goodbye."""
         self._known.pop(client_id, None)

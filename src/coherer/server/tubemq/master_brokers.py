@@ -1,0 +1,401 @@
+"""Methods 7 to 9: what a master does for brokers (section 7.8).
+
+A broker registers, gets its configuration as texts with an id and a check sum, and repeats those in
+every heartbeat until the master's differ: then it gets the new texts, and says what it has made of
+them. Only what it says is told to clients (`coherer.broker.fleet`).
+
+Different from Java's master: a broker that nobody has configured may be added when it registers
+(`MasterOptions.auto_add_brokers`); and when a broker says that it has just started, everybody who
+held partitions there is told to take them again, because the broker knows of nobody.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from coherer import limits
+from coherer.broker.configuration import (
+    UNDEFINED,
+    BrokerRecord,
+    Deployment,
+    ManageStatus,
+    TopicProps,
+    TopicStatus,
+)
+from coherer.broker.fleet import Hosted, RunningBroker
+from coherer.errors import ProtocolError
+from coherer.server.tubemq.master_state import Caller, MasterState
+from coherer.server.tubemq.refusal import Refusal, check_text
+from coherer.tubemq import messages as pb
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.names import BLANK
+from coherer.tubemq.settings import BrokerDefaults, TopicSettings
+
+T = TypeVar("T")
+
+_DEFAULT_TLS_PORT = 8124
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What a broker should hold.
+
+    Args:
+        id: raised by every change.
+        check_sum: over the texts.
+        defaults: the broker's defaults.
+        topics: its topics, in order of their texts.
+        removing: topics that it should remove.
+        hosted: what that means for its topics.
+    """
+
+    id: int
+    check_sum: int
+    defaults: str
+    topics: tuple[str, ...]
+    removing: tuple[str, ...]
+    hosted: dict[str, Hosted]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What a broker repeats."""
+        return self.id, self.check_sum
+
+
+class BrokerDesk:
+    """Registers brokers and tells them what to hold."""
+
+    def __init__(self, state: MasterState) -> None:
+        self._state = state
+        self._configurations: dict[int, Configuration] = {}
+        self._version = -1
+
+    # -- method 7
+
+    def register(
+        self, request: pb.RegisterRequestB2M, caller: Caller, now_ms: int
+    ) -> pb.RegisterResponseM2B:
+        """Method 7: a broker has started, or has come back."""
+        del caller
+        state = self._state
+        state.credentials.broker(request.authInfo, now_ms)
+        check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
+        state.require_active(request.clientId)
+        running = _read_broker(request)
+        record = self._record(running, request)
+        hosted: dict[str, Hosted] | None = None
+        if not request.brokerOnline:
+            state.groups.forget_broker(running.id, now_ms)
+        elif request.brokerDefaultConfInfo.strip():
+            hosted = _hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
+        state.fleet.register(running, hosted, now_ms)
+        state.fleet.set_condition(running, request.readStatusRpt, request.writeStatusRpt, now_ms)
+        state.absorb(now_ms)
+        configuration = self.configuration(record.id)
+        key = request.curBrokerConfId, request.confCheckSumId
+        stop_read, stop_write = state.fleet.stopped(running.id)
+        answer = pb.RegisterResponseM2B(
+            success=True,
+            errCode=ResultCode.SUCCESS,
+            errMsg="OK!",
+            stopRead=stop_read,
+            stopWrite=stop_write,
+            takeConfInfo=key != configuration.key,
+            enableBrokerInfo=self._switches(),
+            curBrokerConfId=configuration.id,
+            confCheckSumId=configuration.check_sum,
+            ssdStoreId=UNDEFINED,
+        )
+        if answer.takeConfInfo:
+            answer.brokerDefaultConfInfo = configuration.defaults
+            answer.brokerTopicSetConfInfo.extend(configuration.topics)
+        self._add_common(answer, request)
+        return answer
+
+    def _record(self, running: RunningBroker, request: pb.RegisterRequestB2M) -> BrokerRecord:
+        """The broker's record in the catalog, which its address has to match."""
+        state, catalog = self._state, self._state.catalog
+        record = catalog.brokers.get(running.id)
+        if record is None:
+            if not state.options.auto_add_brokers:
+                raise Refusal(
+                    ResultCode.BAD_REQUEST,
+                    f"Not found broker configure info, please create first! the connecting "
+                    f"client id is {request.clientId}",
+                )
+            record = BrokerRecord(
+                id=running.id,
+                host=running.host,
+                port=running.port,
+                tls_port=running.tls_port,
+                web_port=request.webPort,
+                status=ManageStatus.ONLINE,
+            )
+            return catalog.add_broker(record, state.change("auto"))
+        if record.status is ManageStatus.DRAFT:
+            raise Refusal(
+                ResultCode.BAD_REQUEST, f"Broker {running.id} is a draft; set it online first."
+            )
+        address = {"host": running.host, "port": running.port, "tls_port": running.tls_port}
+        if request.webPort:
+            address["web_port"] = request.webPort
+        if all(getattr(record, name) == value for name, value in address.items()):
+            return record
+        known = state.fleet.get(running.id)
+        elsewhere = known is not None and (known.host, known.port) != (running.host, running.port)
+        if elsewhere or not state.options.auto_add_brokers:
+            raise Refusal(
+                ResultCode.BAD_REQUEST,
+                f"Broker {running.id} is configured at {record.host}:{record.port} (TLS "
+                f"{record.tls_port}), not at {running.host}:{running.port} (TLS "
+                f"{running.tls_port}).",
+            )
+        return catalog.update_broker(running.id, address, state.change("auto"))
+
+    # -- method 8
+
+    def heartbeat(
+        self, request: pb.HeartRequestB2M, caller: Caller, now_ms: int
+    ) -> pb.HeartResponseM2B:
+        """Method 8: what the broker holds, and what it should hold."""
+        del caller
+        state = self._state
+        state.credentials.broker(request.authInfo, now_ms)
+        broker = _read_id(request.brokerId)
+        state.require_active(request.brokerId)
+        running = state.fleet.heartbeat(broker, online=request.brokerOnline, now_ms=now_ms)
+        if running is None or broker not in state.catalog.brokers:
+            raise _unknown(broker)
+        if request.takeRemovedTopicInfo:
+            self._forget_removed(broker, request.removedTopicsInfo)
+        key = request.curBrokerConfId, request.confCheckSumId
+        state.fleet.report(running, key, self._reported(request, running, key), now_ms)
+        state.fleet.set_condition(running, request.readStatusRpt, request.writeStatusRpt, now_ms)
+        state.absorb(now_ms)
+        configuration = self.configuration(broker)
+        stop_read, stop_write = state.fleet.stopped(broker)
+        differs = key != configuration.key
+        answer = pb.HeartResponseM2B(
+            success=True,
+            errCode=ResultCode.SUCCESS,
+            errMsg="OK!",
+            stopRead=stop_read,
+            stopWrite=stop_write,
+            curBrokerConfId=configuration.id,
+            confCheckSumId=configuration.check_sum,
+            needReportData=differs,
+            takeConfInfo=differs,
+            takeRemoveTopicInfo=True,
+            removeTopicConfInfo=configuration.removing,
+            ssdStoreId=UNDEFINED,
+        )
+        if differs:
+            answer.brokerDefaultConfInfo = configuration.defaults
+            answer.brokerTopicSetConfInfo.extend(configuration.topics)
+        self._add_common(answer, request)
+        return answer
+
+    def _reported(
+        self, request: pb.HeartRequestB2M, running: RunningBroker, key: tuple[int, int]
+    ) -> dict[str, Hosted] | None:
+        if request.takeConfInfo and request.brokerDefaultConfInfo.strip():
+            return _hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
+        # One that repeats our id and check sum holds just that, whether it has said so or not.
+        configuration = self.configuration(running.id)
+        return configuration.hosted if key == configuration.key != running.configuration else None
+
+    def _forget_removed(self, broker: int, topics: Iterable[str]) -> None:
+        catalog = self._state.catalog
+        for topic in topics:
+            deployment = catalog.topics.get(topic, {}).get(broker)
+            if deployment is not None and deployment.status >= TopicStatus.REMOVING:
+                catalog.forget_topic(topic, broker)
+
+    # -- method 9
+
+    def close(
+        self, request: pb.CloseRequestB2M, caller: Caller, now_ms: int
+    ) -> pb.CloseResponseM2B:
+        """Method 9: the broker leaves the lists at once."""
+        del caller
+        state = self._state
+        state.credentials.broker(request.authInfo, now_ms)
+        broker = _read_id(request.brokerId)
+        state.require_active(request.brokerId)
+        if not state.fleet.close(broker, now_ms):
+            raise _unknown(broker)
+        state.absorb(now_ms)
+        return pb.CloseResponseM2B(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")
+
+    # -- what a broker should hold
+
+    def configuration(self, broker: int) -> Configuration:
+        """The broker's configuration; its id is raised whenever its texts change.
+
+        Raises:
+            CatalogError: it has no record.
+        """
+        catalog = self._state.catalog
+        if self._version != catalog.version:
+            self._version = catalog.version
+            for known in [known for known in self._configurations if known in catalog.brokers]:
+                self._configurations[known] = self._made(known, self._configurations[known])
+        found = self._configurations.get(broker)
+        if found is None:
+            found = self._configurations[broker] = self._made(broker, None)
+        return found
+
+    def _made(self, broker: int, before: Configuration | None) -> Configuration:
+        catalog = self._state.catalog
+        record = catalog.broker(broker)
+        deployments = catalog.topics_of(broker)
+        staying = [d for d in deployments if d.status < TopicStatus.REMOVING]
+        leaving = [d for d in deployments if d.status >= TopicStatus.REMOVING]
+        defaults = _defaults(record.props).text()
+        topics = tuple(sorted(self._text(record, deployment) for deployment in staying))
+        removing = tuple(sorted(self._text(record, deployment) for deployment in leaving))
+        if before is not None and (defaults, topics) == (before.defaults, before.topics):
+            if removing == before.removing:
+                return before
+            return msgspec.structs.replace(before, removing=removing)
+        return Configuration(
+            id=self._state.new_id(),
+            check_sum=check_sum(defaults, topics),
+            defaults=defaults,
+            topics=topics,
+            removing=removing,
+            hosted=_hosted(defaults, topics),
+        )
+
+    def _text(self, record: BrokerRecord, deployment: Deployment) -> str:
+        usual = msgspec.structs.asdict(_defaults(record.props))
+        own = msgspec.structs.asdict(_defaults(deployment.props))
+        limit = self._state.catalog.message_bytes_max(deployment.topic)
+        if limit == self._state.catalog.cluster.message_bytes_max:
+            limit = None
+        return TopicSettings(
+            topic=deployment.topic,
+            status=int(deployment.status),
+            max_message_bytes=limit,
+            **{name: value for name, value in own.items() if value != usual[name]},
+        ).text()
+
+    # -- what both answers hold
+
+    def _switches(self) -> pb.EnableBrokerFunInfo:
+        options = self._state.options
+        return pb.EnableBrokerFunInfo(
+            enableConsumeAuthenticate=options.authenticate_consumers,
+            enableConsumeAuthorize=False,
+            enableProduceAuthenticate=options.authenticate_producers,
+            enableProduceAuthorize=False,
+            enableVisitTokenCheck=options.visit_token_check,
+        )
+
+    def _add_common(
+        self,
+        answer: pb.RegisterResponseM2B | pb.HeartResponseM2B,
+        request: pb.RegisterRequestB2M | pb.HeartRequestB2M,
+    ) -> None:
+        state = self._state
+        cluster = state.catalog.cluster
+        serial = cluster.stamp.serial
+        if request.HasField("flowCheckId"):
+            answer.flowCheckId = serial
+            answer.qryPriorityId = cluster.priority
+            if request.flowCheckId != serial:
+                answer.flowControlInfo = cluster.flow_rules if cluster.flow_enabled else BLANK
+        answer.authorizedInfo.visitAuthorizedToken = state.visit_tokens.fresh
+        answer.brokerAuthorizedInfo.visitAuthorizedToken = state.visit_tokens.text
+        answer.clsConfig.configId = serial
+        if request.clsConfig.configId != serial:
+            answer.clsConfig.maxMsgSize = cluster.message_bytes_max
+
+
+def check_sum(defaults: str, topics: Iterable[str]) -> int:
+    """Java's check sum: CRC-32 without its highest bit, over the texts and as many zeros again.
+
+    >>> check_sum(
+    ...     "1:true:true:1000:10000: :delete,168h:1:0:3:10:20000",
+    ...     ["__offset_history__:10: : : : : : : :0: : : : : ", "demo:3: : : : : : :2:0: : : : : "],
+    ... )
+    2044385142
+    """
+    text = defaults + "".join(sorted(topics))
+    return zlib.crc32(text.encode().ljust(2 * len(text), b"\0")) & 0x7FFFFFFF
+
+
+def _defaults(props: TopicProps) -> BrokerDefaults:
+    return BrokerDefaults(
+        partitions=props.partitions,
+        accept_publish=props.accept_publish,
+        accept_subscribe=props.accept_subscribe,
+        unflush_threshold=props.unflush_messages,
+        unflush_interval_ms=props.unflush_ms,
+        delete_policy=props.delete_policy,
+        stores=props.stores,
+        unflush_data_hold_bytes=props.unflush_hold,
+        cache_megabytes=props.cache_mb,
+        cache_thousands=props.cache_k,
+        cache_flush_interval_ms=props.cache_flush_ms,
+    )
+
+
+def _hosted(defaults_text: str, topic_texts: Iterable[str]) -> dict[str, Hosted]:
+    """What a broker's texts mean for its topics.
+
+    Raises:
+        Refusal: 400, they cannot be read.
+    """
+    try:
+        defaults = BrokerDefaults.parse(defaults_text) if defaults_text.strip() else None
+        settings = [TopicSettings.parse(text) for text in topic_texts] if defaults else []
+    except ProtocolError as error:
+        raise Refusal(ResultCode.BAD_REQUEST, error.text) from None
+    found: dict[str, Hosted] = {}
+    for topic in settings:
+        if defaults is None or topic.status:
+            continue
+        found[topic.topic] = Hosted(
+            partitions=_or(topic.partitions, defaults.partitions),
+            stores=_or(topic.stores, defaults.stores),
+            publish=_or(topic.accept_publish, defaults.accept_publish),
+            subscribe=_or(topic.accept_subscribe, defaults.accept_subscribe),
+        )
+    return found
+
+
+def _or(own: T | None, usual: T) -> T:
+    return usual if own is None else own
+
+
+def _read_broker(request: pb.RegisterRequestB2M) -> RunningBroker:
+    """`brokerId:host:port:version`; a host of IPv6 has colons of its own."""
+    id_text, _, rest = request.clientId.partition(":")
+    parts = rest.rsplit(":", 2)
+    if len(parts) != 3 or not parts[0] or not parts[1].isdecimal():
+        parts = [*rest.rsplit(":", 1), ""]
+    if len(parts) != 3 or not parts[0] or not parts[1].isdecimal() or len(parts[1]) > 5:
+        raise Refusal(ResultCode.BAD_REQUEST, f"{request.clientId[:200]!r} is no broker.")
+    return RunningBroker(
+        id=_read_id(id_text),
+        host=parts[0],
+        port=int(parts[1]),
+        tls_port=request.tlsPort if request.HasField("tlsPort") else _DEFAULT_TLS_PORT,
+        secure=request.enableTls,
+        version=parts[2][:64],
+        online=request.brokerOnline,
+    )
+
+
+def _read_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) <= 10 and int(text) > 0):
+        raise Refusal(ResultCode.BAD_REQUEST, f"{text[:200]!r} is no number of a broker.")
+    return int(text)
+
+
+def _unknown(broker: int) -> Refusal:
+    return Refusal(ResultCode.HB_NO_NODE, f"Broker {broker} is not registered here.")

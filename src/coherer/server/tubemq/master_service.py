@@ -1,0 +1,71 @@
+"""The sockets of a master: service 1 of the protocol."""
+
+from __future__ import annotations
+
+import logging
+
+from coherer.errors import ProtocolError
+from coherer.net import Connection
+from coherer.server.tubemq.master import Master
+from coherer.server.tubemq.master_state import StandbyError
+from coherer.tubemq import methods
+from coherer.tubemq.session import JAVA_EXCEPTION, STANDBY, Request, ServerSession
+
+_log = logging.getLogger(__name__)
+
+
+class MasterService:
+    """Gives a `Master` to the network: `net.listen(host, port, MasterService(master).make)`.
+
+    Args:
+        master: who answers.
+    """
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+
+    def make(self, connection: Connection) -> _Visitor:
+        """Serves a connection."""
+        return _Visitor(self._master, connection)
+
+
+class _Visitor:
+    """One connection to the master."""
+
+    def __init__(self, master: Master, connection: Connection) -> None:
+        self._master = master
+        self._connection = connection
+        self._session = ServerSession()
+
+    def received(self, data: bytes) -> None:
+        """One socket read."""
+        requests, answers = self._session.receive(data)
+        self._connection.write_many(answers)
+        for request in requests:
+            answer = self._answer(request)
+            if request.timeout_ms > 0:
+                self._connection.write(answer)
+
+    def closed(self, error: Exception | None) -> None:
+        """Nothing ends with a connection: who is there is decided by heartbeats."""
+
+    def _answer(self, request: Request) -> bytes:
+        session = self._session
+        if request.service != methods.MASTER:
+            text = f"No service {request.service} found on the server"
+            return session.error(request, JAVA_EXCEPTION, text)
+        try:
+            message = methods.parse(methods.METHODS[request.method].request, request.body)
+        except ProtocolError as error:
+            return session.fatal(request, JAVA_EXCEPTION, error.text)
+        connection = self._connection
+        try:
+            answer = self._master.handle(
+                request.method, message, connection.peer_host, connection.secure
+            )
+        except StandbyError as error:
+            return session.error(request, STANDBY, error.text)
+        except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
+            _log.exception("Method %d from %s failed", request.method, connection.peer)
+            return session.error(request, JAVA_EXCEPTION, "The master failed; see its log.")
+        return session.reply(request, answer)
