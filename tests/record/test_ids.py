@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.errors import UsageError
+from coherer.record.ids import UniqueIds, decode_offset_id, encode_offset_id, unique_id
+
+
+def test_offset_ids_of_the_worked_examples() -> None:
+    host = bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big")
+    assert encode_offset_id(host, 4096) == "0A00000100002A9F0000000000001000"
+    address = bytes.fromhex("20010db8000000000000000000000001")
+    text = "20010DB800000000000000000000000100002A9F0000000000001000"
+    assert encode_offset_id(address + host[4:], 4096) == text
+    assert decode_offset_id(text) == (address, 10911, 4096)
+    assert decode_offset_id("7F000001000051AF0000000000000F46") == (b"\x7f\0\0\1", 20911, 3910)
+
+
+@given(
+    st.sampled_from([8, 20]).flatmap(lambda n: st.binary(min_size=n, max_size=n)),
+    st.integers(0, 1 << 62),
+)
+def test_offset_ids_there_and_back(host: bytes, offset: int) -> None:
+    address, port, found = decode_offset_id(encode_offset_id(host, offset))
+    assert address + port.to_bytes(4, "big", signed=True) == host
+    assert found == offset
+
+
+@pytest.mark.parametrize("text", ["", "zz", "0A" * 15, "0A" * 17, "xy" * 16, "0A 0B" * 8])
+def test_refuses_what_is_no_id(text: str) -> None:
+    with pytest.raises(UsageError):
+        decode_offset_id(text)
+
+
+def test_unique_id_of_the_worked_example() -> None:
+    parts = (bytes([10, 0, 0, 9]), 4242, 0x12345678, 1257600123)
+    assert unique_id(*parts, 5) == "0A0000091092123456784AF5747B0005"
+    assert unique_id(*parts, 5 + 65536) == unique_id(*parts, 5)
+    assert unique_id(parts[0], 4242, 1, -5, 0) == unique_id(parts[0], 4242, 1, 0, 0)
+    assert len(unique_id(bytes(16), 1, 2, 3, 4)) == 56
+
+
+def test_unique_ids_differ_and_tell_the_time() -> None:
+    ids = UniqueIds(bytes([127, 0, 0, 1]), loader=7)
+    made = [ids.next() for _ in range(1000)]
+    assert len(set(made)) == 1000
+    now = time.localtime()
+    begin = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    since_ms = int(made[-1][20:28], 16)
+    assert abs(begin + since_ms / 1000 - time.time()) < 3600
