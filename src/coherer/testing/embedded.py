@@ -1,0 +1,204 @@
+"""A whole node inside the process of a test: master, broker and administration on free ports.
+
+The node runs in an event loop of its own, in a thread of its own, so that a test may block, run
+another loop, or stop the node while its own code goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from coherer import net
+from coherer.errors import UsageError
+from coherer.server.node import Node, NodeOptions
+
+T = TypeVar("T")
+
+START_TIMEOUT_S = 30.0
+
+
+class EmbeddedNode:
+    """A running node in a thread. Made by `embedded_node` and by the fixture `coherer_node`.
+
+    Attributes:
+        directory: where its files are.
+        options: what it runs with; after the start with the ports that it got.
+    """
+
+    def __init__(self, options: NodeOptions) -> None:
+        self.directory = options.directory
+        self.options = options
+        self._loop: _LoopThread | None = None
+        self._node: Node | None = None
+
+    def __repr__(self) -> str:
+        state = self.url if self._node is not None else "stopped"
+        return f"<EmbeddedNode {state} in {self.directory}>"
+
+    @property
+    def node(self) -> Node:
+        """The node itself. It lives in another thread: call it through `run` or `call`.
+
+        Raises:
+            UsageError: it is stopped.
+        """
+        if self._node is None:
+            raise UsageError("The embedded node is stopped.", hint="Call start().")
+        return self._node
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: `tubemq://127.0.0.1:<port>`."""
+        return self.node.url
+
+    @property
+    def admin_url(self) -> str:
+        """Where its HTTP administration is.
+
+        Raises:
+            UsageError: it was started without.
+        """
+        if self.node.admin_port is None:
+            raise UsageError("The embedded node has no administration.")
+        return f"http://{self.options.host}:{self.node.admin_port}"
+
+    def start(self) -> None:
+        """Start it; also again after `stop`, on the same files and ports."""
+        if self._node is not None:
+            return
+        self._loop = _LoopThread()
+        try:
+            self._node = self._loop.run(_started(self.options))
+        except BaseException:
+            self._loop.close()
+            raise
+        self.options = msgspec.structs.replace(
+            self.options,
+            master_port=self._node.master_port,
+            broker_port=self._node.broker_port,
+            admin_port=self._node.admin_port,
+        )
+
+    def stop(self) -> None:
+        """Stop it in order; what is stored stays. Nothing happens if it is stopped."""
+        if self._node is None or self._loop is None:
+            return
+        node, loop = self._node, self._loop
+        self._node = self._loop = None
+        try:
+            loop.run(node.stop())
+        finally:
+            loop.close()
+
+    def restart(self) -> None:
+        """Stop and start it: connections break, and everything stored is there again."""
+        self.stop()
+        self.start()
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic on it."""
+        node = self.node
+        self.call(lambda: node.create_topic(name, partitions))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the node's event loop and wait for what it returns."""
+        assert self._loop is not None  # noqa: S101 - `node` has raised before
+        return self._loop.run(work)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function in the node's thread and wait for what it returns."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+
+class _LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = net.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="coherer-node", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return done.result(START_TIMEOUT_S)
+
+    def close(self) -> None:
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _started(options: NodeOptions) -> Node:
+    node = Node(options)
+    await node.start()
+    return node
+
+
+def _options(directory: Path, given: Mapping[str, Any]) -> NodeOptions:
+    return NodeOptions(
+        **{"directory": directory, "master_port": 0, "broker_port": 0, "admin_port": 0, **given}
+    )
+
+
+@contextmanager
+def embedded_node(directory: Path | None = None, **options: Any) -> Generator[EmbeddedNode]:
+    """A node for the time of a `with` block, on free ports of the loopback interface.
+
+    Args:
+        directory: where its files are; a temporary directory, deleted at the end, when None.
+        options: those of `coherer.server.node.NodeOptions`.
+
+    ```python
+    with embedded_node() as node, coherer.blocking.connect(node.url) as client:
+        ...
+    ```
+    """
+    with _workspace(directory) as place:
+        node = EmbeddedNode(_options(place, options))
+        node.start()
+        try:
+            yield node
+        finally:
+            node.stop()
+
+
+@asynccontextmanager
+async def async_embedded_node(
+    directory: Path | None = None, **options: Any
+) -> AsyncGenerator[Node]:
+    """A node in the running event loop for the time of an `async with` block.
+
+    Args:
+        directory: where its files are; a temporary directory, deleted at the end, when None.
+        options: those of `coherer.server.node.NodeOptions`.
+    """
+    with _workspace(directory) as place:
+        async with Node(_options(place, options)) as node:
+            yield node
+
+
+@contextmanager
+def _workspace(directory: Path | None) -> Generator[Path]:
+    if directory is not None:
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="coherer-") as name:
+        yield Path(name)

@@ -1,0 +1,88 @@
+"""The frame of the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from typer.testing import CliRunner
+
+from coherer import __version__
+from coherer.cli.main import COMMANDS, app
+from coherer.cli.options import admin_url
+from coherer.errors import UsageError
+
+HEAVY = {"asyncio", "google", "h11", "coherer.net", "coherer.server", "pyarrow", "pyspark"}
+
+
+def test_version() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"coherer {__version__}\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "--help"])
+    assert done.exit_code == 0
+    assert f"coherer {name}" in done.stdout
+    listed = CliRunner().invoke(app, ["--help"])
+    assert name in listed.stdout
+
+
+def test_modules_of_commands_are_light() -> None:
+    program = f"import sys\nfor name in {list(COMMANDS.values())}: __import__(name)\n"
+    out = subprocess.run(
+        [sys.executable, "-c", program + "print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not HEAVY & set(out)
+
+
+def test_the_script_is_there() -> None:
+    for words in (["-m", "coherer.cli", "--version"], ["-m", "coherer.cli"]):
+        done = subprocess.run(
+            [sys.executable, *words], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "coherer" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["nosuch"], ["topics", "nosuch"], ["produce"], ["topics", "create", "t", "-p", "x"]]
+)
+def test_wrong_command_lines_end_with_2(words: list[str]) -> None:
+    assert CliRunner().invoke(app, words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["topics", "list", "--admin", "http://127.0.0.1:1"], 1),
+        (["topics", "list", "--admin", "ftp://x"], 2),
+        (["groups", "list", "--url", "kafka://x"], 2),
+        (["groups", "reset", "g", "--topic", "t", "--to", "now"], 2),
+        (["produce", "t", "nosuch.file"], 2),
+        (["produce", "t", "--property", "x", "-"], 2),
+    ],
+)
+def test_errors_are_one_line_without_a_traceback(words: list[str], code: int) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == code
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_where_the_administration_is() -> None:
+    assert admin_url("tubemq://a:8715,b:1/", None) == "http://a:8080,http://b:8080"
+    assert admin_url("tubemq://a", None) == "http://a:8080"
+    assert admin_url("tubemq://a:1", "http://c:2") == "http://c:2"
+    with pytest.raises(UsageError, match="no TubeMQ URL"):
+        admin_url("http://a", None)
+
+
+def test_the_table_of_commands_is_right() -> None:
+    for home in COMMANDS.values():
+        assert import_module(home).app.registered_commands
