@@ -12,7 +12,9 @@ whose tag is not among them, because the broker filters by a hash of the tag.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct as Layout
@@ -107,6 +109,7 @@ class MessageBatch:
         backlog_bytes: what lies behind the batch in the broker's file; -1 on failure.
         require_slow: whether a consumer with filters is close to the end.
         size_bytes: size of the answer.
+        delivered: how many messages the answer holds, also those that are left out here.
 
     Raises:
         ProtocolError: the bytes are no such answer.
@@ -131,6 +134,7 @@ class MessageBatch:
         "backlog_bytes",
         "broker",
         "code",
+        "delivered",
         "max_offset",
         "offset",
         "partition",
@@ -156,6 +160,7 @@ class MessageBatch:
         self.broker = broker
         self.partition = partition
         self.size_bytes = len(body)
+        self.delivered = len(answer.messages)
         self.code = answer.errCode if not answer.success else SUCCESS
         self.text = answer.errMsg
         self.wait_ms = answer.minLimitTime
@@ -202,6 +207,32 @@ class MessageBatch:
         """Returns the body of each message; do not change the list."""
         self._read()
         return self._bodies
+
+    def before(self, end: int) -> MessageBatch:
+        """Returns the messages below an offset, of a batch with exact offsets.
+
+        Args:
+            end: the offset behind the last that is wanted.
+
+        >>> before, after = delivered_head(1, 421552847, 5, 0)
+        >>> answer = pb.GetMessageResponseB2C(success=True, errCode=200, currOffset=7)
+        >>> batch = MessageBatch(
+        ...     answer.SerializeToString() + 2 * (before + b"plain" + after),
+        ...     topic="demo", broker="1", partition=0, exact_offsets=True)
+        >>> [message.offset for message in batch.before(8)]
+        [7]
+        """
+        if not self._exact_offsets or self.offset + self.delivered <= end:
+            return self
+        self._read()
+        part = copy(self)
+        part.delivered = max(0, end - self.offset)
+        count = bisect_left(self._numbers, part.delivered)
+        part._numbers = self._numbers[:count]
+        part._ids = self._ids[:count]
+        part._attributes = self._attributes[:count]
+        part._bodies = self._bodies[:count]
+        return part
 
     def to_arrow(self) -> pa.RecordBatch:
         """Returns the batch as columns.
