@@ -1,0 +1,337 @@
+"""Stores on disks that fill up, lose power or are read by nobody else; and a clock."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coherer.record.layout import decode
+from coherer.record.properties import encode
+from coherer.store import Draft, Files, OsFiles, Slices, Store, StoreOptions
+
+SECTOR = 512
+
+
+class Clock:
+    """Told the time by the test."""
+
+    def __init__(self) -> None:
+        self.ms = 1_650_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class FullFiles(OsFiles):
+    """A disk with room for so many sectors; None for no end of it. Holes take no room.
+
+    `fail_at` makes the n-th changing operation from now on fail, whatever it is.
+    """
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self.fail_at: int | None = None
+        self.operations = 0
+        self._taken: set[tuple[int, int]] = set()
+
+    def _step(self) -> None:
+        self.operations += 1
+        if self.fail_at is not None:
+            self.fail_at -= 1
+            if self.fail_at < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if create and not path.exists():
+            self._step()
+        return super().open(path, create=create)
+
+    def resize(self, handle: int, size: int) -> None:
+        self._step()
+        super().resize(handle, size)
+
+    def make_directory(self, path: Path) -> None:
+        if not path.exists():
+            self._step()
+        super().make_directory(path)
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        import os
+
+        self._step()
+        inode = os.fstat(handle).st_ino
+        for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
+            if (inode, sector) in self._taken:
+                continue
+            if self.room is not None:
+                if self.room <= 0:
+                    part = max(sector * SECTOR - offset, 0)
+                    super().write(handle, data[:part], offset)
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                self.room -= 1
+            self._taken.add((inode, sector))
+        super().write(handle, data, offset)
+
+
+class _Inode:
+    def __init__(self) -> None:
+        self.content = bytearray()  # as programs see it
+        self.durable = bytearray()  # as it was at the last sync
+        self.pending: list[tuple[int, bytes]] = []  # writes since then; (size, b"") a resize
+
+
+class PowerFiles(OsFiles):
+    """Files whose unsynced changes a power cut may lose, in any order, sector by sector.
+
+    What a file system with a journal promises is kept: names change in order within a directory,
+    and a file's size is set before what is written later.
+    """
+
+    def __init__(self) -> None:
+        self._inodes: dict[int, _Inode] = {}
+        self._handles: dict[int, _Inode] = {}
+        self._names: dict[Path, _Inode | None] = {}  # None is a directory
+        self._durable_names: dict[Path, _Inode | None] = {}
+        self._pending_names: list[tuple[Path, _Inode | None, bool]] = []
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if create and path not in self._names:
+            inode = _Inode()
+            self._names[path] = inode
+            self._pending_names.append((path, inode, True))
+        handle = super().open(path, create=create)
+        found = self._names[path]
+        assert found is not None
+        self._handles[handle] = found
+        return handle
+
+    def resize(self, handle: int, size: int) -> None:
+        super().resize(handle, size)
+        inode = self._handles[handle]
+        _resize(inode.content, size)
+        inode.pending.append((size, b""))
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        super().write(handle, data, offset)
+        inode = self._handles[handle]
+        _write(inode.content, data, offset)
+        inode.pending.append((offset, bytes(data)))
+
+    def sync(self, handle: int) -> None:
+        inode = self._handles[handle]
+        inode.durable[:] = inode.content
+        inode.pending.clear()
+
+    def make_directory(self, path: Path) -> None:
+        super().make_directory(path)
+        for directory in [*reversed(path.parents), path]:
+            if directory not in self._names:
+                self._names[directory] = None
+                self._pending_names.append((directory, None, True))
+
+    def sync_directory(self, path: Path) -> None:
+        rest: list[tuple[Path, _Inode | None, bool]] = []
+        for name, inode, there in self._pending_names:
+            if name.parent == path:
+                _name(self._durable_names, name, inode, there)
+            else:
+                rest.append((name, inode, there))
+        self._pending_names = rest
+
+    def replace(self, source: Path, target: Path) -> None:
+        super().replace(source, target)
+        inode = self._names.pop(source)
+        self._names[target] = inode
+        self._pending_names.append((target, inode, True))
+        self._pending_names.append((source, inode, False))
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        if path in self._names:
+            self._pending_names.append((path, self._names.pop(path), False))
+
+    def remove_tree(self, path: Path) -> None:
+        super().remove_tree(path)
+        for name in [name for name in self._names if path in (name, *name.parents)]:
+            self._pending_names.append((name, self._names.pop(name), False))
+
+    def cut(self, root: Path, image: Path, chance: random.Random) -> None:
+        """Write what the disk holds after a power cut now: `root` as it is found, at `image`."""
+        names = dict(self._durable_names)
+        for directory in {name.parent for name, _, _ in self._pending_names}:
+            pending = [entry for entry in self._pending_names if entry[0].parent == directory]
+            for name, inode, there in pending[: chance.randint(0, len(pending))]:
+                _name(names, name, inode, there)
+        image.mkdir(parents=True, exist_ok=True)
+        for name, inode in names.items():
+            if root not in name.parents:
+                continue
+            parents = [parent for parent in name.parents if root in parent.parents]
+            if any(parent not in names for parent in parents):
+                continue
+            target = image / name.relative_to(root)
+            if inode is None:
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(_torn(inode, chance))
+
+
+def _name(names: dict[Path, _Inode | None], name: Path, inode: _Inode | None, there: bool) -> None:
+    if there:
+        names[name] = inode
+    else:
+        names.pop(name, None)
+
+
+def _resize(content: bytearray, size: int) -> None:
+    del content[size:]
+    content.extend(bytes(size - len(content)))
+
+
+def _write(content: bytearray, data: bytes, offset: int) -> None:
+    if len(content) < offset + len(data):
+        content.extend(bytes(offset + len(data) - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _torn(inode: _Inode, chance: random.Random) -> bytes:
+    content = bytearray(inode.durable)
+    mode = chance.choice(["none", "all", "some", "some", "first"])
+    keep = chance.random()
+    last = {"none": 0, "all": len(inode.pending)}.get(mode, chance.randint(0, len(inode.pending)))
+    for offset, data in inode.pending[: len(inode.pending) if mode == "some" else last]:
+        if not data:
+            _resize(content, offset)
+            continue
+        for begin in range(0, len(data), SECTOR):
+            at = (offset + begin) // SECTOR * SECTOR
+            if mode != "some" or random.Random(f"{at}{keep}").random() < keep:
+                _write(content, data[begin : begin + SECTOR], offset + begin)
+    return bytes(content)
+
+
+def tiny(**changes: object) -> StoreOptions:
+    """Options with files so small that a test fills several."""
+    defaults: dict[str, object] = {
+        "segment_bytes": 16_384,
+        "queue_segment_bytes": 400,
+        "index_slots": 50,
+        "index_entries": 40,
+        "verify_bytes": 8_192,
+    }
+    return StoreOptions(**{**defaults, **changes})  # type: ignore[arg-type]
+
+
+def draft(
+    number: int,
+    topic: str = "t",
+    queue_id: int = 0,
+    *,
+    size: int = 100,
+    tag: str = "",
+    key: str = "",
+) -> Draft:
+    """A message that can be told apart."""
+    from coherer.record.hashing import tag_code
+
+    properties = {name: text for name, text in (("TAGS", tag), ("KEYS", key)) if text}
+    body = f"{topic}/{queue_id}/{number};".encode()
+    return Draft(
+        topic,
+        queue_id,
+        body + b"." * max(size - len(body), 0),
+        encode(properties),
+        tag_code=tag_code(tag),
+        keys=tuple(key.split()),
+    )
+
+
+def label(record: memoryview) -> str:
+    """Which message a record holds, proven by its check sum."""
+    return bytes(decode(record).body).split(b";")[0].decode()
+
+
+class Bench:
+    """Opens stores in one directory after the other, and closes them."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.directory = directory / "store"
+        self.clock = clock
+        self._root = directory
+        self._open: list[Store] = []
+
+    def open(
+        self, directory: Path | None = None, *, files: Files | None = None, **changes: object
+    ) -> Store:
+        store = Store.open(
+            directory or self.directory,
+            tiny(**changes),
+            now_ms=self.clock,
+            files=files or OsFiles(),
+        )
+        self._open.append(store)
+        return store
+
+    def crash(self, name: str = "crashed") -> Path:
+        """Give a copy of the directory as it is now: the process died."""
+        import shutil
+
+        target = self._root / name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(self.directory, target)
+        return target
+
+    def close(self) -> None:
+        for store in self._open:
+            store.close()
+
+    draft = staticmethod(draft)
+    label = staticmethod(label)
+
+    def labels(self, store: Store, topic: str = "t", queue_id: int = 0) -> dict[int, str]:
+        """Everything in a queue: queue offset to message."""
+        found: dict[int, str] = {}
+        at, end = store.queue_range(topic, queue_id)
+        while at < end:
+            slices: Slices = store.read(topic, queue_id, at, max_bytes=1 << 20, max_count=100)
+            assert slices.next_offset > at
+            for offset, record in zip(slices.offsets, slices.records, strict=True):
+                found[offset] = label(record)
+                assert decode(record).queue_offset == offset
+            at = slices.next_offset
+        return found
+
+    def everything(self, store: Store) -> dict[tuple[str, int], dict[int, str]]:
+        """Everything in a store."""
+        return {
+            (topic, queue_id): self.labels(store, topic, queue_id)
+            for topic in store.topics()
+            for queue_id in store.queues(topic)
+        }
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, clock: Clock) -> Iterator[Bench]:
+    made = Bench(tmp_path, clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def full_files() -> FullFiles:
+    return FullFiles()
+
+
+@pytest.fixture
+def power_files() -> Callable[[], PowerFiles]:
+    return PowerFiles

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.errors import ClosedError, StoreError, UsageError
+from coherer.record.layout import COMMITTED, PREPARED, ROLLED_BACK, decode
+from coherer.store import Draft, OsFiles, ReadStatus, Store, StoreOptions
+
+
+def read(store: Store, offset: int, *, topic: str = "t", queue_id: int = 0, **limits: Any) -> Any:
+    limits = {"max_bytes": 1 << 20, "max_count": 100, **limits}
+    return store.read(topic, queue_id, offset, **limits)
+
+
+def test_messages_go_in_and_come_out(bench: Any) -> None:
+    store = bench.open()
+    placed = store.append([bench.draft(0), bench.draft(0, queue_id=1), bench.draft(1)])
+    assert [(p.queue_offset, p.size_bytes) for p in placed] == [(0, 192), (0, 192), (1, 192)]
+    assert [p.physical_offset for p in placed] == [0, 192, 384]
+    slices = read(store, 0)
+    assert slices.status is ReadStatus.FOUND
+    assert [bench.label(record) for record in slices.records] == ["t/0/0", "t/0/1"]
+    assert (slices.offsets, slices.next_offset) == ([0, 1], 2)
+    assert (slices.min_offset, slices.max_offset, slices.backlog_bytes) == (0, 2, 0)
+    assert read(store, 0, queue_id=1).backlog_bytes == 192
+    assert store.queue_range("t", 0) == (0, 2)
+    assert (store.topics(), store.queues("t"), store.queues("u")) == (["t"], [0, 1], [])
+    assert store.end_offset == 576
+
+
+def test_every_field_is_kept(bench: Any, clock: Any) -> None:
+    store = bench.open(store_host=bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big"))
+    draft = Draft(
+        "t", 3, b"hello", b"a\x01b",
+        tag_code=7, flag=-5, sys_flag=1, born_ms=123, born_host=b"\x0a\0\0\x02\0\0\0\x07",
+        reconsume_times=2, prepared_offset=99,
+    )  # fmt: skip
+    v6 = Draft("t", 3, b"hello", b"a\x01b", born_host=bytes(range(20)))
+    store.append([draft, v6])
+    first, second = [decode(record) for record in read(store, 0, queue_id=3).records]
+    assert first.store_ms == clock.ms
+    assert first.store_host == bytes.fromhex("0a00000100002a9f")
+    assert (first.flag, first.sys_flag, first.born_ms) == (-5, 1, 123)
+    assert (first.born_host, first.reconsume_times) == (draft.born_host, 2)
+    assert (first.prepared_offset, first.topic, first.queue_id) == (99, "t", 3)
+    assert (first.body, first.properties) == (b"hello", b"a\x01b")
+    assert (second.born_host, second.sys_flag, second.queue_offset) == (v6.born_host, 16, 1)
+
+
+def test_the_files_are_rocketmqs(bench: Any) -> None:
+    """Protocol page, 6.1 and 13.13."""
+    store = bench.open()
+    store.append([bench.draft(number, tag="TagA") for number in range(100)])
+    root = bench.directory
+    names = [path.name for path in sorted((root / "commitlog").iterdir())]
+    assert names == ["00000000000000000000", "00000000000000016384"]
+    assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {16384}
+    queue = sorted((root / "consumequeue" / "t" / "0").iterdir())
+    assert [path.name for path in queue][:2] == ["00000000000000000000", "00000000000000000400"]
+    assert {path.stat().st_size for path in queue} == {400}
+    first, second = queue[0].read_bytes()[:20], queue[0].read_bytes()[20:40]
+    size = decode(store.read("t", 0, 0, max_bytes=1, max_count=1).records[0]).size
+    assert first.hex() == f"{0:016x}{size:08x}000000000027a807"
+    assert second.hex() == f"{size:016x}{size:08x}000000000027a807"
+    # The first file ends with a blank record that says how much is left.
+    at = 16384 // size * size
+    blank = (root / "commitlog" / names[0]).read_bytes()[at : at + 8]
+    assert blank.hex() == f"{16384 - at:08x}cbd43194"
+    assert (root / "abort").exists()
+    assert (root / "lock").read_bytes() == b"lock"
+    store.close()
+    assert not (root / "abort").exists()
+    assert (root / "checkpoint").stat().st_size == 4096
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9_000)), max_size=60), st.data())
+def test_any_batches_are_found_again(
+    tmp_path_factory: Any, sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    directory = tmp_path_factory.mktemp("store")
+    options = StoreOptions(segment_bytes=16384, queue_segment_bytes=100)
+    expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    store = Store.open(directory, options, now_ms=lambda: 5)
+    rest = list(enumerate(sizes))
+    while rest:
+        count = data.draw(st.integers(1, len(rest)))
+        batch, rest = rest[:count], rest[count:]
+        drafts = [
+            Draft("t", queue_id, number.to_bytes(4) + bytes(size), b"")
+            for number, (queue_id, size) in batch
+        ]
+        for draft, placed in zip(drafts, store.append(drafts), strict=True):
+            assert placed.queue_offset == len(expected[draft.queue_id])
+            expected[draft.queue_id].append(draft.body)
+    for again in (False, True):
+        if again:
+            store.close()
+            store = Store.open(directory, options, now_ms=lambda: 5)
+            assert store.recovery.clean
+            assert not store.recovery.damage
+        for queue_id, bodies in expected.items():
+            assert store.queue_range("t", queue_id) == (0, len(bodies))
+            at, found = 0, list[bytes]()
+            while at < len(bodies):
+                limit = data.draw(st.integers(1, 30_000))
+                slices = read(store, at, queue_id=queue_id, max_bytes=limit)
+                assert slices.records
+                assert sum(map(len, slices.records)) <= limit or len(slices.records) == 1
+                found += [bytes(decode(record).body) for record in slices.records]
+                assert slices.next_offset == at + len(slices.records)
+                at = slices.next_offset
+            assert found == bodies
+    store.close()
+
+
+def test_ends_of_a_queue(bench: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(number) for number in range(3)])
+    assert read(store, 3).status is ReadStatus.EMPTY
+    assert read(store, 4).status is ReadStatus.BEYOND
+    assert read(store, 4).next_offset == 3
+    assert read(store, -1).status is ReadStatus.BELOW
+    assert read(store, -1).next_offset == 0
+    assert read(store, 0, topic="u").status is ReadStatus.EMPTY
+    assert read(store, 1, topic="u").status is ReadStatus.BEYOND
+    assert read(store, 1, max_count=1).offsets == [1]
+    assert read(store, 0, max_bytes=1).offsets == [0]
+    assert store.queue_range("u", 0) == (0, 0)
+
+
+def test_filters_look_at_codes_only(bench: Any) -> None:
+    store = bench.open()
+    tags = ["a", "b", "a", "", "c"] * 20
+    placed = store.append([bench.draft(n, tag=tag) for n, tag in enumerate(tags)])
+    del placed
+    slices = read(store, 1, tags=frozenset([97, 0]), max_count=5)
+    assert slices.offsets == [2, 3, 5, 7, 8]
+    assert slices.next_offset == 9
+    slices = read(store, 0, tags=frozenset([12345]))
+    assert (slices.status, slices.records) == (ReadStatus.NO_MATCH, [])
+    assert slices.next_offset == 100
+    assert read(store, 0, tags=frozenset([99]), max_bytes=400).offsets == [4, 9]
+
+
+def test_a_filter_gives_up_after_a_while(bench: Any) -> None:
+    store = bench.open(segment_bytes=1 << 22, queue_segment_bytes=6_000_000)
+    store.append([bench.draft(n, tag="a", size=10) for n in range(17_000)])
+    slices = read(store, 5, tags=frozenset([1]))
+    assert (slices.status, slices.next_offset) == (ReadStatus.NO_MATCH, 16_005)
+
+
+def test_half_messages_and_roll_backs_are_in_no_queue(bench: Any) -> None:
+    store = bench.open()
+    kinds = [0, PREPARED, COMMITTED, ROLLED_BACK]
+    drafts = [Draft("t", 0, b"%d" % kind, b"", sys_flag=kind) for kind in kinds]
+    placed = store.append(drafts)
+    assert [p.queue_offset for p in placed] == [0, 0, 1, 0]
+    found = [bytes(decode(record).body) for record in read(store, 0).records]
+    assert found == [b"0", b"8"]
+    half = store.record_at(placed[1].physical_offset)
+    assert half is not None
+    assert decode(half).body == b"4"
+    image = bench.crash()
+    again = bench.open(image)
+    assert [bytes(decode(r).body) for r in read(again, 0).records] == found
+    assert not again.recovery.damage
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft("../up", 0, b"", b""),
+        Draft("", 0, b"", b""),
+        Draft("t" * 128, 0, b"", b""),
+        Draft("t.u", 0, b"", b""),
+        Draft("ü", 0, b"", b""),
+        Draft("t", -1, b"", b""),
+        Draft("t", 1 << 31, b"", b""),
+        Draft("t", 0, b"", bytes(32768)),
+        Draft("t", 0, bytes(16384), b""),
+    ],
+)
+def test_what_cannot_be_stored_spoils_the_batch(bench: Any, draft: Draft) -> None:
+    store = bench.open()
+    store.append([bench.draft(0)])
+    with pytest.raises(UsageError):
+        store.append([bench.draft(1), draft, bench.draft(2)])
+    store.append([bench.draft(3)])
+    assert bench.labels(store) == {0: "t/0/0", 1: "t/0/3"}
+    assert not list(Path(bench.directory).parent.glob("up*"))
+
+
+def test_the_largest_record_fills_a_file(bench: Any) -> None:
+    store = bench.open()
+    largest = 16384 - 8 - 92
+    store.append([Draft("t", 0, bytes(largest), b"")] * 2)
+    with pytest.raises(UsageError):
+        store.append([Draft("t", 0, bytes(largest + 1), b"")])
+    assert [len(record) for record in read(store, 0).records] == [16376, 16376]
+    assert store.end_offset == 16384 + 16376
+
+
+def test_an_empty_batch_is_nothing(bench: Any) -> None:
+    store = bench.open()
+    assert store.append([]) == []
+    assert store.end_offset == 0
+
+
+def test_record_at(bench: Any) -> None:
+    store = bench.open()
+    placed = store.append([bench.draft(number) for number in range(2)])
+    found = store.record_at(placed[1].physical_offset)
+    assert found is not None
+    assert bench.label(found) == "t/0/1"
+    for nothing in (1, 191, store.end_offset, store.end_offset + 99_999, -5):
+        assert store.record_at(nothing) is None
+
+
+def test_slices_outlive_the_file_and_the_store(bench: Any) -> None:
+    store = bench.open(retention_bytes=1)
+    store.append([bench.draft(number, size=4000) for number in range(9)])
+    records = read(store, 0).records
+    before = [bytes(record) for record in records]
+    assert store.clean(bench.clock.ms) == 2
+    store.close()
+    gc.collect()
+    assert [bytes(record) for record in records] == before
+
+
+def test_two_stores_cannot_share_a_directory(bench: Any) -> None:
+    store = bench.open()
+    with pytest.raises(StoreError, match="in use"):
+        bench.open()
+    store.close()
+    bench.open()
+
+
+def test_a_closed_store_takes_nothing(bench: Any) -> None:
+    store = bench.open()
+    store.close()
+    store.close()
+    with pytest.raises(ClosedError):
+        store.append([bench.draft(0)])
+
+
+def test_store_times_never_go_back(bench: Any, clock: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(0)])
+    clock.ms -= 10_000
+    store.append([bench.draft(1)])
+    times = [decode(record).store_ms for record in read(store, 0).records]
+    assert times == [clock.ms + 10_000] * 2
+
+
+def test_flush_moves_the_durable_offset(bench: Any) -> None:
+    store = bench.open()
+    assert store.durable_offset == store.flush() == 0
+    store.append([bench.draft(number, size=4000) for number in range(9)])
+    assert store.durable_offset == 0
+    assert store.flush() == store.durable_offset == store.end_offset
+
+
+def test_tick_flushes_on_its_beat(bench: Any, clock: Any) -> None:
+    store = bench.open()
+    store.tick()  # the first of each beat
+    store.tick()
+    store.append([bench.draft(0)])
+    store.tick()
+    assert store.durable_offset == 0
+    clock.ms += 500
+    store.tick()
+    assert store.durable_offset == store.end_offset
+    checkpoint = bench.directory / "checkpoint"
+    before = checkpoint.read_bytes() if checkpoint.exists() else b""
+    clock.ms += 5_000
+    store.tick()
+    assert checkpoint.read_bytes() != before
+
+
+def test_a_sync_store_leaves_flushing_to_the_server(bench: Any, clock: Any) -> None:
+    store = bench.open(flush="sync")
+    store.tick()
+    store.append([bench.draft(0)])
+    clock.ms += 4_999
+    store.tick()
+    assert store.durable_offset == 0
+
+
+def test_a_deleted_topic_is_gone_for_good(bench: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(0), bench.draft(0, "u", key="k")])
+    store.delete_topic("t")
+    store.delete_topic("never-was")
+    assert (store.topics(), store.queue_range("t", 0)) == (["u"], (0, 0))
+    assert not (bench.directory / "consumequeue" / "t").exists()
+    assert bench.everything(bench.open(bench.crash())) == {("u", 0): {0: "u/0/0"}}
+    store.append([bench.draft(7)])
+    assert bench.labels(store) == {0: "t/0/7"}
+    again = bench.open(bench.crash("second"))
+    assert bench.labels(again) == {0: "t/0/7"}
+    assert not again.recovery.damage
+
+
+def test_files_with_other_sizes_are_taken_as_they_are(bench: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(number) for number in range(100)])
+    store.close()
+    again = bench.open(segment_bytes=1 << 20, queue_segment_bytes=6_000_000)
+    again.append([bench.draft(100)])
+    assert bench.labels(again) == {number: f"t/0/{number}" for number in range(101)}
+
+
+def test_a_failed_sync_stops_the_store(bench: Any) -> None:
+    class Failing(OsFiles):
+        broken = False
+
+        def sync(self, handle: int) -> None:
+            if self.broken:
+                raise OSError(5, "Input/output error")
+            super().sync(handle)
+
+    files = Failing()
+    store = bench.open(files=files)
+    store.append([bench.draft(0)])
+    files.broken = True
+    with pytest.raises(StoreError, match="synced"):
+        store.flush()
+    files.broken = False
+    # The kernel may have dropped what it could not write: a later sync proves nothing.
+    for attempt in (store.flush, store.flush_queues, lambda: store.append([bench.draft(1)])):
+        with pytest.raises(StoreError):
+            attempt()
+    assert store.durable_offset == 0
+    with pytest.raises(StoreError):
+        store.close()
+    assert not bench.open().recovery.clean
