@@ -18,7 +18,6 @@ import msgspec
 
 from coherer.errors import DamagedStoreError
 
-
 _BARE_NUMBER = re.compile(rb'"(?:\\.|[^"\\])*"|\d+(?=\s*:)')
 
 
@@ -145,6 +144,14 @@ class OffsetTable:
     def groups(self) -> set[str]:
         """Every group with a position."""
         return {group for _, group in self._positions}
+
+    def lasting_groups(self) -> set[str]:
+        """Every group with a position that outlives its reader."""
+        return {
+            group
+            for (_, group), positions in self._positions.items()
+            if any(place.offset >= 0 and not place.passing for place in positions.values())
+        }
 
     def of(self, group: str) -> Iterator[tuple[str, int, Position]]:
         """Topic, partition and position of everything that a group reads."""

@@ -1,0 +1,502 @@
+"""A node: master and broker in one process, or one of them, over one directory.
+
+What a node does beside answering: ten times a second it looks for leases, gets and members whose
+time is over; beside the loop it makes the log durable on the options' beat; every few seconds it
+writes the groups' positions; every minute it deletes what is too old or too much.
+
+A node that is asked to stop says good-bye to its master, answers what is under way, sends what is
+written, and closes its files. A node that is killed loses nothing that the process had answered;
+the next start recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+
+from coherer import net
+from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.server.tubemq.broker import Broker
+from coherer.server.tubemq.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
+from coherer.server.tubemq.master import Master, MasterOptions
+from coherer.server.tubemq.master_service import MasterService
+from coherer.server.tubemq.state import BrokerOptions
+from coherer.store import OsFiles, Store, StoreOptions
+from coherer.store.config import ConfigFiles
+from coherer.tubemq import messages as pb
+from coherer.tubemq.credentials import NONCE_LIMIT, authenticate_info
+
+_log = logging.getLogger(__name__)
+
+SCHEME = "tubemq://"
+MASTER_FILE = "tubemqMaster.json"
+BEAT_S = 0.1
+POSITIONS_EVERY_S = 5.0
+CLEAN_EVERY_S = 60.0
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node is set up.
+
+    Args:
+        directory: where its files are; made if missing.
+        roles: `"master"`, `"broker"`, or both.
+        host: the address to listen on. Only this machine can reach the default.
+        advertised_host: the address that clients and brokers are told; None for `host`.
+        master_port: the master's port; 0 for any free one.
+        broker_port: the broker's port; 0 for any free one.
+        admin_port: the port of the HTTP administration; 0 for any free one, None for none.
+        master: the masters of a node that is only a broker: `tubemq://host:port,host:port`.
+        broker_id: the broker's number, which no other broker of the cluster has.
+        flush: `"async"` acknowledges what is written, `"sync"` what is on the disk.
+        flush_interval_ms: with `"async"`, how long what is written may wait for the disk.
+        auto_create_topics: whether topics come into being when they are first named.
+        default_partitions: how many partitions such a topic has.
+        balance_period_ms: how soon a move of partitions that failed is tried again.
+        max_message_bytes: the cluster's limit for a message; None leaves it as it is (1 MiB).
+        retention_hours: how long messages are kept at least; None for ever.
+        retention_bytes: how large the log may become; None for no limit.
+        transfer_bytes: how much one get reads.
+        hold_ms: how long a get that finds nothing waits; None for 5 s, and 0.5 s with remote
+            masters (see `BrokerOptions`).
+        lease_timeout_ms: when a silent consumer loses its partitions at the broker.
+        client_timeout_ms: when the master forgets a silent producer or consumer.
+        broker_timeout_ms: when the master takes out a silent broker.
+        heartbeat_ms: how often a broker reports to remote masters.
+        segment_bytes: size of a file of the log.
+        tls: certificate and key; then the ports below are open too.
+        master_tls_port: the master's port for TLS.
+        broker_tls_port: the broker's port for TLS.
+        users: passwords by name. With any, producers and consumers have to authenticate.
+        broker_user: name that brokers authenticate with at the master, where it is set.
+        broker_password: the password for it.
+        visit_token_check: brokers refuse clients that did not come through a master.
+        admin_token: what changes over HTTP must give as `confModAuthToken`.
+    """
+
+    directory: Path
+    roles: frozenset[Literal["master", "broker"]] = frozenset({"master", "broker"})
+    host: str = "127.0.0.1"
+    advertised_host: str | None = None
+    master_port: int = 8715
+    broker_port: int = 8123
+    admin_port: int | None = 8080
+    master: str | None = None
+    broker_id: int = 1
+    flush: Literal["async", "sync"] = "async"
+    flush_interval_ms: int = 500
+    auto_create_topics: bool = True
+    default_partitions: int = 8
+    balance_period_ms: int = 1_000
+    max_message_bytes: int | None = None
+    retention_hours: float | None = 72
+    retention_bytes: int | None = None
+    transfer_bytes: int = 512 * 1024
+    hold_ms: int | None = None
+    lease_timeout_ms: int = 30_000
+    client_timeout_ms: int = 30_000
+    broker_timeout_ms: int = 30_000
+    heartbeat_ms: int = 1_000
+    segment_bytes: int = 1024**3
+    tls: net.TlsOptions | None = None
+    master_tls_port: int = 8716
+    broker_tls_port: int = 8124
+    users: dict[str, str] = {}
+    broker_user: str = ""
+    broker_password: str = ""
+    visit_token_check: bool = False
+    admin_token: str = "abc"  # noqa: S105 - what Java ships; changes it protects are local
+
+    def __post_init__(self) -> None:
+        if not self.roles or not self.roles <= {"master", "broker"}:
+            raise UsageError("A node is a master, a broker, or both.")
+        if ("master" in self.roles) == (self.master is not None):
+            raise UsageError(
+                "A node that is no master needs `master`, and no other does.",
+                hint="For example tubemq://10.0.0.1:8715",
+            )
+        if self.reachable_host in {"0.0.0.0", "::", ""}:  # noqa: S104 - refused
+            raise UsageError(
+                f"Clients cannot connect to {self.host!r}.",
+                hint="Say in `advertised_host` how they reach this machine.",
+            )
+        if not 0 < self.broker_id <= 0x7FFF:
+            raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
+
+    @property
+    def reachable_host(self) -> str:
+        """The address that others use."""
+        return self.advertised_host or self.host
+
+    @property
+    def masters(self) -> list[tuple[str, int]]:
+        """Host and port of each remote master.
+
+        >>> NodeOptions(
+        ...     directory=Path("."), roles=frozenset({"broker"}), master="tubemq://a:1,b"
+        ... ).masters
+        [('a', 1), ('b', 8715)]
+        """
+        found: list[tuple[str, int]] = []
+        for part in (self.master or "").removeprefix(SCHEME).strip("/").split(","):
+            host, _, port = part.strip().partition(":")
+            if not host or not (port or "0").isdecimal():
+                raise UsageError(f"{part!r} in `master` is not host:port.")
+            found.append((host, int(port or 8715)))
+        return found
+
+
+class Node:
+    """A running node.
+
+    ```python
+    async with Node(NodeOptions(directory=Path("data"), master_port=0, broker_port=0)) as node:
+        node.create_topic("flights", 8)
+        print(node.url)
+    ```
+
+    Attributes:
+        options: what it was made with.
+        master: the master; None in a node that is only a broker.
+        broker: the broker; None in a node that is only a master.
+        master_port: the port that it listens on, -1 without a master.
+        broker_port: likewise.
+        admin_port: likewise.
+    """
+
+    def __init__(
+        self, options: NodeOptions, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6
+    ) -> None:
+        self.options = options
+        self.master: Master | None = None
+        self.broker: Broker | None = None
+        self.master_port = self.broker_port = self.admin_port = -1
+        self._now_ms = now_ms
+        self._store: Store | None = None
+        self._listeners: list[net.Listener] = []
+        self._embedded: EmbeddedLink | None = None
+        self._remote: RemoteLink | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unlock: Callable[[], None] = _nothing
+        self._next_s: dict[str, float] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        if self.options.master is not None:
+            return self.options.master
+        return f"{SCHEME}{self.options.reachable_host}:{self.master_port}"
+
+    async def start(self) -> None:
+        """Open the files, then the ports. Returns when requests are served.
+
+        A broker with remote masters serves as soon as one has accepted it; it tries for ever, and
+        this does not wait for it (see `ready`).
+
+        Raises:
+            UsageError: a port is in use, or the options do not fit.
+            StoreError: the directory cannot be used.
+        """
+        _warn_when_open(self.options)
+        try:
+            if "broker" in self.options.roles:
+                await self._open_broker()
+            if "master" in self.options.roles:
+                await self._open_master()
+            self._connect()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks.append(asyncio.create_task(self._beat()))
+
+    async def ready(self) -> None:
+        """Wait until a remote master has accepted the broker."""
+        if self._remote is not None:
+            await self._remote.ready.wait()
+
+    async def stop(self) -> None:
+        """Stop in order. Nothing happens when it has stopped already."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._embedded is not None:
+            self._embedded.close()
+        if self._remote is not None:
+            await self._remote.close()
+        if self.broker is not None:
+            await self.broker.close()
+        for listener in self._listeners:
+            await listener.close()
+        if self._store is not None:
+            self._store.close()
+        self._unlock()
+        self._embedded = self._remote = self._store = None
+        self._listeners.clear()
+        self._unlock = _nothing
+
+    def create_topic(self, name: str, partitions: int | None = None) -> bool:
+        """Create a topic on all brokers of the cluster; it can be used at once.
+
+        Args:
+            name: its name.
+            partitions: how many on each broker; None for the options' number.
+
+        Returns:
+            Whether it is new; one that is there keeps its partitions.
+
+        Raises:
+            UsageError: this node is no master, or there is no broker.
+            CatalogError: the name or the number cannot be.
+        """
+        return self._master().create_topic(name, partitions) > 0
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic and its messages. Returns whether there was one.
+
+        Raises:
+            UsageError: this node is no master.
+        """
+        return self._master().delete_topic(name)
+
+    def topics(self) -> dict[str, dict[int, int]]:
+        """The topics of the cluster: partitions by broker id.
+
+        Raises:
+            UsageError: this node is no master.
+        """
+        return self._master().topics()
+
+    def describe(self) -> str:
+        """One line about what runs where."""
+        parts = [
+            f"{name} {self.options.host}:{port}"
+            for name, port in (
+                ("master", self.master_port),
+                ("broker", self.broker_port),
+                ("admin", self.admin_port),
+            )
+            if port >= 0
+        ]
+        return f"{', '.join(parts)}; files in {self.options.directory}"
+
+    # -- start
+
+    async def _open_broker(self) -> None:
+        options = self.options
+        store = self._store = Store.open(
+            options.directory,
+            StoreOptions(
+                segment_bytes=options.segment_bytes,
+                flush=options.flush,
+                flush_interval_ms=options.flush_interval_ms,
+                retention_hours=options.retention_hours,
+                retention_bytes=options.retention_bytes,
+            ),
+            now_ms=self._now_ms,
+        )
+        (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
+        # Connections come before the port is known to the broker: it refuses them until it serves.
+        listener = await self._listen(options.broker_port, self._to_broker)
+        self.broker_port = listener.port
+        tls_port = None
+        if options.tls is not None:
+            tls_port = (
+                await self._listen(options.broker_tls_port, self._to_broker, secure=True)
+            ).port
+        self.broker = Broker(
+            BrokerOptions(
+                broker_id=options.broker_id,
+                host=options.reachable_host,
+                port=self.broker_port,
+                tls_port=tls_port,
+                sync_flush=options.flush == "sync",
+                lease_timeout_ms=options.lease_timeout_ms,
+                hold_ms=_hold_ms(options),
+                transfer_bytes=options.transfer_bytes,
+            ),
+            store,
+            self._now_ms,
+        )
+
+    async def _open_master(self) -> None:
+        options = self.options
+        config = self._store or self._config_files()
+        load, save = _file(config, MASTER_FILE)
+        self.master = Master(_master_options(options), load, save, now_ms=self._now_ms)
+        service = MasterService(self.master)
+        self.master_port = (await self._listen(options.master_port, service.make)).port
+        if options.tls is not None:
+            await self._listen(options.master_tls_port, service.make, secure=True)
+
+    def _connect(self) -> None:
+        if self.broker is None:
+            return
+        options = self.options
+        registration = Registration(
+            self.broker.state,
+            self.broker.configuration,
+            _certificate(options, self._now_ms) if options.broker_user else None,
+        )
+        if self.master is None:
+            masters = RemoteMasters(options.masters)
+            self._remote = RemoteLink(registration, masters, heartbeat_ms=options.heartbeat_ms)
+            self._remote.start()
+            return
+        self._embedded = EmbeddedLink(registration, self.master.handle, options.reachable_host)
+        self._embedded.sync()
+        if not self.broker.state.serving:
+            raise UsageError("The node's own master does not take its broker; the log says why.")
+        self.master.watch(self._embedded.sync)
+
+    def _to_broker(self, connection: net.Connection) -> net.Receiver:
+        if self.broker is None:
+            raise ClosedError("The broker is not there yet.")
+        return self.broker.make(connection)
+
+    async def _listen(
+        self,
+        port: int,
+        make: Callable[[net.Connection], net.Receiver],
+        *,
+        secure: bool = False,
+    ) -> net.Listener:
+        tls = self.options.tls if secure else None
+        listener = await net.listen(self.options.host, port, make, tls=tls)
+        self._listeners.append(listener)
+        return listener
+
+    def _config_files(self) -> ConfigFiles:
+        files, directory = OsFiles(), self.options.directory
+        files.make_directory(directory / "config")
+        lock = directory / "lock"
+        handle = files.lock(lock)
+        self._unlock = lambda: files.unlock(lock, handle)
+        return ConfigFiles(files, directory / "config")
+
+    def _master(self) -> Master:
+        if self.master is None:
+            raise UsageError("This node is no master.", hint=f"Ask {self.options.master}.")
+        return self.master
+
+    # -- while it runs
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await self._once()
+            except CohererError as error:
+                _log.error("The node's files: %s", error)
+            except Exception:  # noqa: BLE001 - without this beat no time would ever be over
+                _log.exception("An error of ours")
+
+    async def _once(self) -> None:
+        if self.master is not None:
+            self.master.tick()
+        if self._embedded is not None and self._due("report", self.options.heartbeat_ms / 1000):
+            self._embedded.sync()
+        if self.broker is None:
+            return
+        self.broker.tick()
+        await self.broker.flusher.tick()
+        if self._due("positions", POSITIONS_EVERY_S):
+            await self.broker.save_positions()
+        if self._due("clean", CLEAN_EVERY_S):
+            self.broker.clean()
+
+    def _due(self, what: str, every_s: float) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s.setdefault(what, now_s + every_s):
+            return False
+        self._next_s[what] = now_s + every_s
+        return True
+
+
+def _nothing() -> None:
+    """Nothing to undo."""
+
+
+def _hold_ms(options: NodeOptions) -> int:
+    if options.hold_ms is not None:
+        return options.hold_ms
+    return 5_000 if options.master is None else 500
+
+
+def _master_options(options: NodeOptions) -> MasterOptions:
+    authenticate = bool(options.users)
+    return MasterOptions(
+        host=options.reachable_host,
+        port=options.master_port,
+        auto_create_topics=options.auto_create_topics,
+        default_partitions=options.default_partitions,
+        max_message_bytes=options.max_message_bytes,
+        producer_timeout_ms=options.client_timeout_ms,
+        consumer_timeout_ms=options.client_timeout_ms,
+        broker_timeout_ms=options.broker_timeout_ms,
+        balance_period_ms=options.balance_period_ms,
+        users=options.users,
+        authenticate_producers=authenticate,
+        authenticate_consumers=authenticate,
+        authenticate_brokers=bool(options.broker_user),
+        broker_user=options.broker_user,
+        broker_password=options.broker_password,
+        visit_token_check=options.visit_token_check,
+        admin_token=options.admin_token,
+    )
+
+
+def _certificate(
+    options: NodeOptions, now_ms: Callable[[], int]
+) -> Callable[[], pb.MasterCertificateInfo]:
+    def make() -> pb.MasterCertificateInfo:
+        nonce = secrets.randbelow(NONCE_LIMIT)
+        return pb.MasterCertificateInfo(
+            authInfo=authenticate_info(
+                options.broker_user, options.broker_password, now_ms(), nonce
+            )
+        )
+
+    return make
+
+
+def _file(
+    config: Store | ConfigFiles, name: str
+) -> tuple[Callable[[], bytes | None], Callable[[bytes], None]]:
+    if isinstance(config, Store):
+        return lambda: config.load_config(name), lambda data: config.save_config(name, data)
+    return lambda: config.load(name), lambda data: config.save(name, data)
+
+
+def _warn_when_open(options: NodeOptions) -> None:
+    try:
+        local = options.host == "localhost" or ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        local = False
+    if not local and not options.users:
+        _log.warning(
+            "%s is open to the network without authentication: whoever reaches it can read and "
+            "write everything. Set `users`, or listen on 127.0.0.1.",
+            options.host,
+        )

@@ -1,0 +1,69 @@
+"""What a broker asks of its clients: the visit token and an authorization (6.3, 6.4).
+
+A client gets the visit token from the master; a broker hears the next one before any client does,
+and keeps the last six. Who comes without one has not asked the master. The check rests while the
+broker itself may have missed tokens: without contact to a master, and for a while after it has
+registered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from coherer.tubemq import messages as pb
+
+_TOKENS_KEPT = 6
+GRACE_MS = 120_000
+"""How long after its own registration a broker lets unknown tokens pass."""
+
+
+class Access:
+    """The checks that the master has switched on.
+
+    Attributes:
+        open: nothing is checked.
+        in_contact: the last call to a master succeeded.
+        registered_ms: when the broker registered last.
+    """
+
+    def __init__(self, grace_ms: int = GRACE_MS) -> None:
+        self.in_contact = False
+        self.registered_ms = 0
+        self._grace_ms = grace_ms
+        self._tokens: deque[int] = deque(maxlen=_TOKENS_KEPT)
+        self._check_token = False
+        self._check_producers = False
+        self._check_consumers = False
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody may come in."""
+        return not (self._check_token or self._check_producers or self._check_consumers)
+
+    def switch(self, switches: pb.EnableBrokerFunInfo) -> None:
+        """Take what the master's registration answer says."""
+        self._check_token = switches.enableVisitTokenCheck
+        self._check_producers = switches.enableProduceAuthenticate
+        self._check_consumers = switches.enableConsumeAuthenticate
+
+    def learn(self, tokens: str) -> None:
+        """Take the master's tokens, decimal numbers joined by commas."""
+        for word in tokens.split(","):
+            if word.strip().lstrip("-").isdecimal() and int(word) not in self._tokens:
+                self._tokens.append(int(word))
+
+    def refusal(self, given: pb.AuthorizedInfo, *, produce: bool, now_ms: int) -> str:
+        """Why a request is refused with 415; "" when it is not.
+
+        >>> access = Access()
+        >>> access.switch(pb.EnableBrokerFunInfo(enableProduceAuthenticate=True))
+        >>> access.refusal(pb.AuthorizedInfo(visitAuthorizedToken=1), produce=True, now_ms=0)
+        'authAuthorizedToken is blank; this cluster wants one.'
+        """
+        trusting = not self.in_contact or now_ms - self.registered_ms < self._grace_ms
+        if self._check_token and not trusting and given.visitAuthorizedToken not in self._tokens:
+            return f"The visit token {given.visitAuthorizedToken} is not valid."
+        checked = self._check_producers if produce else self._check_consumers
+        if checked and not given.authAuthorizedToken.strip():
+            return "authAuthorizedToken is blank; this cluster wants one."
+        return ""

@@ -1,0 +1,187 @@
+"""The broker: services 2 and 3 over the store and the rules.
+
+`Broker` puts the parts together; `BrokerService` is its end of each connection. One socket read is
+one batch: its sends become drafts and are appended with those of other connections at the end of
+the loop's turn (`appending`), its gets are answered or held (`reads`), the rest is answered on the
+spot.
+
+A connection that does not read its answers is not served any more gets until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from coherer import limits, net
+from coherer.errors import CohererError, ProtocolError
+from coherer.server.tubemq.appending import Appender, Flusher, refuse_send
+from coherer.server.tubemq.caller import Caller
+from coherer.server.tubemq.configuration import Configuration
+from coherer.server.tubemq.mapping import Mapper
+from coherer.server.tubemq.reads import Reads
+from coherer.server.tubemq.refusal import Refusal
+from coherer.server.tubemq.sends import SendReader
+from coherer.server.tubemq.state import BrokerOptions, BrokerState
+from coherer.store import Draft, Store
+from coherer.tubemq import messages as pb
+from coherer.tubemq import methods
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.session import JAVA_EXCEPTION, Request
+
+_log = logging.getLogger(__name__)
+
+
+class Broker:
+    """A broker without its sockets.
+
+    Args:
+        options: how it behaves.
+        store: where messages are kept; the caller opens and closes it.
+        now_ms: the clock.
+    """
+
+    def __init__(self, options: BrokerOptions, store: Store, now_ms: Callable[[], int]) -> None:
+        self.state = BrokerState(options, store, now_ms)
+        self.mapper = Mapper()
+        self.reads = Reads(self.state, self.mapper)
+        self.flusher = Flusher(self.state)
+        self.appender = Appender(self.state, self.flusher, self.reads.arrived)
+        self.configuration = Configuration(self.state, self.remove_topic)
+
+    def make(self, connection: net.Connection) -> BrokerService:
+        """The receiver of a new connection."""
+        return BrokerService(self, connection)
+
+    def remove_topic(self, name: str) -> None:
+        """Delete a topic's messages; who reads it is told."""
+        text = f"Topic {name} is being removed."
+        self.reads.readers.end_all(lambda reader: reader.topic == name, ResultCode.HB_NO_NODE, text)
+        self.state.store.delete_topic(name)
+        self.state.offsets.remove_topic(name)
+        _log.info("Topic %s is removed", name)
+
+    def tick(self) -> None:
+        """End what has had its time: call it every 100 ms or so."""
+        self.reads.expire(self.state.now_ms())
+
+    async def save_positions(self) -> None:
+        """Write the positions of all groups: call it every few seconds.
+
+        Raises:
+            StoreError: the disk has no room or failed; they are written the next time.
+        """
+        await self.flusher.run(self.state.positions_to_save())
+
+    def clean(self) -> None:
+        """Delete old messages, forget groups that rest: call it every minute or so.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        state = self.state
+        now_ms = state.now_ms()
+        in_use = {(reader.topic, reader.group) for reader in state.leases}
+        state.offsets.forget_idle(now_ms, state.options.group_idle_ms, in_use)
+        deleted = state.store.clean(now_ms)
+        if deleted:
+            _log.info("%d old files of the log deleted", deleted)
+
+    async def close(self) -> None:
+        """Answer what is under way and serve nothing more."""
+        self.state.serving = False
+        self.state.changed()
+        self.reads.close()
+        await self.appender.close()
+        self.flusher.close()
+        self.state.positions_to_save()()
+
+
+class BrokerService:
+    """The broker's end of one connection."""
+
+    def __init__(self, broker: Broker, connection: net.Connection) -> None:
+        self._broker = broker
+        self._caller = Caller(connection)
+        self._sends = SendReader(broker.state, broker.mapper)
+        self._postponed: deque[Request] = deque()
+        self._catching_up: asyncio.Task[None] | None = None
+
+    def received(self, data: bytes) -> None:
+        """One socket read."""
+        caller = self._caller
+        requests, answers = caller.session.receive(data)
+        if answers:
+            caller.connection.write_many(answers)
+        now_ms = self._broker.state.now_ms()
+        serials: list[int] = []
+        drafts: list[Draft] = []
+        for request in requests:
+            try:
+                if request.method == methods.SEND_MESSAGE:
+                    draft = self._sends.read(request.body, now_ms)
+                    if request.timeout_ms <= 0:
+                        self._broker.appender.submit(None, [request.serial], [draft])
+                        continue
+                    drafts.append(draft)
+                    serials.append(request.serial)
+                elif request.method == methods.GET_MESSAGES:
+                    self._get(request)
+                else:
+                    self._other(request)
+            except Refusal as refusal:
+                caller.connection.write(refuse_send(request.serial, refusal.code, refusal.text))
+            except ProtocolError as error:
+                frame = caller.session.fatal(request, JAVA_EXCEPTION, error.text)
+                caller.connection.write(frame)
+        if drafts:
+            self._broker.appender.submit(caller.connection, serials, drafts)
+
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
+        """The connection is gone."""
+        self._postponed.clear()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._broker.reads.gone(self._caller)
+
+    def _other(self, request: Request) -> None:
+        readers = self._broker.reads.readers
+        if request.method == methods.PARTITION_REGISTER:
+            answer = readers.register(methods.parse(pb.RegisterRequestC2B, request.body))
+            self._caller.reply(request, answer)
+        elif request.method == methods.PARTITION_HEARTBEAT:
+            beat = readers.heartbeat(methods.parse(pb.HeartBeatRequestC2B, request.body))
+            self._caller.reply(request, beat)
+        elif request.method == methods.COMMIT_OFFSET:
+            commit = readers.commit(methods.parse(pb.CommitOffsetRequestC2B, request.body))
+            self._caller.reply(request, commit)
+        else:
+            text = f"No service {request.service} found on the server"
+            frame = self._caller.session.error(request, JAVA_EXCEPTION, text)
+            self._caller.connection.write(frame)
+
+    def _get(self, request: Request) -> None:
+        connection = self._caller.connection
+        if self._postponed or connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
+            self._postponed.append(request)
+            if self._catching_up is None:
+                connection.pause_reading()
+                self._catching_up = asyncio.create_task(self._catch_up())
+            return
+        self._broker.reads.get(self._caller, request)
+
+    async def _catch_up(self) -> None:
+        connection = self._caller.connection
+        try:
+            while self._postponed:
+                await connection.drain()
+                self._broker.reads.get(self._caller, self._postponed.popleft())
+                await asyncio.sleep(0)  # others have their turn, and the outbox is measured
+            connection.resume_reading()
+        except (ProtocolError, CohererError) as error:
+            _log.warning("Closing the connection with %s: %s", connection.peer, error)
+            connection.close()
+        finally:
+            self._catching_up = None

@@ -1,0 +1,243 @@
+r"""TubeMQ's payload and the stored record: one into the other and back, byte for byte.
+
+A TubeMQ payload is a body, before it perhaps a block of attributes (4 bytes of length, then
+`name=value,name=value`). A record has a body and property text (`name \x01 value \x02 name …`). So
+
+* a payload without attributes becomes the record's body, and no property is written;
+* a block of attributes becomes properties by replacing two bytes, in its order: `$msgType$`
+  becomes `TAGS`, the rest keeps its name. A last property, `TUBE\x01a`, says that the way back is
+  the same. The body goes without the block, so that other doors and Spark see what the user sent;
+* a block that would not survive that (not UTF-8, empty names or values, names twice, names that
+  RocketMQ gives a meaning to, a type that is not first or not the one that the request names) stays
+  where it is: the body is the payload as it came, and `TUBE\x01r` says so.
+
+A door that takes messages for others has to refuse the property `TUBE`.
+
+A record of another door has no such mark; its properties become attributes where TubeMQ can carry
+them (no `,` or `=`).
+
+The check sum of a delivered payload needs no pass over the body: the record's own check sum covers
+the body, and CRC-32 is linear, crc(block + body) = crc(body) ^ shift(crc(block), len(body)). The
+shifts are kept with the block. (Theory: zlib's `crc32_combine`.) What the disk did to a body
+therefore shows at the reader, instead of being signed by us.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from zlib import crc32
+
+from coherer import limits
+from coherer.errors import DamagedStoreError
+from coherer.record import compression, properties
+from coherer.record.hashing import java_hash, tag_code
+from coherer.record.layout import HOSTS_V6, spans
+from coherer.tubemq.delivery import delivered_head
+from coherer.tubemq.payload import checksum
+
+_log = logging.getLogger(__name__)
+
+_MARK = "TUBE"
+_ATTRIBUTES = b"\x02TUBE\x01a"
+_RAW = b"TUBE\x01r"
+_TYPE = b"$msgType$="
+_TAGS = b"TAGS\x01"
+_RESERVED = (properties.RESERVED | {_MARK}) - {properties.KEYS}
+
+# CRC, flag, physical offset, sys flag, length of the body: of a record with IPv4 hosts.
+_LOOK = struct.Struct(">8xI4xi8xqi44xI").unpack_from
+_BODY = 88
+_LENGTH = struct.Struct(">I")
+
+Stored = tuple[bytes, bytes, int, tuple[str, ...]]
+"""Body, properties, tag code and index keys of a record to be."""
+
+
+class Mapper:
+    r"""Translates, and remembers the translations of attribute blocks: few are seen often.
+
+    >>> mapper = Mapper()
+    >>> mapper.to_record(b"\0\0\0\x0f$msgType$=A,k=v" + b"hello", 1, "A")
+    (b'hello', b'TAGS\x01A\x02k\x01v\x02TUBE\x01a', 65, ())
+    """
+
+    def __init__(self, cached_max: int = limits.ATTRIBUTE_BLOCKS_CACHED) -> None:
+        self._cached_max = cached_max
+        self._blocks: dict[bytes, _Translation] = {}
+        self._properties: dict[bytes, _Block] = {b"": _NOTHING}
+
+    def to_record(self, data: bytes, flag: int, tag: str) -> Stored:
+        """What to store for a payload.
+
+        Args:
+            data: the payload.
+            flag: the flag that came with it; bit 0 says that it begins with attributes.
+            tag: the type that the request names; "" for none.
+        """
+        if not flag & 1:
+            return self._raw(data, tag) if tag else (data, b"", 0, ())
+        end = 4 + int.from_bytes(data[:4], "big")
+        block = data[4:end]
+        known = self._blocks.get(block)
+        if known is None or known.tag != tag:
+            if not 4 < end <= len(data):
+                return self._raw(data, tag)
+            translated = _translate(block, tag)
+            if translated is None:
+                return self._raw(data, tag)
+            known = translated
+            if len(self._blocks) >= self._cached_max:
+                self._blocks.clear()
+            self._blocks[block] = known
+        if end > len(data):  # as above, for a block that is known from a whole payload
+            return self._raw(data, tag)
+        return data[end:], known.properties, known.tag_code, known.keys
+
+    def deliver(
+        self, records: list[memoryview], topic_bytes: int, first_id: int
+    ) -> list[bytes | memoryview]:
+        """The pieces of the wire form of delivered messages (field 4 of the answer, repeated).
+
+        Args:
+            records: whole records, all of one topic.
+            topic_bytes: the length of that topic's name in UTF-8.
+            first_id: the id of a message at physical offset 0 of this broker.
+        """
+        chunks: list[bytes | memoryview] = []
+        known = self._properties
+        between = topic_bytes + 3
+        for record in records:
+            crc, flag, physical, sys_flag, length = _LOOK(record)
+            if sys_flag & (HOSTS_V6 | compression.COMPRESSED):
+                try:
+                    chunks += self._deliver_foreign(record, flag, physical + first_id)
+                except DamagedStoreError as error:
+                    # Left out, as a consumer leaves out what it cannot check.
+                    _log.error("The message at %d of the log is lost: %s", physical, error)
+                continue
+            end = _BODY + length
+            text = bytes(record[end + between :])
+            entry = known.get(text) or self._learn(text)
+            block = entry.block
+            shift = entry.shifts.get(length)
+            if shift is None:
+                shift = entry.shift(length)
+            before, after = delivered_head(
+                physical + first_id,
+                crc ^ shift,
+                len(block) + length,
+                flag & entry.flag_kept | entry.flag_set,
+            )
+            chunks += (before, block, record[_BODY:end], after)
+        return chunks
+
+    def _raw(self, data: bytes, tag: str) -> Stored:
+        if not tag:
+            return data, _RAW, 0, ()
+        if "\x01" in tag or "\x02" in tag or len(tag) > limits.PROPERTIES_BYTES_MAX // 8:
+            return data, _RAW, java_hash(tag), ()
+        return data, _TAGS + tag.encode("utf-8", "replace") + b"\x02" + _RAW, java_hash(tag), ()
+
+    def _learn(self, text: bytes) -> _Block:
+        if text.endswith(_RAW) and text[-len(_RAW) - 1 : -len(_RAW)] in {b"", b"\x02"}:
+            entry = _Block(b"", -1, 0)
+        elif text.endswith(_ATTRIBUTES):
+            attributes = text[: -len(_ATTRIBUTES)]
+            attributes = attributes.replace(b"\x01", b"=").replace(b"\x02", b",")
+            if attributes.startswith(b"TAGS="):
+                attributes = _TYPE + attributes[5:]
+            entry = _Block(_LENGTH.pack(len(attributes)) + attributes, -1, 0)
+        else:
+            entry = _foreign_block(text)
+        if len(self._properties) >= self._cached_max:
+            self._properties = {b"": _NOTHING}
+        self._properties[text] = entry
+        return entry
+
+    def _deliver_foreign(
+        self, record: memoryview, flag: int, message_id: int
+    ) -> tuple[bytes, bytes, bytes, bytes]:
+        """A record with what TubeMQ's door never writes: IPv6 hosts, a compressed body."""
+        found = spans(record)
+        body = bytes(record[found.body_begin : found.body_end])
+        if record[39] & compression.COMPRESSED:
+            body = compression.decompress(body, limit_bytes=limits.MESSAGE_BYTES_MAX)
+        text = bytes(record[found.properties_begin : found.properties_end])
+        entry = self._properties.get(text) or self._learn(text)
+        payload = entry.block + body
+        flag = flag & entry.flag_kept | entry.flag_set
+        before, after = delivered_head(message_id, checksum(payload), len(payload), flag)
+        return before, entry.block, body, after
+
+
+class _Translation:
+    __slots__ = ("keys", "properties", "tag", "tag_code")
+
+    def __init__(self, tag: str, text: bytes, keys: tuple[str, ...]) -> None:
+        self.tag = tag
+        self.properties = text
+        self.tag_code = tag_code(tag)
+        self.keys = keys
+
+
+class _Block:
+    """The attribute block of some property text, and how it moves the check sum."""
+
+    __slots__ = ("_crc", "block", "flag_kept", "flag_set", "shifts")
+
+    def __init__(self, block: bytes, flag_kept: int, flag_set: int) -> None:
+        self.block = block
+        self.flag_kept = flag_kept
+        self.flag_set = flag_set
+        self.shifts: dict[int, int] = {}
+        self._crc = crc32(block)
+
+    def shift(self, length: int) -> int:
+        """What to xor the check sum of a body of this length with."""
+        zeros = bytes(length)
+        shift = (crc32(zeros, self._crc) ^ crc32(zeros)) & 0x7FFFFFFF if self.block else 0
+        if len(self.shifts) >= limits.SHIFTS_CACHED:
+            self.shifts.clear()
+        self.shifts[length] = shift
+        return shift
+
+
+_NOTHING = _Block(b"", ~1, 0)  # no attributes: bit 0 of another door's flag means something else
+
+
+def _translate(block: bytes, tag: str) -> _Translation | None:
+    """The properties of a block, or None when the way back would not give the same block."""
+    try:
+        items = [item.split("=") for item in block.decode().split(",")]
+    except UnicodeDecodeError:
+        return None
+    if b"\x01" in block or b"\x02" in block or not all(len(item) == 2 for item in items):
+        return None
+    names = [name for name, _ in items]
+    if not all(name and value for name, value in items) or len(set(names)) < len(names):
+        return None
+    first = items[0][1] if names[0] == "$msgType$" else ""
+    if first != tag or "$msgType$" in names[1:] or not _RESERVED.isdisjoint(names):
+        return None
+    text = block.replace(b"=", b"\x01").replace(b",", b"\x02") + _ATTRIBUTES
+    if tag:
+        text = _TAGS + text[len(_TYPE) :]
+    if len(text) > limits.PROPERTIES_BYTES_MAX:
+        return None
+    keys = next((tuple(value.split()) for name, value in items if name == properties.KEYS), ())
+    return _Translation(tag, text, keys)
+
+
+def _foreign_block(text: bytes) -> _Block:
+    """Attributes for the properties of another door."""
+    found = properties.decode(text)
+    found.pop(_MARK, None)
+    items = [("$msgType$", found.pop(properties.TAGS, "")), *found.items()]
+    attributes = ",".join(
+        f"{name}={value}"
+        for name, value in items
+        if value and not any(sign in name + value for sign in ",=")
+    ).encode()
+    block = _LENGTH.pack(len(attributes)) + attributes if attributes else b""
+    return _Block(block, 0, 1 if block else 0)

@@ -1,0 +1,291 @@
+"""Method 17: messages go out (8.7).
+
+A get that finds nothing is held until a message arrives in its partition, or until its time is up
+(then it is answered with 404). TubeMQ has no such long poll: Java's broker answers at once, and its
+consumers sleep before they ask again.
+
+Holding must not keep a consumer from its other partitions: Java's consumer asks with few threads,
+one partition at a time. So when messages come for a partition that its consumer has not asked for
+(they are *announced*), the consumer's held gets are answered, and others of its gets that find
+nothing are answered instead of held, with no message and success, which to TubeMQ means "ask again
+at once". Every get is answered so once for an announcement, and a partition is announced once
+until it is asked for. So nothing spins, even when the consumer never asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from coherer import limits
+from coherer.server.tubemq.caller import Caller
+from coherer.server.tubemq.mapping import Mapper
+from coherer.server.tubemq.readers import Readers
+from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
+from coherer.server.tubemq.state import CLOSED, BrokerState, Reader
+from coherer.store import Draft, ReadStatus, Slices
+from coherer.tubemq import messages as pb
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.delivery import get_reply
+from coherer.tubemq.methods import parse
+from coherer.tubemq.session import Request
+
+_log = logging.getLogger(__name__)
+
+NOTHING = "The request offset reached maxOffset!"
+
+
+class Get:
+    """A get that waits.
+
+    Attributes:
+        reader: for which reader.
+        caller: who asked.
+        request: what is answered.
+        manual: read behind what was read before, although it is not committed.
+        escape: the consumer limits itself.
+        deadline_ms: when it is answered at the latest.
+    """
+
+    __slots__ = ("caller", "deadline_ms", "escape", "manual", "reader", "request")
+
+    def __init__(
+        self, reader: Reader, caller: Caller, request: Request, manual: bool, escape: bool
+    ) -> None:
+        self.reader = reader
+        self.caller = caller
+        self.request = request
+        self.manual = manual
+        self.escape = escape
+        self.deadline_ms = 0
+
+
+class Reads:
+    """Serves gets and holds those that find nothing."""
+
+    def __init__(self, state: BrokerState, mapper: Mapper) -> None:
+        self._state = state
+        self._mapper = mapper
+        self._waiting: dict[Reader, Get] = {}
+        self.readers = Readers(state, self._ended, self._began)
+
+    @property
+    def held(self) -> int:
+        """How many gets are held."""
+        return len(self._waiting)
+
+    def get(self, caller: Caller, request: Request) -> None:
+        """Answer a get now, or hold it.
+
+        Raises:
+            ProtocolError: it is no such request.
+        """
+        message = parse(pb.GetMessageRequestC2B, request.body)
+        now_ms = self._state.now_ms()
+        try:
+            reader = self._reader(message, now_ms)
+        except Refusal as refusal:
+            caller.reply(request, refuse_get(refusal.code, refusal.text))
+            return
+        self._state.leases.renew(reader, now_ms)
+        if reader.announced:
+            reader.announced = False
+            reader.consumer.announced -= 1
+        self._drop(reader, ResultCode.NOT_FOUND, "Another get took its place.")
+        manual = message.manualCommitOffset
+        if not manual and message.lastPackConsumed:
+            reader.position.commit()
+        get = Get(reader, caller, request, manual, message.escFlowCtrl)
+        wait_ms = self._pause_ms(get, now_ms)
+        if wait_ms:
+            text = "The group reads faster than the cluster's flow rules allow."
+            refused = refuse_get(ResultCode.SERVER_CONSUME_SPEED_LIMIT, text, wait_ms)
+            caller.reply(request, refused)
+        elif not self._serve(get):
+            self._hold(get, now_ms)
+
+    def arrived(self, drafts: Sequence[Draft]) -> None:
+        """Messages were stored: wake who waits for them."""
+        if not self.readers:
+            return
+        for topic, partition in {(draft.topic, draft.queue_id) for draft in drafts}:
+            for reader in self.readers.of(topic, partition):
+                get = self._waiting.get(reader)
+                if get is None:
+                    self._announce(reader, wake=True)
+                elif self._serve(get):
+                    self._forget(get)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the gets whose time is up, and end the leases whose is."""
+        for get in [get for get in self._waiting.values() if now_ms >= get.deadline_ms]:
+            self._drop(get.reader, ResultCode.NOT_FOUND, NOTHING)
+        self.readers.expire(now_ms)
+
+    def gone(self, caller: Caller) -> None:
+        """A connection has ended: its gets wait for nothing. The leases go on."""
+        for get in [get for get in self._waiting.values() if get.caller is caller]:
+            self._forget(get)
+
+    def close(self) -> None:
+        """Answer everything that waits."""
+        for reader in list(self._waiting):
+            self._drop(reader, ResultCode.SERVICE_UNAVAILABLE, "The broker is stopping.")
+
+    # -- one get
+
+    def _reader(self, message: pb.GetMessageRequestC2B, now_ms: int) -> Reader:
+        state = self._state
+        if not state.serving or state.stop_read:
+            raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "The broker serves no reads now.")
+        check_text("clientId", message.clientId, limits.CLIENT_ID_CHARS_MAX)
+        check_text("groupName", message.groupName, limits.GROUP_CHARS_MAX)
+        topic = known_topic(state.topics, message.topicName)
+        reader = self.readers.find(
+            message.clientId, message.groupName, topic.name, message.partitionId, now_ms
+        )
+        if topic.status > CLOSED:
+            raise Refusal(ResultCode.FORBIDDEN, f"Topic {topic.name} is being removed.")
+        return reader
+
+    def _pause_ms(self, get: Get, now_ms: int) -> int:
+        rules, reader = self._state.flow, get.reader
+        if not rules.data_limits or reader.fresh or get.escape:
+            return 0
+        backlog_bytes = self._state.store.end_offset - reader.throttle.read_to
+        return reader.throttle.pause_ms(rules, backlog_bytes, now_ms)
+
+    def _serve(self, get: Get) -> bool:
+        """Answer with messages, or with a refusal. False when there is nothing to read."""
+        reader, position = get.reader, get.reader.position
+        store, unit = self._state.store, self._state.options.transfer_bytes
+        if self._state.flow.data_limits:
+            unit = reader.throttle.unit_bytes(unit)
+        start = position.offset + (position.delta if get.manual else 0)
+        for _ in range(limits.SCANS_PER_GET):
+            found = store.read(
+                reader.topic,
+                reader.partition,
+                start,
+                max_bytes=unit,
+                max_count=limits.MESSAGES_PER_GET,
+                tags=reader.tags,
+            )
+            if found.records:
+                position.delta = found.next_offset - position.offset
+                self._deliver(get, start, found)
+                return True
+            if found.next_offset != start:
+                # Passed over by the filter, deleted by age, or damaged; or the partition is
+                # younger than the position (8.7).
+                start = found.next_offset
+                if get.manual and found.status is ReadStatus.NO_MATCH:
+                    position.delta = start - position.offset
+                else:
+                    position.offset = start
+                    position.delta = 0
+            if found.status is ReadStatus.EMPTY or found.status is ReadStatus.BEYOND:
+                return False
+        self._answer_nothing(get)  # a long way without a match: let others have their turn
+        return True
+
+    def _deliver(self, get: Get, start: int, found: Slices) -> None:
+        reader = get.reader
+        reader.fresh = False
+        if self._state.flow.data_limits:
+            reader.throttle.read_to = self._state.store.end_offset - found.backlog_bytes
+            reader.throttle.count(sum(map(len, found.records)))
+        chunks = self._mapper.deliver(
+            found.records, len(reader.topic.encode()), self._state.first_id
+        )
+        remaining = found.max_offset - found.next_offset
+        frame = get_reply(
+            get.request.serial,
+            chunks,
+            offset=start,
+            backlog_bytes=found.backlog_bytes,
+            max_offset=found.max_offset,
+            require_slow=reader.tags is not None and remaining < limits.FILTER_NEAR_END,
+        )
+        if get.request.timeout_ms > 0:
+            get.caller.connection.write(frame)
+        if remaining:
+            self._announce(reader, wake=False)
+
+    def _answer_nothing(self, get: Get) -> None:
+        """Success without messages: ask again at once."""
+        reader = get.reader
+        frame = get_reply(
+            get.request.serial,
+            [],
+            offset=reader.position.offset,
+            backlog_bytes=0,
+            max_offset=self._state.store.queue_range(reader.topic, reader.partition)[1],
+            require_slow=False,
+        )
+        if get.request.timeout_ms > 0:
+            get.caller.connection.write(frame)
+
+    # -- waiting
+
+    def _hold(self, get: Get, now_ms: int) -> None:
+        reader, consumer = get.reader, get.reader.consumer
+        if consumer.announced and reader.told != consumer.round:
+            reader.told = consumer.round
+            self._answer_nothing(get)
+            return
+        get.deadline_ms = now_ms + min(self._state.options.hold_ms, get.request.timeout_ms // 2)
+        self._waiting[reader] = get
+
+    def _announce(self, reader: Reader, *, wake: bool) -> None:
+        if reader.announced:
+            return
+        consumer = reader.consumer
+        reader.announced = True
+        consumer.announced += 1
+        consumer.round += 1
+        if not wake:
+            return
+        for other in self._state.leases.held_by(reader.holder):
+            get = self._waiting.get(other)
+            if get is not None:
+                other.told = consumer.round
+                self._forget(get)
+                self._answer_nothing(get)
+
+    def _forget(self, get: Get) -> None:
+        self._waiting.pop(get.reader, None)
+
+    def _drop(self, reader: Reader, code: ResultCode, text: str) -> None:
+        get = self._waiting.pop(reader, None)
+        if get is not None:
+            get.caller.reply(get.request, refuse_get(code, text))
+
+    def _began(self, reader: Reader) -> None:
+        if (
+            reader.position.offset
+            < self._state.store.queue_range(reader.topic, reader.partition)[1]
+        ):
+            self._announce(reader, wake=True)
+
+    def _ended(self, reader: Reader, code: ResultCode, text: str) -> None:
+        self._drop(reader, code, text)
+
+
+def refuse_get(code: ResultCode, text: str, wait_ms: int = 0) -> pb.GetMessageResponseB2C:
+    """The answer that refuses a get.
+
+    Args:
+        code: why.
+        text: the same in words.
+        wait_ms: how long to wait before the next one, with 452.
+    """
+    return pb.GetMessageResponseB2C(
+        success=False,
+        errCode=code,
+        errMsg=text,
+        currOffset=-1,
+        minLimitTime=wait_ms,
+        escFlowCtrl=False,
+        currDataDlt=-1,
+    )

@@ -1,0 +1,220 @@
+"""Method 13: requests become drafts, or are refused.
+
+Nearly all requests of a producer differ only in payload and number, so a reader remembers two
+things: what stands before the partition number (client and topic), and what stands behind the
+payload (flag, check sum, address, type, authorization). A request that is made of known pieces is
+read with two comparisons; any other goes through protobuf and all checks, in the order of 3.7.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from google.protobuf.message import DecodeError
+
+from coherer import limits
+from coherer.broker.topics import Topic
+from coherer.server.tubemq.mapping import Mapper
+from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
+from coherer.server.tubemq.state import BrokerState
+from coherer.store import Draft
+from coherer.tubemq import messages as pb
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.methods import parse
+from coherer.tubemq.payload import checksum
+from coherer.tubemq.wire import field
+
+_HOST = struct.Struct(">iI")
+HISTORY_TOPIC = "__offset_history__"
+_REQUIRED = ("clientId", "topicName", "partitionId", "data", "flag", "checkSum", "sentAddr")
+_IN_TAIL = [False, False, False, False, True, True, True]
+
+
+class _Lane:
+    """What a request begins with: a client, a topic, and what they may do."""
+
+    __slots__ = ("at", "bytes_max", "partitions", "prefix", "topic", "version")
+
+    def __init__(self, prefix: bytes, version: int, topic: Topic, bytes_max: int) -> None:
+        self.prefix = prefix
+        self.at = len(prefix)
+        self.version = version
+        self.topic = topic.name
+        self.partitions = frozenset(topic.partition_ids())
+        self.bytes_max = bytes_max
+
+
+class _Tail:
+    """What a request ends with."""
+
+    __slots__ = ("flag", "host", "plain", "tag")
+
+    def __init__(self, flag: int, address: int, tag: str) -> None:
+        self.flag = flag
+        self.tag = tag
+        self.host = _HOST.pack(address, 0)
+        self.plain = not flag & 1 and not tag
+
+
+class SendReader:
+    """Reads the sends of one connection."""
+
+    def __init__(self, state: BrokerState, mapper: Mapper) -> None:
+        self._state = state
+        self._mapper = mapper
+        self._lanes: dict[bytes, _Lane] = {}
+        self._lane: _Lane | None = None
+        self._tails: dict[bytes, _Tail] = {}
+
+    def read(self, body: bytes, now_ms: int) -> Draft:
+        """Turn a request into what is to be stored.
+
+        Args:
+            body: the request's message.
+            now_ms: the time.
+
+        Raises:
+            Refusal: it is refused.
+            ProtocolError: it is no such request.
+        """
+        lane = self._lane
+        if lane is None or not body.startswith(lane.prefix):
+            lane = self._find_lane(body)
+        if lane is None or lane.version != self._state.version:
+            return self._read_slowly(body, now_ms)
+        try:
+            partition, start, end = _payload(body, lane.at)
+        except IndexError:
+            return self._read_slowly(body, now_ms)
+        if 0 < end - start <= lane.bytes_max and partition in lane.partitions:
+            rest = body[end:]
+            tail = self._tails.get(rest) or self._learn_tail(rest)
+            if tail is not None:
+                data = body[start:end]
+                if tail.plain:
+                    return Draft(
+                        lane.topic, partition, data, b"", 0, tail.flag, 0, now_ms, tail.host
+                    )
+                stored, properties, code, keys = self._mapper.to_record(data, tail.flag, tail.tag)
+                return Draft(
+                    lane.topic, partition, stored, properties, code,
+                    tail.flag, 0, now_ms, tail.host, 0, 0, keys,
+                )  # fmt: skip
+        return self._read_slowly(body, now_ms)
+
+    def _find_lane(self, body: bytes) -> _Lane | None:
+        prefix = _prefix(body)
+        lane = self._lanes.get(prefix)
+        if lane is not None:
+            self._lane = lane
+        return lane
+
+    def _read_slowly(self, body: bytes, now_ms: int) -> Draft:
+        request = parse(pb.SendMessageRequestP2B, body)
+        topic = self._check(request, now_ms)
+        tag = request.msgType.strip()
+        stored, properties, code, keys = self._mapper.to_record(request.data, request.flag, tag)
+        host = _HOST.pack(request.sentAddr, 0)
+        draft = Draft(
+            topic.name, request.partitionId, stored, properties, code,
+            request.flag, 0, now_ms, host, 0, 0, keys,
+        )  # fmt: skip
+        self._learn_lane(body, request, topic)
+        return draft
+
+    def _check(self, request: pb.SendMessageRequestP2B, now_ms: int) -> Topic:
+        state = self._state
+        if not state.serving or state.stop_write or state.write_failed:
+            raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "The broker takes no messages now.")
+        refusal = state.access.refusal(request.authInfo, produce=True, now_ms=now_ms)
+        if refusal:
+            raise Refusal(ResultCode.CERTIFICATE_FAILURE, refusal)
+        check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
+        if request.topicName == HISTORY_TOPIC:
+            raise Refusal(ResultCode.FORBIDDEN, f"Topic {HISTORY_TOPIC} is the broker's own.")
+        topic = known_topic(state.topics, request.topicName)
+        if topic.status:
+            raise Refusal(ResultCode.FORBIDDEN, f"Topic {topic.name} is closed.")
+        if not topic.has_partition(request.partitionId):
+            raise Refusal(
+                ResultCode.FORBIDDEN,
+                f"Topic {topic.name} has no partition {request.partitionId} on this broker: "
+                f"{topic.partitions} partitions in {topic.stores} stores.",
+            )
+        self._check_payload(request, topic)
+        return topic
+
+    def _check_payload(self, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
+        size, limit = len(request.data), self._state.payload_bytes_max(topic)
+        if not size:
+            raise Refusal(ResultCode.BAD_REQUEST, "The message has no data.")
+        if size > limit:
+            raise Refusal(
+                ResultCode.BAD_REQUEST,
+                f"The message has {size} bytes; topic {topic.name} takes {limit} at most.",
+            )
+        if request.checkSum not in {-1, checksum(request.data)}:
+            raise Refusal(ResultCode.FORBIDDEN, "The check sum does not match the data.")
+
+    def _learn_lane(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
+        prefix = field(1, request.clientId.encode()) + field(2, topic.name.encode()) + b"\x18"
+        state = self._state
+        # Where rights are checked, each request is: what it may do can end at any time.
+        if not body.startswith(prefix) or not state.access.open:
+            return
+        if len(self._lanes) >= limits.LANES_CACHED:
+            self._lanes.clear()
+        lane = _Lane(prefix, state.version, topic, state.payload_bytes_max(topic))
+        self._lanes[prefix] = self._lane = lane
+
+    def _learn_tail(self, rest: bytes) -> _Tail | None:
+        """What stands behind the payload, when it is just that and there is nothing to check."""
+        if len(rest) > limits.TAIL_BYTES_CACHED:
+            return None
+        try:
+            request = pb.SendMessageRequestP2B.FromString(rest)
+        except DecodeError:
+            return None
+        given = [request.HasField(name) for name in _REQUIRED]
+        if given != _IN_TAIL or request.checkSum != -1:
+            return None
+        if len(self._tails) >= limits.TAILS_CACHED:
+            self._tails.clear()
+        tail = _Tail(request.flag, request.sentAddr, request.msgType.strip())
+        self._tails[rest] = tail
+        return tail
+
+
+def _payload(body: bytes, at: int) -> tuple[int, int, int]:
+    """Partition, and begin and end of the payload, of a request whose partition stands at `at`.
+
+    What is not written as everybody does (or is larger than 2 MiB) gives an empty payload.
+
+    Raises:
+        IndexError: the request is cut off.
+    """
+    partition = body[at]
+    if partition >= 0x80:
+        at += 1
+        partition = partition & 0x7F | body[at] << 7
+    length = body[at + 2]
+    start = at + 3
+    if length >= 0x80:
+        length = length & 0x7F | body[start] << 7
+        start += 1
+        if length >= 0x4000:
+            length = length & 0x3FFF | body[start] << 14
+            start += 1
+    if body[at + 1] != 0x22 or length >= 0x20_0000 or partition >= 0x4000:
+        return 0, 0, 0
+    return partition, start, start + length
+
+
+def _prefix(body: bytes) -> bytes:
+    """Client, topic and the tag of the partition, for lengths below 128; b"" where unusual."""
+    try:
+        topic = 2 + body[1]
+        end = topic + 3 + body[topic + 1]
+    except IndexError:
+        return b""
+    return body[:end]
