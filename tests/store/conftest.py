@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from coherer.errors import StoreError
 from coherer.record.layout import decode
 from coherer.record.properties import encode
 from coherer.store import Draft, Files, OsFiles, Slices, Store, StoreOptions
@@ -97,6 +99,14 @@ class PowerFiles(OsFiles):
         self._names: dict[Path, _Inode | None] = {}  # None is a directory
         self._durable_names: dict[Path, _Inode | None] = {}
         self._pending_names: list[tuple[Path, _Inode | None, bool]] = []
+
+    def adopt(self, root: Path) -> None:
+        """Take what is there for durable."""
+        for path in [root, *root.rglob("*")]:
+            inode = None if not path.is_file() else _Inode()
+            if inode is not None:
+                inode.content[:] = inode.durable[:] = path.read_bytes()
+            self._names[path] = self._durable_names[path] = inode
 
     def open(self, path: Path, *, create: bool = False) -> int:
         if create and path not in self._names:
@@ -288,7 +298,8 @@ class Bench:
 
     def close(self) -> None:
         for store in self._open:
-            store.close()
+            with suppress(StoreError):  # its directory or its disk may be gone
+                store.close()
 
     draft = staticmethod(draft)
     label = staticmethod(label)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import HEAD, PREPARED, ROLLED_BACK, spans, store_ms_of
@@ -12,6 +10,7 @@ from coherer.store.batch import IndexKey
 from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
 from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue
+from coherer.store.queues import QueueDirectory
 
 RECORD_BYTES_MIN = 92
 """No record is smaller: damage of n bytes held n / 92 messages at most."""
@@ -19,24 +18,24 @@ RECORD_BYTES_MIN = 92
 _PENDING_ENTRIES = 4096
 _SPECIAL = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
-QueueMaker = Callable[[str, int], ConsumeQueue]
-
 
 class Replayer:
     """Puts records, in the order of the log, into queues and index.
 
     Args:
-        queue_of: gives the queue of a topic and number, made if it is missing.
+        queues: the consume queues, as far as the checkpoint vouches for them.
         index: the key index, if there is one.
         now_ms: names a new index file.
     """
 
-    def __init__(self, queue_of: QueueMaker, index: KeyIndex | None, now_ms: int) -> None:
-        self._queue_of = queue_of
+    def __init__(self, queues: QueueDirectory, index: KeyIndex | None, now_ms: int) -> None:
+        self._queue_of = queues.get
+        self._all = queues.queues
         self._index = index
         self._now_ms = now_ms
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._waiting: set[ConsumeQueue] = set()
+        self._firsts: dict[str, int] = {}
         self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self.lost_bytes = 0
         self.replayed = 0
@@ -51,18 +50,28 @@ class Replayer:
         queue = self._queue(record)
         if queue is None:
             return "topic"
-        if not queue.min <= queue_offset < queue.max:
-            self.orphans += 1  # of a topic that was deleted, as a rule
+        if queue.min <= queue_offset < queue.max:
+            begin, window = self._windows.get(queue, (0, b""))
+            at = (queue_offset - begin) * ENTRY_BYTES
+            if not 0 <= at < len(window):
+                window, at = queue.read(queue_offset, _PENDING_ENTRIES), 0
+                self._windows[queue] = queue_offset, window
+            if ENTRY.unpack_from(window, at)[:2] == (offset, size):
+                return ""
+        if offset < self._first_of(queue.topic):
+            self.orphans += 1  # of a topic that was deleted (and perhaps made again since)
             return ""
-        begin, window = self._windows.get(queue, (0, b""))
-        at = (queue_offset - begin) * ENTRY_BYTES
-        if not 0 <= at < len(window):
-            window, at = queue.read(queue_offset, _PENDING_ENTRIES), 0
-            self._windows[queue] = queue_offset, window
-        found_offset, found_size, _ = ENTRY.unpack_from(window, at)
-        if (found_offset, found_size) == (offset, size) or found_offset > offset:
-            return ""  # a later entry: the topic was deleted and made again
         return "its queue knows another record"
+
+    def _first_of(self, topic: str) -> int:
+        """Give the first offset of the log that any queue of a topic knows."""
+        first = self._firsts.get(topic)
+        if first is None:
+            queues = [queue for queue in self._all.values() if queue.topic == topic]
+            entries = [queue.entry(queue.min) for queue in queues if queue.max > queue.min]
+            first = min([entry[0] for entry in entries if entry], default=1 << 62)
+            self._firsts[topic] = first
+        return first
 
     def replay(self, offset: int, record: memoryview) -> str:
         """Give a record its queue entry and keys; give what is wrong, or ""."""

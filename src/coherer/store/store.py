@@ -145,7 +145,7 @@ class Store:
         if self._index is not None:
             notes += self._index.load(checkpoint, clean=clean and not rebuild)
         self._queue_files.load()
-        replayer = Replayer(self._queue_files.get, self._index, self._now_ms())
+        replayer = Replayer(self._queue_files, self._index, self._now_ms())
         recovery = Recovery(self._log, self._queues, checkpoint, clean=clean)
         report, self._last_ms = recovery.run(replayer, self._options.verify_bytes)
         self._dirty = replayer.dirty
@@ -384,9 +384,14 @@ class Store:
             self._queue_files.remove(topic)
 
     def verify(self) -> list[Damage]:
-        """Read the whole log; give the pieces that do not hold what was written."""
+        """Read the whole log; give the pieces that do not hold what was written.
+
+        They are stepped over by reads from now on.
+        """
         with our_errors("read the log"):
-            return verify(self._log)
+            found = verify(self._log)
+        self._log.damage = tuple({*self._log.damage, *found})
+        return found
 
     def load_config(self, name: str) -> bytes | None:
         """Give the content of `config/<name>`; None if there is none. For any thread."""

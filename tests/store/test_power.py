@@ -1,0 +1,164 @@
+"""The power goes: unsynced writes are lost or torn, and nothing that was flushed is."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coherer.errors import StoreError
+from coherer.store import Store
+
+SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
+
+
+def run(bench: Any, store: Store, chance: random.Random, number: int) -> tuple[int, dict[str, int]]:
+    """Work for a while; give the next number and where each message lies in the log."""
+    places: dict[str, int] = {}
+    for _ in range(chance.randint(1, 25)):
+        step = chance.random()
+        if step < 0.6:
+            drafts = [
+                bench.draft(
+                    number + n,
+                    chance.choice("tu"),
+                    chance.randrange(3),
+                    size=chance.choice([20, 100, 700, 3000]),
+                    tag="a",
+                    key=chance.choice(["", "k", f"k{number}"]),
+                )
+                for n in range(chance.randint(1, 12))
+            ]
+            number += len(drafts)
+            for draft, placed in zip(drafts, store.append(drafts), strict=True):
+                places[draft.body.split(b";")[0].decode()] = placed.physical_offset
+        elif step < 0.75:
+            store.flush()
+        elif step < 0.85:
+            store.flush_queues()
+        elif step < 0.9:
+            store.save_config("topics.json", str(number).encode())
+        bench.clock.ms += chance.choice([0, 1, 1000])
+    return number, places
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_was_flushed_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """Three lives on one disk, each ended by a power cut."""
+    chance = random.Random(seed)
+    directory, number = tmp_path / "life0", 0
+    kept: dict[str, int] = {}
+    config = b""
+    for life in range(3):
+        files = power_files()
+        files.adopt(directory)
+        store = bench.open(directory, files=files)
+        before = {name for queue in bench.everything(store).values() for name in queue.values()}
+        assert kept.keys() <= before
+        assert not store.recovery.clean or life == 0
+        assert (store.load_config("topics.json") or b"") >= config
+        # What is there now may have been in memory only; recovery has made it durable.
+        kept = dict.fromkeys(before, 0)
+        number, places = run(bench, store, chance, number)
+        durable = store.durable_offset
+        kept |= {name: at for name, at in places.items() if at < durable}
+        config = store.load_config("topics.json") or b""
+        image = tmp_path / f"life{life + 1}"
+        files.cut(directory, image, chance)
+        shutil.rmtree(tmp_path / f"life{life - 1}", ignore_errors=True)
+        directory = image
+    store = bench.open(directory)
+    found = bench.everything(store)
+    names = [name for queue in found.values() for name in queue.values()]
+    assert len(names) == len(set(names))
+    assert kept.keys() <= set(names)
+    assert not [piece for piece in store.recovery.damage if "queue" in piece.reason]
+    # Queues are in the order of the log, index and tags agree with it, and it can be written on.
+    for (topic, queue_id), queue in found.items():
+        numbers = [int(name.split("/")[2]) for name in queue.values()]
+        assert numbers == sorted(numbers)
+        slices = store.read(topic, queue_id, store.queue_range(topic, queue_id)[0],
+                            max_bytes=1 << 30, max_count=9999, tags=frozenset([97]))  # fmt: skip
+        assert set(slices.offsets) <= queue.keys()
+    for topic in store.topics():
+        labels = [bench.label(record) for record in store.by_key(topic, "k", max_count=9999)]
+        assert len(labels) == len(set(labels))
+        assert set(labels) <= set(names)
+    store.append([bench.draft(10**6)])
+    store.close()
+    again = bench.open(directory)
+    assert sum(map(len, bench.everything(again).values())) == len(names) + 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_clean_end_nothing_is_lost_at_all(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    files = power_files()
+    store = bench.open(files=files)
+    number, places = run(bench, store, chance, 0)
+    expected = bench.everything(store)
+    store.close()
+    files.cut(bench.directory, tmp_path / "image", chance)
+    again = bench.open(tmp_path / "image")
+    assert bench.everything(again) == expected
+    assert sum(map(len, expected.values())) == len(places) == number
+    assert not again.recovery.damage
+
+
+def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_path: Path) -> None:
+    """Recovery itself may be cut short, at any of its writes."""
+    store = bench.open()
+    for number in range(40):
+        store.append([bench.draft(number, queue_id=number % 3, size=500, key="k")])
+    expected = bench.everything(store)
+    image = bench.crash()
+
+    class Dying(type(power_files())):  # type: ignore[misc]
+        left = 10**9
+
+        def _live(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "the machine is off")
+
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            self._live()
+            super().write(handle, data, offset)
+
+        def sync(self, handle: int) -> None:
+            self._live()
+            super().sync(handle)
+
+    survived = 0
+    for writes in range(60):
+        files = Dying()
+        target = tmp_path / f"try{writes}"
+        shutil.copytree(image, target)
+        files.adopt(target)
+        files.left = writes
+        try:
+            opened = bench.open(target, files=files)
+        except StoreError:
+            pass
+        else:
+            survived += 1
+            files.left = 10**9
+            opened.close()
+            continue
+        finally:
+            files.left = 10**9
+        files.cut(target, tmp_path / f"cut{writes}", random.Random(writes))
+        again = bench.open(tmp_path / f"cut{writes}")
+        assert bench.everything(again) == expected
+        assert len(again.by_key("t", "k", max_count=99)) == 40
+        again.close()
+    assert 0 < survived < 60

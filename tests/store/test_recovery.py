@@ -1,0 +1,384 @@
+"""What opening finds after a crash, after damage, after a Java broker."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coherer.errors import DamagedStoreError
+from coherer.record.layout import decode, encode
+from coherer.store import Store
+from coherer.store.checkpoint import Checkpoint
+
+
+def fill(bench: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
+    """Append messages in small batches over three queues of two topics; give the log offsets."""
+    places: list[int] = []
+    for first in range(begin, begin + count, 5):
+        drafts = [
+            bench.draft(n, "tu"[n % 2], n % 3, tag="ab"[n % 2], **how)
+            for n in range(first, min(first + 5, begin + count))
+        ]
+        places += [placed.physical_offset for placed in store.append(drafts)]
+        bench.clock.ms += 7
+    return places
+
+
+def damage(directory: Path, offset: int, data: bytes, *, segment: int = 16_384) -> None:
+    path = directory / "commitlog" / f"{offset - offset % segment:020d}"
+    with path.open("r+b") as file:
+        file.seek(offset % segment)
+        file.write(data)
+
+
+def flip(directory: Path, offset: int, bit: int = 0) -> None:
+    path = directory / "commitlog" / f"{offset - offset % 16_384:020d}"
+    byte = path.read_bytes()[offset % 16_384]
+    damage(directory, offset, bytes([byte ^ 1 << bit]))
+
+
+def test_a_fresh_directory_is_clean(bench: Any) -> None:
+    report = bench.open().recovery
+    assert report.clean
+    assert (report.replayed, report.log_end, report.damage, report.notes) == (0, 0, (), ())
+    assert str(report) == "closed; log 0 to 0; 0 records replayed"
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1, 3])
+def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int) -> None:
+    store = bench.open()
+    for part in range(4):
+        fill(bench, store, 60, begin=60 * part)
+        if part < checkpoints:
+            store.flush_queues()
+    again = bench.open(bench.crash())
+    assert bench.everything(again) == bench.everything(store)
+    report = again.recovery
+    assert not report.clean
+    assert report.replayed == 60 * (4 - checkpoints)
+    assert (report.damage, report.cut_bytes, report.log_end) == ((), 0, store.end_offset)
+    # What recovery rebuilt is vouched for: the next crash replays nothing.
+    bench.crash()
+    third = bench.open(
+        shutil.copytree(bench.directory.parent / "crashed", bench.directory.parent / "x")
+    )
+    assert third.recovery.replayed in (0, report.replayed)
+    assert bench.everything(third) == bench.everything(store)
+
+
+def test_writing_goes_on_after_a_crash(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 50)
+    again = bench.open(bench.crash())
+    fill(bench, again, 50, begin=50)
+    fill(bench, store, 50, begin=50)
+    assert bench.everything(again) == bench.everything(store)
+    assert again.end_offset == store.end_offset
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_lost_queues_and_index_are_rebuilt(bench: Any, vouched: bool) -> None:
+    store = bench.open()
+    fill(bench, store, 100, key="k")
+    if vouched:
+        store.close()
+        store = bench.open()
+    image = bench.crash()
+    shutil.rmtree(image / "consumequeue")
+    again = bench.open(image)
+    assert bench.everything(again) == bench.everything(store)
+    assert len(again.by_key("t", "k", max_count=999)) == 50
+    assert again.recovery.replayed == 100
+    assert "consume queues are missing" in str(again.recovery)
+
+
+def test_one_lost_queue_begins_where_the_replay_does(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 60)
+    store.flush_queues()
+    fill(bench, store, 60, begin=60)
+    image = bench.crash()
+    shutil.rmtree(image / "consumequeue" / "t" / "0")
+    again = bench.open(image)
+    assert again.queue_range("t", 0) == (10, 20)
+    expected = {at: name for at, name in bench.labels(store).items() if at >= 10}
+    assert bench.labels(again) == expected
+    first = next(iter(sorted((image / "consumequeue" / "t" / "0").iterdir())))
+    assert first.read_bytes()[:20].hex() == "0000000000000000" + "7fffffff" + "0000000000000000"
+    # The next start finds the same beginning.
+    again.close()
+    assert bench.open(image).queue_range("t", 0) == (10, 20)
+
+
+def test_a_torn_end_is_cut(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 50)
+    expected = bench.everything(store)
+    image = bench.crash()
+    damage(image, places[-1] + 90, bytes(6_000))
+    again = bench.open(image)
+    assert again.recovery.cut_bytes == 90
+    assert again.recovery.damage == ()
+    assert again.end_offset == places[-1]
+    assert "90 bytes of a torn end cut" in str(again.recovery)
+    del expected["u", 49 % 3][max(expected["u", 49 % 3])]
+    assert bench.everything(again) == expected
+    # The place is used again, and nothing of the old record shines through.
+    fill(bench, again, 1, begin=1000, size=10)
+    third = bench.open(bench.crash("x") if again.close() else image)
+    assert third.recovery.clean
+    assert not third.recovery.damage
+
+
+def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
+    """The power went before the log was written, but after the queues were."""
+    store = bench.open()
+    places = fill(bench, store, 60)
+    image = bench.crash()
+    damage(image, places[30], bytes(16_384 - places[30] % 16_384))
+    for path in sorted((image / "commitlog").iterdir())[1:]:
+        path.unlink()
+    again = bench.open(image)
+    assert again.recovery.cut_bytes == 0
+    found = bench.everything(again)
+    assert sum(map(len, found.values())) == 30
+    fill(bench, again, 30, begin=30)
+    assert bench.everything(again) == bench.everything(store)
+
+
+def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 200)
+    image = bench.crash()
+    flip(image, places[20] + 100)  # a body
+    damage(image, places[40], bytes(300))  # one record and a half
+    flip(image, places[60] + 2)  # a length
+    again = bench.open(image)
+    report = again.recovery
+    assert [(piece.begin, piece.end) for piece in report.damage] == [
+        (places[20], places[21]),
+        (places[40], places[42]),
+        (places[60], places[61]),
+    ]
+    assert "body check sum" in report.damage[0].reason
+    assert "DAMAGED" in str(report)
+    assert (report.log_end, report.cut_bytes) == (store.end_offset, 0)
+    expected = bench.everything(store)
+    lost = {f"{'tu'[n % 2]}/{n % 3}/{n}" for n in (20, 40, 41, 60)}
+    for queue in expected.values():
+        for at in [at for at, name in queue.items() if name in lost]:
+            del queue[at]
+    assert bench.everything(again) == expected  # with the same queue offsets
+    assert again.read("t", 20 % 3, 0, max_bytes=1 << 20, max_count=400).damaged == 1
+    assert [piece.begin for piece in again.verify()] == [places[20], places[40], places[60]]
+    # It is reported again, at every start.
+    again.close()
+    assert bench.open(image, verify_bytes=1 << 20).recovery.damage != ()
+
+
+def test_damage_before_the_checkpoint_is_found_by_checking(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 200)
+    expected = bench.everything(store)
+    store.close()
+    flip(bench.directory, places[198] + 120)
+    flip(bench.directory, places[30] + 120)
+    again = bench.open(verify_bytes=8_192)
+    assert [piece.begin for piece in again.recovery.damage] == [places[198]]
+    assert again.recovery.clean
+    assert again.end_offset == places[199] + places[1]
+    assert [piece.begin for piece in again.verify()] == [places[30], places[198]]
+    lost = {"t/0/30", "t/0/198"}  # what was found is stepped over
+    assert bench.everything(again) == {
+        key: {at: name for at, name in queue.items() if name not in lost}
+        for key, queue in expected.items()
+    }
+    again.close()
+    report = bench.open(verify_bytes=1 << 20).recovery
+    assert [piece.begin for piece in report.damage] == [places[30], places[198]]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_last_record_is_not_cut_where_it_was_vouched_for(bench: Any, clean: bool) -> None:
+    store = bench.open()
+    places = fill(bench, store, 20)
+    store.flush_queues()
+    if clean:
+        store.close()
+        image = bench.directory
+    else:
+        image = bench.crash()
+    flip(image, places[19] + 120)
+    again = bench.open(image)
+    report = again.recovery
+    assert [piece.begin for piece in report.damage] == [places[19]]
+    assert (again.end_offset, report.cut_bytes) == (report.damage[0].end, 0)
+    # A queue offset that somebody may have read is never given out again.
+    again.append([bench.draft(20, "u", 1)])
+    assert bench.labels(again, "u", 1)[4] == "u/1/20"
+
+
+def test_fields_without_a_check_sum_are_compared_with_the_queue(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 20)
+    store.close()
+    flip(bench.directory, places[5] + 27, 1)  # the queue offset
+    flip(bench.directory, places[9] + 15)  # the queue
+    report = bench.open().recovery
+    assert [piece.begin for piece in report.damage] == [places[5], places[9]]
+    assert {piece.reason for piece in report.damage} == {"its queue knows another record"}
+
+
+def test_a_wild_queue_offset_is_not_believed(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 20)
+    image = bench.crash()
+    flip(image, places[9] + 20, 6)  # the highest byte of the queue offset
+    again = bench.open(image)
+    assert [piece.begin for piece in again.recovery.damage] == [places[9]]
+    assert sum(map(len, bench.everything(again).values())) == 19
+
+
+def test_a_missing_file_of_the_log_is_damage(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 300)
+    image = bench.crash()
+    (image / "commitlog" / f"{16_384:020d}").unlink()
+    again = bench.open(image)
+    (piece,) = again.recovery.damage
+    assert (piece.begin, piece.end) == (16_384, 32_768)
+    assert piece.reason == "a file is missing"
+    expected = bench.everything(store)
+    kept = {f"{'tu'[n % 2]}/{n % 3}/{n}" for n, at in enumerate(places) if at // 16_384 != 1}
+    found = bench.everything(again)
+    assert {name for queue in found.values() for name in queue.values()} == kept
+    for key, queue in found.items():
+        assert queue.items() <= expected[key].items()
+
+
+def test_a_lost_log_does_not_give_offsets_out_again(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 20)
+    store.close()
+    shutil.rmtree(bench.directory / "commitlog")
+    again = bench.open()
+    assert [piece.reason for piece in again.recovery.damage] == ["a file is missing"]
+    again.append([bench.draft(20, "u", 1)])
+    assert bench.labels(again, "u", 1) == {4: "u/1/20"}
+    assert again.end_offset > store.end_offset
+
+
+def test_a_body_that_looks_like_a_record_does_not_mislead(bench: Any) -> None:
+    """The body holds a valid record that even names the right place."""
+    store = bench.open()
+    store.append([bench.draft(0)])
+    inside_at = store.end_offset + 88
+    inside = encode(
+        "evil", b"", b"", queue_id=0, queue_offset=0, physical_offset=inside_at, store_ms=1
+    )
+    draft = bench.draft(1)
+    store.append([type(draft)("t", 0, inside + bytes(50), b""), bench.draft(2)])
+    flip(bench.directory, inside_at + len(inside) + 3)
+    again = bench.open(bench.crash())
+    assert again.topics() == ["t"]
+    assert len(again.recovery.damage) == 1
+    assert bench.labels(again) == {0: "t/0/0", 2: "t/0/2"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_flipped_bit_is_reported_or_harmless(bench: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    store = bench.open()
+    places = [*fill(bench, store, 150), store.end_offset]
+    expected = bench.everything(store)
+    store.close()
+    hit = chance.randrange(150)
+    at = chance.randrange(
+        places[hit], places[hit + 1] if places[hit + 1] % 16_384 else places[hit] + 99
+    )
+    flip(bench.directory, at, chance.randrange(8))
+    again = bench.open(verify_bytes=1 << 20)
+    found = bench.everything(again)
+    name = f"{'tu'[hit % 2]}/{hit % 3}/{hit}"
+    if again.recovery.damage:
+        assert [piece.begin for piece in again.recovery.damage] == [places[hit]]
+        for queue in expected.values():
+            for offset in [offset for offset, text in queue.items() if text == name]:
+                del queue[offset]
+    else:  # fields that nothing proves: flags, times, hosts, properties
+        within = at - places[hit]
+        assert 16 <= within < 20 or 36 <= within < 84 or within > 88 + 100 or within == 8
+    assert found == expected
+
+
+def test_java_has_closed_the_directory(bench: Any, clock: Any) -> None:
+    """It changes the times of the checkpoint; ours is not believed any more."""
+    store = bench.open()
+    fill(bench, store, 30)
+    store.close()
+    path = bench.directory / "checkpoint"
+    path.write_bytes(struct.pack(">qqq", clock.ms + 1, clock.ms + 1, 0) + path.read_bytes()[24:])
+    assert Checkpoint.decode(path.read_bytes()).offset is None
+    again = bench.open()
+    assert again.recovery.replayed == 0
+    assert again.recovery.replayed_from == again.end_offset == store.end_offset
+
+
+def test_java_was_killed(bench: Any, clock: Any) -> None:
+    """Its times say from which file of the log on queues may lack something."""
+    store = bench.open()
+    fill(bench, store, 100)
+    clock.ms += 10_000
+    middle_ms = clock.ms
+    fill(bench, store, 200, begin=100)
+    image = bench.crash()
+    times = struct.pack(">qqq", middle_ms + 3_100, middle_ms + 3_050, 0)
+    (image / "checkpoint").write_bytes(times.ljust(4096, b"\0"))
+    expected = bench.everything(store)
+    again = bench.open(image)
+    assert again.recovery.replayed_from % 16_384 == 0
+    assert 0 < again.recovery.replayed_from < again.end_offset
+    first = again.record_at(again.recovery.replayed_from)
+    assert first is not None
+    assert decode(first).store_ms <= middle_ms + 50
+    assert bench.everything(again) == expected
+
+
+def test_javas_checkpoint_with_nothing_in_it(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 50)
+    store.close()
+    image = bench.directory
+    (image / "checkpoint").write_bytes(bytes(4096))
+    (image / "abort").touch()
+    again = bench.open()
+    assert (again.recovery.replayed_from, again.recovery.replayed) == (0, 50)
+
+
+def test_files_that_do_not_fit_together(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 5)
+    store.close()
+    log = bench.directory / "commitlog"
+    (log / f"{0:020d}").rename(log / f"{77:020d}")
+    with pytest.raises(DamagedStoreError, match="names"):
+        bench.open()
+    (log / f"{77:020d}").rename(log / f"{0:020d}")
+    assert bench.open().end_offset == store.end_offset  # the lock was given back
+
+
+def test_strange_files_are_left_alone(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 5)
+    store.close()
+    for name in ("commitlog/notes.txt", "consumequeue/t/x", "consumequeue/.hidden", "index/a"):
+        (bench.directory / name).write_text("?")
+    (bench.directory / "consumequeue" / "a b" / "0").mkdir(parents=True)
+    again = bench.open()
+    assert again.topics() == ["t", "u"]
+    assert "a b/0 is not a queue" in again.recovery.notes
