@@ -382,6 +382,14 @@ def test_a_broker_with_a_bad_disk_is_stopped() -> None:
     assert producer.heartbeat().topicInfos
 
 
+def test_a_restart_releases_a_broker_that_was_stopped() -> None:
+    stage = Stage()
+    broker = stage.broker()
+    broker.status = -1, -1
+    assert broker.heartbeat().stopRead
+    assert not Broker(stage, 1).register().stopRead
+
+
 def test_a_topic_is_removed_when_its_broker_has_deleted_it() -> None:
     stage = Stage()
     broker = stage.broker()

@@ -5,8 +5,9 @@ every heartbeat until the master's differ: then it gets the new texts, and says 
 them. Only what it says is told to clients (`coherer.broker.fleet`).
 
 Different from Java's master: a broker that nobody has configured may be added when it registers
-(`MasterOptions.auto_add_brokers`); and when a broker says that it has just started, everybody who
-held partitions there is told to take them again, because the broker knows of nobody.
+(`MasterOptions.auto_add_brokers`); when a broker says that it has just started, everybody who held
+partitions there is told to take them again, because the broker knows of nobody; and one that was
+stopped after errors of its disk is released by its restart, not only by an administrator.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class BrokerDesk:
         running = _read_broker(request)
         record = self._record(running, request)
         hosted: dict[str, Hosted] | None = None
-        if not request.brokerOnline:
+        if not request.brokerOnline:  # it has just started
             state.groups.forget_broker(running.id, now_ms)
+            state.fleet.release(running.id, now_ms)
         elif request.brokerDefaultConfInfo.strip():
             hosted = _hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
         state.fleet.register(running, hosted, now_ms)

@@ -1,0 +1,252 @@
+"""Authentication that works, with clients that do what Java's do."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from master_stage import Broker, Consumer, Producer, Stage
+
+from coherer import limits
+from coherer.tubemq import credentials
+from coherer.tubemq import messages as pb
+from coherer.tubemq.codes import ResultCode
+
+NONCES = itertools.count(1)
+CODE = ResultCode
+
+
+def signed(stage: Stage, user: str = "ann", password: str = "secret", age_ms: int = 0) -> Any:
+    info = credentials.authenticate_info(user, password, stage.now_ms - age_ms, next(NONCES))
+    return pb.MasterCertificateInfo(authInfo=info)
+
+
+def token(text: str) -> Any:
+    return pb.MasterCertificateInfo(authorizedToken=text)
+
+
+def refused(answer: Any, code: ResultCode = CODE.CERTIFICATE_FAILURE) -> bool:
+    return (answer.success, answer.errCode) == (False, code) and bool(answer.errMsg)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage(
+        authenticate_producers=True,
+        authenticate_consumers=True,
+        users={"ann": "secret", "bob": "hidden"},
+        token_life_ms=100_000,
+    )
+    broker = stage.broker()
+    stage.topic()
+    broker.sync()
+    return stage
+
+
+# -- producers
+
+
+def test_a_producer_signs_once_and_shows_its_token_then(stage: Stage) -> None:
+    producer = Producer(stage)
+    producer.auth = signed(stage)
+    answer = producer.register()
+    producer.auth = token(answer.authorizedInfo.authAuthorizedToken)
+    answer = producer.publish("flights")
+    assert answer.topicInfos
+    assert not answer.HasField("requireAuth")
+    assert answer.authorizedInfo.authAuthorizedToken == producer.auth.authorizedToken
+
+
+def test_before_a_token_is_too_old_a_signature_is_asked_for(stage: Stage) -> None:
+    producer = Producer(stage)
+    producer.auth = signed(stage)
+    producer.auth = token(producer.register().authorizedInfo.authAuthorizedToken)
+    for _ in range(3):
+        stage.now_ms += 20_000
+        answer = producer.heartbeat()
+        assert answer.success
+    assert answer.requireAuth
+    producer.auth = signed(stage)
+    answer = producer.heartbeat()
+    assert not answer.HasField("requireAuth")
+    producer.auth = token(answer.authorizedInfo.authAuthorizedToken)
+    stage.now_ms += 50_000
+    assert producer.heartbeat().success
+    stage.now_ms += 50_000
+    assert refused(producer.heartbeat())
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "age_ms"),
+    [
+        ("ann", "wrong", 0),
+        ("ann", "hidden", 0),
+        ("eve", "secret", 0),
+        ("eve", "", 0),
+        ("", "secret", 0),
+        ("ann", "secret", 20_001),
+        ("ann", "secret", -20_001),
+    ],
+)
+def test_signatures_that_do_not_open(stage: Stage, user: str, password: str, age_ms: int) -> None:
+    producer = Producer(stage)
+    producer.auth = signed(stage, user, password, age_ms)
+    assert refused(producer.register())
+    assert refused(producer.close())
+    consumer = Consumer(stage)
+    consumer.auth = producer.auth
+    assert refused(consumer.register())
+
+
+@pytest.mark.parametrize("auth", [None, token(""), token("x"), token("1.YW5u.00"), token("a.b.c")])
+def test_no_signature_does_not_open(stage: Stage, auth: Any) -> None:
+    producer = Producer(stage)
+    producer.auth = auth
+    answer = producer.register()
+    assert refused(answer)
+    assert "authInfo.userName is Blank" in answer.errMsg
+    producer.auth = signed(stage)
+    producer.register()
+    producer.auth = auth
+    assert refused(producer.heartbeat())
+
+
+def test_a_token_opens_only_for_its_client(stage: Stage) -> None:
+    ann, eve = Producer(stage, "p"), Producer(stage, "eve")
+    ann.auth = eve.auth = signed(stage)
+    text = ann.register().authorizedInfo.authAuthorizedToken
+    eve.register()
+    eve.auth = token(text)
+    assert refused(eve.heartbeat())
+    until, name, seal = text.split(".")
+    ann.auth = token(f"{int(until) + 1}.{name}.{seal}")
+    assert refused(ann.heartbeat())
+
+
+def test_a_token_of_an_earlier_run_means_register_again(stage: Stage) -> None:
+    producer = Producer(stage)
+    producer.auth = signed(stage)
+    producer.auth = token(producer.register().authorizedInfo.authAuthorizedToken)
+    stage.restart()
+    assert refused(producer.heartbeat(), CODE.HB_NO_NODE)
+
+
+# -- consumers: Java's cannot sign before the master asks, in the answer to a heartbeat
+
+
+def test_a_consumer_that_cannot_sign_at_once_is_asked_to(stage: Stage) -> None:
+    consumer = Consumer(stage)
+    consumer.auth = token("")
+    answer = consumer.register()
+    assert answer.success
+    assert not answer.authorizedInfo.HasField("authAuthorizedToken")
+    assert stage.master.groups() == {}, "it belongs to no group yet"
+    answer = consumer.heartbeat()
+    assert answer.success
+    assert answer.requireAuth
+    assert not answer.HasField("event")
+    consumer.auth = signed(stage)
+    answer = consumer.heartbeat()
+    assert answer.event.opType == 10
+    assert not answer.HasField("requireAuth")
+    consumer.auth = token(answer.authorizedInfo.authAuthorizedToken)
+    assert consumer.heartbeat().success
+    assert consumer.numbers == [0, 1, 2, 3]
+
+
+def test_a_consumer_may_sign_at_once(stage: Stage) -> None:
+    consumer = Consumer(stage)
+    consumer.auth = signed(stage)
+    consumer.auth = token(consumer.register().authorizedInfo.authAuthorizedToken)
+    assert consumer.heartbeat().event.opType == 10
+    assert consumer.close().success
+    assert stage.master.groups() == {}
+
+
+def test_a_wrong_signature_is_refused_also_later(stage: Stage) -> None:
+    consumer = Consumer(stage)
+    consumer.register()
+    consumer.heartbeat()
+    consumer.auth = signed(stage, "ann", "wrong")
+    assert refused(consumer.heartbeat())
+    assert stage.master.groups() == {}
+
+
+def test_who_does_not_sign_in_time_is_forgotten(stage: Stage) -> None:
+    consumer = Consumer(stage)
+    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
+    consumer.register()
+    stage.wait(29_999)
+    assert consumer.heartbeat().requireAuth
+    stage.wait(30_000)
+    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
+
+
+def test_who_does_not_fit_hears_it_when_it_registers_again(stage: Stage) -> None:
+    first, second = Consumer(stage, "a"), Consumer(stage, "b")
+    second.register(topicCondition=["flights#UA"])
+    first.auth = signed(stage)
+    first.register()
+    second.auth = signed(stage)
+    assert refused(second.heartbeat(), CODE.HB_NO_NODE)
+    answer = second.register(topicCondition=["flights#UA"])
+    assert refused(answer, CODE.CLIENT_INCONSISTENT_FILTERSET)
+
+
+def test_an_unsigned_goodbye_is_heard_only_from_who_is_not_in_yet(stage: Stage) -> None:
+    consumer = Consumer(stage)
+    consumer.register()
+    assert consumer.close().success
+    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
+    consumer.auth = signed(stage)
+    consumer.register()
+    consumer.auth = None
+    consumer.close()
+    assert stage.master.groups() == {"g": ["c"]}
+
+
+def test_strangers_cannot_fill_our_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNSIGNED_MAX", 2)
+    for name in "ab":
+        assert Consumer(stage, name).register().success
+    assert refused(Consumer(stage, "c").register(), CODE.SERVICE_UNAVAILABLE)
+    assert Consumer(stage, "a").register().success
+    long = ["x" * limits.UNSIGNED_BYTES_MAX]
+    assert refused(Consumer(stage, "a").register(topicCondition=long))
+
+
+def test_clients_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENTS_MAX", 1)
+    stage = Stage()
+    broker = stage.broker()
+    stage.topic()
+    broker.sync()
+    assert Producer(stage, "a").register().success
+    assert refused(Producer(stage, "b").register(), CODE.SERVICE_UNAVAILABLE)
+    assert Consumer(stage, "a").register().success
+    assert refused(Consumer(stage, "b").register(), CODE.SERVICE_UNAVAILABLE)
+
+
+# -- brokers
+
+
+def test_brokers_sign_everything() -> None:
+    stage = Stage(authenticate_brokers=True, broker_user="broker", broker_password="pw")
+    assert refused(Broker(stage, 1).register())
+    wrong = signed(stage, "broker", "other")
+    assert refused(Broker(stage, 1, authInfo=wrong).register())
+    right = signed(stage, "broker", "pw")
+    broker = Broker(stage, 1, authInfo=right)
+    assert broker.register().success
+    assert refused(broker.heartbeat())
+    assert refused(broker.close())
+    answer = stage.ask(9, pb.CloseRequestB2M(brokerId="1", authInfo=right))
+    assert answer.success
+
+
+def test_brokers_are_told_what_to_check(stage: Stage) -> None:
+    switches = Broker(stage, 2, host="10.0.0.2").register().enableBrokerInfo
+    assert switches.enableProduceAuthenticate
+    assert switches.enableConsumeAuthenticate
+    assert not switches.enableVisitTokenCheck

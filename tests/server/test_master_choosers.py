@@ -1,0 +1,176 @@
+"""Consumers that balance themselves: methods 20 to 22."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from master_stage import Broker, Consumer, Stage
+
+from coherer.tubemq import credentials, methods
+from coherer.tubemq import messages as pb
+from coherer.tubemq.codes import ResultCode
+
+CODE = ResultCode
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage()
+    broker = stage.broker()
+    stage.topic("flights", 3)
+    broker.sync()
+    return stage
+
+
+def register(stage: Stage, name: str = "a", **changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "clientId": name,
+        "groupName": "g",
+        "hostName": "10.0.0.9",
+        "sourceCount": -2,
+        "nodeId": -2,
+        "topicList": ["flights"],
+        "subRepInfo": pb.ClientSubRepInfo(brokerConfigId=-2, topicMetaInfoId=-2),
+        "opsTaskInfo": pb.OpsTaskInfo(),
+        **changes,
+    }
+    return stage.ask(methods.CONSUMER_REGISTER_V2, pb.RegisterRequestC2MV2(**fields))
+
+
+def heartbeat(stage: Stage, name: str = "a", auth: Any = None, **report: Any) -> Any:
+    held = pb.ClientSubRepInfo(**{"brokerConfigId": -2, "topicMetaInfoId": -2, **report})
+    request = pb.HeartRequestC2MV2(
+        clientId=name, groupName="g", subRepInfo=held, authInfo=auth, opsTaskInfo=pb.OpsTaskInfo()
+    )
+    return stage.ask(methods.CONSUMER_HEARTBEAT_V2, request)
+
+
+def partitions(stage: Stage, brokers: int = -2, meta: int = -2, name: str = "a") -> Any:
+    request = pb.GetPartMetaRequestC2M(
+        clientId=name, groupName="g", brokerConfigId=brokers, topicMetaInfoId=meta
+    )
+    return stage.ask(methods.GET_PARTITION_META, request)
+
+
+def test_a_chooser_gets_lists_while_its_own_are_old(stage: Stage) -> None:
+    answer = register(stage)
+    assert (answer.errCode, answer.errMsg) == (200, "OK!")
+    assert list(answer.brokerConfigList) == ["1:10.0.0.1: "]
+    held = pb.ClientSubRepInfo(brokerConfigId=answer.brokerConfigId, topicMetaInfoId=-2)
+    assert not register(stage, subRepInfo=held).brokerConfigList
+    found = partitions(stage)
+    assert list(found.topicMetaInfoList) == ["flights#1:1:3:1"]
+    assert list(found.brokerConfigList) == ["1:10.0.0.1: "]
+    again = partitions(stage, found.brokerConfigId, found.topicMetaInfoId)
+    assert not again.topicMetaInfoList
+    assert not again.brokerConfigList
+
+
+def test_partitions_that_cannot_be_read_are_marked(stage: Stage) -> None:
+    register(stage)
+    before = partitions(stage).topicMetaInfoId
+    Broker(stage, 1).close()
+    found = partitions(stage, meta=before)
+    assert found.topicMetaInfoId > before
+    assert list(found.topicMetaInfoList) == ["flights#1:1:3:0"]
+
+
+def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(stage: Stage) -> None:
+    register(stage)
+    report = {
+        "reportSubInfo": True,
+        "partSubInfo": ["flights#1:0,1:1", "nonsense", "flights#1:99"],
+        "lstAssignedTime": stage.now_ms,
+    }
+    assert not heartbeat(stage, **report).HasField("topicMetaInfoId")
+    assert stage.master.state.groups.get("g").members["a"].held  # type: ignore[union-attr]
+    stage.now_ms += 180_001
+    answer = heartbeat(stage, **report)
+    assert list(answer.topicMetaInfoList) == ["flights#1:1:3:1"]
+    known = heartbeat(stage, **report, topicMetaInfoId=answer.topicMetaInfoId)
+    assert known.topicMetaInfoId == answer.topicMetaInfoId
+    assert not known.topicMetaInfoList
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"clientId": ""}, CODE.BAD_REQUEST),
+        ({"sourceCount": 2, "nodeId": 2}, CODE.BAD_REQUEST),
+        ({"sourceCount": 2, "nodeId": -2}, CODE.BAD_REQUEST),
+        ({"topicList": ["unknown"]}, CODE.TOPIC_NOT_DEPLOYED),
+        ({"topicList": ["flights"], "topicCondition": ["x"]}, CODE.BAD_REQUEST),
+    ],
+)
+def test_what_a_chooser_may_not_send(
+    stage: Stage, changes: dict[str, Any], code: ResultCode
+) -> None:
+    assert register(stage, **changes).errCode == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"sourceCount": 3, "nodeId": 1}, CODE.CLIENT_INCONSISTENT_SOURCECOUNT),
+        ({"sourceCount": 2, "nodeId": 0}, CODE.CLIENT_DUPLICATE_INDEXID),
+        ({"sourceCount": 2, "nodeId": 1}, CODE.SUCCESS),
+        (
+            {"sourceCount": 2, "nodeId": 1, "topicCondition": ["flights#UA"]},
+            CODE.CLIENT_INCONSISTENT_FILTERSET,
+        ),
+    ],
+)
+def test_choosers_must_agree(stage: Stage, changes: dict[str, Any], code: ResultCode) -> None:
+    assert register(stage, sourceCount=2, nodeId=0).errCode == CODE.SUCCESS
+    assert register(stage, "b", **changes).errCode == code
+
+
+def test_choosers_and_others_do_not_share_a_group(stage: Stage) -> None:
+    register(stage)
+    assert Consumer(stage, "b").register().errCode == CODE.CLIENT_INCONSISTENT_CONSUMETYPE
+
+
+def test_strangers_register_first(stage: Stage) -> None:
+    assert heartbeat(stage).errCode == CODE.HB_NO_NODE
+    assert partitions(stage).errCode == CODE.HB_NO_NODE
+
+
+def test_choosers_leave_like_others(stage: Stage) -> None:
+    register(stage)
+    assert Consumer(stage, "a").close().success
+    assert stage.master.groups() == {}
+    register(stage)
+    stage.wait(30_000)
+    assert heartbeat(stage).errCode == CODE.HB_NO_NODE
+
+
+def test_rules_and_orders_come_along(stage: Stage) -> None:
+    state = stage.master.state
+    state.catalog.set_cluster({"flow_enabled": True, "flow_rules": "[0]"}, state.change("me"))
+    tasks = register(stage).opsTaskInfo
+    assert tasks.defFlowControlInfo == "[0]"
+    assert not tasks.HasField("csmFrmMaxOffsetCtrlId")
+    held = pb.OpsTaskInfo(defFlowCheckId=tasks.defFlowCheckId)
+    assert register(stage, opsTaskInfo=held).opsTaskInfo.defFlowControlInfo == " "
+    group = state.groups.get("g")
+    assert group is not None
+    group.from_max_id = 7
+    assert heartbeat(stage).opsTaskInfo.csmFrmMaxOffsetCtrlId == 7
+    done = pb.OpsTaskInfo(csmFrmMaxOffsetCtrlId=7)
+    assert not register(stage, opsTaskInfo=done).opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
+
+
+def test_choosers_are_asked_to_sign_like_others() -> None:
+    stage = Stage(authenticate_consumers=True, users={"ann": "secret"})
+    broker = stage.broker()
+    stage.topic()
+    broker.sync()
+    assert register(stage).opsTaskInfo.requireAuth
+    assert partitions(stage).errCode == CODE.CERTIFICATE_FAILURE
+    assert heartbeat(stage).opsTaskInfo.requireAuth
+    info = credentials.authenticate_info("ann", "secret", stage.now_ms, 1)
+    answer = heartbeat(stage, auth=pb.MasterCertificateInfo(authInfo=info))
+    assert not answer.opsTaskInfo.HasField("requireAuth")
+    assert answer.authorizedInfo.authAuthorizedToken
+    assert stage.master.groups() == {"g": ["a"]}
