@@ -23,10 +23,10 @@ from zlib import crc32
 
 from coherer.message import ReceivedMessage
 from coherer.tubemq import messages as pb
+from coherer.tubemq.envelope import answer_head
 from coherer.tubemq.frame import encode_frame
 from coherer.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
-from coherer.tubemq.session import answer_head
 from coherer.tubemq.wire import varint
 
 if TYPE_CHECKING:

@@ -15,16 +15,17 @@ The payload is what the blocks hold, joined; where a block ends has no meaning. 
   so that what a peer gets does not depend on how the network cut its bytes. After an error there is
   no way to find the next frame: the connection has to be closed.
 
-Time is linear in the bytes however small the chunks are, and memory is one frame and one chunk:
-what is incomplete is kept in one buffer that always begins with the first byte of a frame, together
-with how many bytes it must have before looking at it again makes sense (`_need`) and how far its
-blocks have been followed (`_at`, `_left`).
+Time is linear in the bytes however small the chunks are, and memory is one frame and one chunk: an
+incomplete frame is kept in a buffer of its own, together with how many bytes it must have before
+looking at it again makes sense (`_need`) and how far its blocks have been followed (`_at`: bytes,
+`_left`: blocks to come, `_room`: bytes that they may have).
+From the next chunk it gets what it lacks and no more; the rest is read where it lies.
 """
 
 from __future__ import annotations
 
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, TypeAlias
 
 from coherer.errors import ProtocolError
 from coherer.limits import BLOCK_BYTES, FRAME_BLOCKS_MAX, FRAME_BYTES_MAX
@@ -33,6 +34,9 @@ TOKEN: Final = 0xFF7FF4FE
 HEAD: Final = Layout(">Iii")  # token, serial number, number of blocks
 HEAD_ONE: Final = Layout(">Iiii")  # and the length of the first block
 LENGTH: Final = Layout(">i")
+
+Frame: TypeAlias = tuple[int, list[memoryview], int]
+"""Serial number, blocks, and where the frame ends."""
 
 
 def encode_frame(serial: int, payload: bytes) -> bytes:
@@ -70,13 +74,14 @@ class FrameDecoder:
     [(7, b'hello')]
     """
 
-    __slots__ = ("_at", "_failure", "_left", "_need", "_rest")
+    __slots__ = ("_at", "_failure", "_left", "_need", "_rest", "_room")
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._need = 0
         self._at = 0
         self._left = 0
+        self._room = 0
         self._failure: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
@@ -92,76 +97,72 @@ class FrameDecoder:
             ProtocolError: the stream is not made of frames; close the connection.
         """
         frames: list[tuple[int, bytes]] = []
-        buffer = self.take(data)
-        position = 0
+        frame, position = self.take(data)
         try:
-            while frame := self.cut(buffer, position):
-                serial, payload, position = frame
-                frames.append((serial, payload))
+            while frame is not None or (frame := self.cut(data, position)) is not None:
+                frames.append((frame[0], b"".join(frame[1])))
+                position = frame[2]
+                frame = None
         except ProtocolError as error:
-            self.fail(error, bool(frames))
+            self.fail(error)
+            if not frames:
+                raise
         else:
-            self.keep(buffer, position)
+            self.keep(data, position)
         return frames
 
-    def take(self, data: bytes) -> bytes:
-        """Returns what there is to look at: bytes that begin with a frame, or nothing yet.
+    def take(self, data: bytes) -> tuple[Frame | None, int]:
+        """Completes the frame that was incomplete, if there is one.
+
+        Returns:
+            That frame, or None; and where in `data` the next one begins.
 
         Raises:
             ProtocolError: the stream broke the rules, now or earlier.
         """
         if self._failure is not None:
             raise self._failure
-        rest = self._rest
-        if not rest:
-            return data
-        rest += data
-        if len(rest) < self._need:
-            return b""
-        try:
-            if not self._follow(rest, 0):
-                return b""
-        except ProtocolError as error:
-            self.fail(error, later=False)
-        self._at = 0
-        self._rest = bytearray()
-        return bytes(rest)
+        rest, position = self._rest, 0
+        while rest:
+            piece = memoryview(data)[position : position + self._need - len(rest)]
+            rest += piece
+            position += len(piece)
+            if len(rest) < self._need:
+                break
+            try:
+                whole = self._follow(rest, 0)
+            except ProtocolError as error:
+                self.fail(error)
+                raise
+            if whole:
+                self._rest = bytearray()
+                serial, blocks, _ = self._finish(rest, 0)
+                return (serial, blocks, position), position
+        return None, position
 
-    def cut(self, buffer: bytes, position: int) -> tuple[int, bytes, int] | None:
-        """Returns serial number, payload and end of the frame at `position`.
+    def cut(self, buffer: bytes, position: int) -> Frame | None:
+        """Returns the frame that begins at `position`, or None when it is incomplete.
 
-        None when the frame is incomplete; then `keep` has to be called with the same position.
+        Then `keep` has to be called with the same position.
 
         Raises:
             ProtocolError: there is no frame at this position.
         """
-        if len(buffer) - position >= HEAD_ONE.size:
-            token, serial, blocks, length = HEAD_ONE.unpack_from(buffer, position)
-            start = position + HEAD_ONE.size
-            end = start + length
-            if token == TOKEN and blocks == 1 and start <= end <= len(buffer):
-                return serial, buffer[start:end], end
         if position == len(buffer) or not self._follow(buffer, position):
             return None
-        end = position + self._at
-        self._at = 0
-        _, serial, blocks = HEAD.unpack_from(buffer, position)
-        return serial, _join(memoryview(buffer), position + HEAD.size, blocks), end
+        return self._finish(buffer, position)
 
     def keep(self, buffer: bytes, position: int) -> None:
         """Stores the incomplete frame that `cut` found at `position`."""
         if position < len(buffer):
             self._rest = bytearray(memoryview(buffer)[position:])
 
-    def fail(self, error: ProtocolError, later: bool) -> None:
-        """Ends the stream; `later` puts the error off to the next call."""
+    def fail(self, error: ProtocolError) -> None:
+        """Ends the stream: every further call raises the error."""
         self._failure = error
         self._rest = bytearray()
-        if not later:
-            raise error
 
     def _follow(self, buffer: bytes | bytearray, start: int) -> bool:
-        """Follows the blocks of the frame at `start` as far as they go. True: it is complete."""
         size = len(buffer) - start
         if self._at == 0:
             self._need = HEAD.size
@@ -172,27 +173,30 @@ class FrameDecoder:
                 raise ProtocolError(f"A frame begins with {TOKEN:#x}, not with {token:#x}.")
             if not 1 <= blocks <= FRAME_BLOCKS_MAX:
                 raise ProtocolError(f"A frame has 1 to {FRAME_BLOCKS_MAX} blocks, not {blocks}.")
-            self._at, self._left = HEAD.size, blocks
+            self._at, self._left, self._room = HEAD.size, blocks, FRAME_BYTES_MAX
         while self._left:
             self._need = self._at + LENGTH.size
             if size < self._need:
                 return False
             (length,) = LENGTH.unpack_from(buffer, start + self._at)
-            # `_at` counts the lengths too, some 14 KB at most: near enough for this limit.
-            if not 0 <= length <= FRAME_BYTES_MAX - self._at + HEAD.size:
+            if not 0 <= length <= self._room:
                 raise ProtocolError(f"A block of {length} bytes does not fit a frame.")
             self._need += length
             if size < self._need:
                 return False
-            self._at, self._left = self._need, self._left - 1
+            self._at, self._left, self._room = self._need, self._left - 1, self._room - length
         return True
 
-
-def _join(view: memoryview, at: int, blocks: int) -> bytes:
-    parts: list[memoryview] = []
-    for _ in range(blocks):
-        (length,) = LENGTH.unpack_from(view, at)
-        at += LENGTH.size
-        parts.append(view[at : at + length])
-        at += length
-    return b"".join(parts)
+    def _finish(self, buffer: bytes | bytearray, start: int) -> Frame:
+        """Returns the frame at `start`, which is whole, and is ready for the next."""
+        self._at = 0
+        view = memoryview(buffer)
+        _, serial, count = HEAD.unpack_from(view, start)
+        at = start + HEAD.size
+        blocks: list[memoryview] = []
+        for _ in range(count):
+            (length,) = LENGTH.unpack_from(view, at)
+            at += LENGTH.size
+            blocks.append(view[at : at + length])
+            at += length
+        return serial, blocks, at

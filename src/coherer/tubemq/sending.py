@@ -16,9 +16,9 @@ import msgspec
 
 from coherer.limits import BLOCK_BYTES
 from coherer.tubemq import messages as pb
+from coherer.tubemq.envelope import answer_head, request_head
 from coherer.tubemq.frame import TOKEN, encode_frame
 from coherer.tubemq.methods import BROKER_WRITE, SEND_MESSAGE, VERSION, parse
-from coherer.tubemq.session import answer_head, request_head
 from coherer.tubemq.wire import VARINTS, field, varint
 
 _TOKEN_SERIAL: Final = Layout(">Ii")

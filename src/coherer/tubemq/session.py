@@ -14,37 +14,43 @@ The rules (sections 1.2 to 1.6 of the protocol page):
 6. A request whose timeout is not above zero is never answered (Java's rule). The session does not
    know the time: dropping what comes too late is the server's part.
 
-How: frames come from `FrameDecoder`. Almost all frames of a connection begin alike: block length,
-headers, method, timeout and the length of the message are the same bytes for messages of the same
-size. So a session remembers what such a beginning means, and reads the next frame that begins alike
-by one look into a dictionary. It remembers a beginning only when the whole frame is byte for byte
-what we would have written ourselves; then the same beginning before other bytes of the same number
-means the same. Everything else goes through protobuf. Tests hold the two ways against each other.
+How: frames come from `FrameDecoder`. Almost all frames of a connection begin alike: number and
+length of blocks, headers, method, timeout and the length of the message are the same bytes for
+messages of the same size. So a session remembers what such a beginning means, and reads the next
+frame that begins alike by one look into a dictionary. It remembers a beginning only when
+`envelope.usual_request` or `usual_answer` found that the message, and nothing else, follows up to
+the end of the frame; then the same beginning before other bytes of the same number means the same.
+What they do not recognize goes through protobuf. Tests hold the ways against each other.
 """
 
 from __future__ import annotations
 
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
 
 from coherer.errors import CohererError, ProtocolError, RefusedError, UnavailableError
-from coherer.tubemq import messages as pb
-from coherer.tubemq.frame import TOKEN, FrameDecoder, encode_frame
-from coherer.tubemq.methods import METHODS, VERSION, accepts, parse
-from coherer.tubemq.wire import delimited, varint
+from coherer.tubemq.envelope import (
+    ERROR_BEGIN,
+    FATAL_BEGIN,
+    answer_head,
+    failure,
+    read_answer,
+    read_request,
+    request_head,
+    usual_answer,
+    usual_request,
+)
+from coherer.tubemq.frame import HEAD_ONE, TOKEN, Frame, FrameDecoder, encode_frame
+from coherer.tubemq.methods import METHODS, VERSION, accepts
 
 _TOKEN_SERIAL: Final = Layout(">Ii")
-_FRAME_HEAD_BYTES: Final = 16
-_KEY: Final = slice(8, 35)  # from the number of blocks to the end of the longest usual beginning
+_KEY_START: Final = 8  # from the number of blocks …
+_KEY_STOP: Final = 35  # … to the end of the longest usual beginning
 _KNOWN_MAX: Final = 2048
-
-_SUCCESS: Final = pb.ResponseHeader.SUCCESS
-_ANSWER: Final = bytes.fromhex("0208010408001803")
-_ERROR: Final = bytes.fromhex("0208010408011803")
-_FATAL: Final = bytes.fromhex("020801020802")
+_LOOK_BYTES: Final = 64
 
 JAVA_EXCEPTION: Final = "java.lang.Exception"
 STANDBY: Final = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
@@ -115,13 +121,14 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServerSession:
-    """The server's end of a connection.
+    r"""The server's end of a connection.
 
+    >>> from coherer.tubemq import messages as pb
     >>> client, server = ClientSession(), ServerSession()
     >>> serial, frame = client.request(3, pb.CloseRequestP2M(clientId="p"), timeout_ms=1000)
     >>> [request], answers = server.receive(frame)
-    >>> request.method, request.timeout_ms, parse(pb.CloseRequestP2M, request.body).clientId
-    (3, 1000, 'p')
+    >>> request.method, request.timeout_ms, request.body
+    (3, 1000, b'\n\x01p')
     >>> answer = pb.CloseResponseM2P(success=True, errCode=200, errMsg="OK!")
     >>> [response] = client.receive(server.reply(request, answer))
     >>> response.serial == serial
@@ -148,81 +155,83 @@ class ServerSession:
         """
         requests: list[Request] = []
         answers: list[bytes] = []
-        decoder = self._decoder
-        buffer = decoder.take(data)
-        position, size = 0, len(buffer)
-        known = self._known
+        decoder, known = self._decoder, self._known
+        frame, position = decoder.take(data)
+        size = len(data)
         try:
+            if frame is not None:
+                self._read(frame, requests, answers)
             while position < size:
-                meaning = known.get(buffer[position + 8 : position + 35])
+                key = data[position + _KEY_START : position + _KEY_STOP]
+                meaning = known.get(key)
                 if meaning is not None:
                     service, method, timeout_ms, version, start, length = meaning
+                    token, serial = _TOKEN_SERIAL.unpack_from(data, position)
                     end = position + length
-                    token, serial = _TOKEN_SERIAL.unpack_from(buffer, position)
                     if token == TOKEN and end <= size:
-                        body = buffer[position + start : end]
+                        body = data[position + start : end]
                         requests.append(Request(serial, service, method, timeout_ms, version, body))
                         position = end
                         continue
-                frame = decoder.cut(buffer, position)
+                frame = decoder.cut(data, position)
                 if frame is None:
                     break
-                self._read(buffer, position, frame[0], frame[1], requests, answers)
+                self._read(frame, requests, answers, key)
                 position = frame[2]
         except ProtocolError as error:
-            decoder.fail(error, later=bool(requests or answers))
+            decoder.fail(error)
+            if not requests and not answers:
+                raise
         else:
-            decoder.keep(buffer, position)
+            decoder.keep(data, position)
         return requests, answers
 
     def _read(
-        self,
-        buffer: bytes,
-        position: int,
-        serial: int,
-        payload: bytes,
-        requests: list[Request],
-        answers: list[bytes],
+        self, frame: Frame, requests: list[Request], answers: list[bytes], key: bytes = b""
+    ) -> None:
+        """Reads a frame that does not begin as one before; `key` is how it begins."""
+        serial, blocks, _ = frame
+        size = sum(map(len, blocks))
+        usual = usual_request(bytes(blocks[0][:_LOOK_BYTES]), size)
+        if usual is None:
+            self._read_unusual(serial, b"".join(blocks), requests, answers)
+            return
+        service, method, timeout_ms, version, start = usual
+        if len(blocks) == 1 and method in METHODS and accepts(service, method):
+            length = HEAD_ONE.size + size
+            start_in_frame = HEAD_ONE.size + start
+            _remember(
+                self._known,
+                key,
+                (service, method, timeout_ms, version, start_in_frame, length),
+            )
+        body = b"".join((blocks[0][start:], *blocks[1:]))
+        request = Request(serial, service, method, timeout_ms, version, body)
+        self._sort(request, requests, answers)
+
+    def _read_unusual(
+        self, serial: int, payload: bytes, requests: list[Request], answers: list[bytes]
     ) -> None:
         try:
-            service, version, body = _read_request(payload)
+            service, version, body = read_request(payload)
         except ProtocolError as error:
-            answers.append(_failure(serial, _FATAL, JAVA_EXCEPTION, _UNREADABLE + error.text))
+            text = _UNREADABLE + error.text
+            answers.append(failure(serial, FATAL_BEGIN, JAVA_EXCEPTION, text))
             return
-        method, timeout_ms = body.method, body.timeout
-        request = Request(serial, service, method, timeout_ms, version, body.request)
+        request = Request(serial, service, body.method, body.timeout, version, body.request)
+        self._sort(request, requests, answers)
+
+    def _sort(self, request: Request, requests: list[Request], answers: list[bytes]) -> None:
+        """Answers what nobody serves."""
+        method = request.method
         if method not in METHODS:
             text = f"Unsupported method ID :{method}"
             answers.append(self.fatal(request, JAVA_EXCEPTION, text))
-        elif not accepts(service, method):
-            text = f"Service {service} has no method {method}."
+        elif not accepts(request.service, method):
+            text = f"Service {request.service} has no method {method}."
             answers.append(self.error(request, JAVA_EXCEPTION, text))
         else:
             requests.append(request)
-            self._learn(buffer, position, payload, request)
-
-    def _learn(self, buffer: bytes, position: int, payload: bytes, request: Request) -> None:
-        size = len(request.body)
-        head = request_head(
-            request.service, request.method, request.timeout_ms, request.version, size
-        )
-        start = _FRAME_HEAD_BYTES + len(head)
-        if (
-            start <= _KEY.stop
-            and len(payload) == len(head) + size
-            and payload.startswith(head)
-            and _is_one_block(buffer, position)
-        ):
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[buffer[position + _KEY.start : position + _KEY.stop]] = (
-                request.service,
-                request.method,
-                request.timeout_ms,
-                request.version,
-                start,
-                _FRAME_HEAD_BYTES + len(payload),
-            )
 
     def reply(self, request: Request, message: Message) -> bytes:
         """Returns the frame of a SUCCESS answer."""
@@ -243,11 +252,11 @@ class ServerSession:
         package = _PACKAGES.get(request.version)
         if package is not None:
             exception = exception.replace("org.apache.inlong.tubemq.", package)
-        return _failure(request.serial, _ERROR, exception, text)
+        return failure(request.serial, ERROR_BEGIN, exception, text)
 
     def fatal(self, request: Request, exception: str, text: str) -> bytes:
         """Returns the frame of a FATAL answer: the message of the request could not be used."""
-        return _failure(request.serial, _FATAL, exception, _UNUSABLE + text)
+        return failure(request.serial, FATAL_BEGIN, exception, _UNUSABLE + text)
 
 
 class ClientSession:
@@ -286,92 +295,56 @@ class ClientSession:
             ProtocolError: these are no answers; close the connection.
         """
         answers: list[Response | Failure] = []
-        decoder = self._decoder
-        buffer = decoder.take(data)
-        position, size = 0, len(buffer)
-        known = self._known
+        decoder, known = self._decoder, self._known
+        frame, position = decoder.take(data)
+        size = len(data)
         try:
+            if frame is not None:
+                answers.append(self._read(frame))
             while position < size:
-                meaning = known.get(buffer[position + 8 : position + 35])
+                key = data[position + _KEY_START : position + _KEY_STOP]
+                meaning = known.get(key)
                 if meaning is not None:
                     method, start, length = meaning
+                    token, serial = _TOKEN_SERIAL.unpack_from(data, position)
                     end = position + length
-                    token, serial = _TOKEN_SERIAL.unpack_from(buffer, position)
                     if token == TOKEN and end <= size:
-                        answers.append(Response(serial, method, buffer[position + start : end]))
+                        answers.append(Response(serial, method, data[position + start : end]))
                         position = end
                         continue
-                frame = decoder.cut(buffer, position)
+                frame = decoder.cut(data, position)
                 if frame is None:
                     break
-                answer = _read_answer(frame[0], frame[1])
-                answers.append(answer)
-                if isinstance(answer, Response):
-                    self._learn(buffer, position, frame[1], answer)
+                answers.append(self._read(frame, key))
                 position = frame[2]
         except ProtocolError as error:
-            decoder.fail(error, later=bool(answers))
+            decoder.fail(error)
+            if not answers:
+                raise
         else:
-            decoder.keep(buffer, position)
+            decoder.keep(data, position)
         return answers
 
-    def _learn(self, buffer: bytes, position: int, payload: bytes, answer: Response) -> None:
-        head = answer_head(answer.method, len(answer.body))
-        start = _FRAME_HEAD_BYTES + len(head)
-        if (
-            start <= _KEY.stop
-            and len(payload) == len(head) + len(answer.body)
-            and payload.startswith(head)
-            and _is_one_block(buffer, position)
-        ):
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            meaning = answer.method, start, _FRAME_HEAD_BYTES + len(payload)
-            self._known[buffer[position + _KEY.start : position + _KEY.stop]] = meaning
+    def _read(self, frame: Frame, key: bytes = b"") -> Response | Failure:
+        """Reads a frame that does not begin as one before; `key` is how it begins."""
+        serial, blocks, _ = frame
+        size = sum(map(len, blocks))
+        usual = usual_answer(bytes(blocks[0][:_LOOK_BYTES]), size)
+        if usual is None:
+            return _read_unusual(serial, b"".join(blocks))
+        method, start = usual
+        if len(blocks) == 1:
+            length = HEAD_ONE.size + size
+            _remember(self._known, key, (method, HEAD_ONE.size + start, length))
+        return Response(serial, method, b"".join((blocks[0][start:], *blocks[1:])))
 
 
-def request_head(service: int, method: int, timeout_ms: int, version: int, size: int) -> bytes:
-    """Returns what stands before a serialized message of `size` bytes in a request's payload."""
-    header = b"\x08%b\x10%b" % (varint(service), varint(version))
-    body = b"\x08%b\x10%b\x1a%b" % (varint(method), varint(timeout_ms), varint(size))
-    sizes = varint(len(header)), varint(len(body) + size)
-    return b"\x02\x08\x00%b%b%b%b" % (sizes[0], header, sizes[1], body)
-
-
-def answer_head(method: int, size: int) -> bytes:
-    """Returns what stands before a serialized message of `size` bytes in a SUCCESS answer."""
-    body = b"\x08%b\x12%b" % (varint(method), varint(size))
-    return b"%b%b%b" % (_ANSWER, varint(len(body) + size), body)
-
-
-def _failure(serial: int, head: bytes, exception: str, text: str) -> bytes:
-    body = pb.RspExceptionBody(exceptionName=exception, stackTrace=text).SerializeToString()
-    return encode_frame(serial, b"%b%b%b" % (head, varint(len(body)), body))
-
-
-def _read_request(payload: bytes) -> tuple[int, int, pb.RequestBody]:
-    """Reads service, version and body out of the payload of a request frame."""
-    part, position = delimited(payload, 0)
-    parse(pb.RpcConnHeader, part)
-    part, position = delimited(payload, position)
-    header = parse(pb.RequestHeader, part)
-    part, position = delimited(payload, position)
-    return header.serviceType, header.protocolVer, parse(pb.RequestBody, part)
-
-
-def _read_answer(serial: int, payload: bytes) -> Response | Failure:
-    """Reads an answer out of the payload of its frame."""
-    part, position = delimited(payload, 0)
-    parse(pb.RpcConnHeader, part)
-    part, position = delimited(payload, position)
-    status = parse(pb.ResponseHeader, part).status
-    part, position = delimited(payload, position)
-    if status == _SUCCESS:
-        body = parse(pb.RspResponseBody, part)
-        return Response(serial, body.method, body.data)
-    trouble = parse(pb.RspExceptionBody, part)
-    fatal = status == pb.ResponseHeader.FATAL
-    return Failure(serial, fatal, _modern(trouble.exceptionName), trouble.stackTrace)
+def _read_unusual(serial: int, payload: bytes) -> Response | Failure:
+    answer = read_answer(payload)
+    if isinstance(answer, tuple):
+        fatal, trouble = answer
+        return Failure(serial, fatal, _modern(trouble.exceptionName), trouble.stackTrace)
+    return Response(serial, answer.method, answer.data)
 
 
 def _modern(exception: str) -> str:
@@ -381,5 +354,12 @@ def _modern(exception: str) -> str:
     return exception
 
 
-def _is_one_block(buffer: bytes, position: int) -> bool:
-    return buffer[position + 8 : position + 12] == b"\x00\x00\x00\x01"
+_M = TypeVar("_M", bound=tuple[int, ...])
+
+
+def _remember(known: dict[bytes, _M], key: bytes, meaning: _M) -> None:
+    """Stores what a beginning means, if the message begins inside it."""
+    if meaning[-2] <= _KEY_START + len(key):
+        if len(known) >= _KNOWN_MAX:
+            known.clear()
+        known[key] = meaning

@@ -59,6 +59,25 @@ def field(number: int, text: bytes) -> bytes:
     return bytes((number << 3 | 2,)) + varint(len(text)) + text
 
 
+def number_at(data: bytes, position: int) -> tuple[int, int]:
+    """Reads a varint of at most five bytes; returns it, and where it ends.
+
+    Raises:
+        IndexError: it is longer, or the data end too early.
+
+    >>> number_at(bytes.fromhex("ac02"), 0)
+    (300, 2)
+    """
+    number = shift = 0
+    while (byte := data[position]) >= 0x80:
+        number |= (byte & 0x7F) << shift
+        position += 1
+        shift += 7
+        if shift > 28:
+            raise IndexError
+    return number | byte << shift, position + 1
+
+
 def delimited(data: bytes, position: int) -> tuple[bytes, int]:
     """Reads bytes that stand behind their length as a varint.
 
@@ -68,14 +87,11 @@ def delimited(data: bytes, position: int) -> tuple[bytes, int]:
     Raises:
         ProtocolError: the data end too early, or the length is no length.
     """
-    length = shift = 0
-    for at in range(position, min(position + 5, len(data))):
-        byte = data[at]
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            end = at + 1 + length
-            if end > len(data):
-                raise ProtocolError(f"A message of {length} bytes is cut off.")
-            return data[at + 1 : end], end
-        shift += 7
-    raise ProtocolError("The length of a message is missing or too long.")
+    try:
+        length, start = number_at(data, position)
+    except IndexError:
+        raise ProtocolError("The length of a message is missing or too long.") from None
+    end = start + length
+    if end > len(data):
+        raise ProtocolError(f"A message of {length} bytes is cut off.")
+    return data[start:end], end
