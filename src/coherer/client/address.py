@@ -1,0 +1,64 @@
+"""URLs of clusters: `tubemq://host:port,host:port`.
+
+| scheme | protocol | TLS | usual port |
+|---|---|---|---|
+| `tubemq` | TubeMQ, the addresses of the masters | if the option `tls` is given | 8715 |
+| `tubemqs` | TubeMQ | yes | 8716 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from coherer.errors import UsageError
+
+_PORTS: Final[Mapping[str, int]] = {"tubemq": 8715, "tubemqs": 8716}
+PORT_MAX: Final = 65_535
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A URL taken apart.
+
+    Args:
+        scheme: which protocol.
+        servers: host and port of each server.
+        secure: whether the scheme asks for TLS.
+    """
+
+    scheme: str
+    servers: tuple[tuple[str, int], ...]
+    secure: bool
+
+
+def parse(url: str) -> Address:
+    """Take a URL apart.
+
+    Raises:
+        UsageError: it is no URL of a cluster.
+
+    >>> parse("tubemq://10.0.0.1:8715,10.0.0.2").servers
+    (('10.0.0.1', 8715), ('10.0.0.2', 8715))
+    >>> parse("tubemqs://[::1]:9000")
+    Address(scheme='tubemqs', servers=(('::1', 9000),), secure=True)
+    """
+    scheme, sign, rest = url.partition("://")
+    if not sign or scheme not in _PORTS:
+        raise UsageError(
+            f"{url!r} is no URL of a cluster.",
+            hint=f"Write tubemq://host:port; schemes are {', '.join(_PORTS)}.",
+        )
+    servers = [_server(part.strip(), _PORTS[scheme], url) for part in rest.rstrip("/").split(",")]
+    return Address(scheme, tuple(dict.fromkeys(servers)), scheme.endswith("s"))
+
+
+def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
+    host, sign, port = text.rpartition(":")
+    if not sign or text.endswith("]"):
+        host, port = text, str(usual_port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise UsageError(f"{text!r} in {url!r} is no host:port.")
+    return host, int(port)

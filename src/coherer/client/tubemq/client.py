@@ -1,0 +1,191 @@
+"""The client of a TubeMQ cluster: makes producers, consumers and readers that share connections."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
+
+from coherer.client.tubemq.cluster import ClientOptions, Cluster
+from coherer.client.tubemq.consumer import Consumer, ConsumerOptions, Topics
+from coherer.client.tubemq.holdings import Listener
+from coherer.client.tubemq.planner import Planner
+from coherer.client.tubemq.positions import Start
+from coherer.client.tubemq.producer import Producer
+from coherer.client.tubemq.quality import QualityRules
+from coherer.client.tubemq.reader import Reader
+from coherer.tubemq.names import Partition
+
+if TYPE_CHECKING:
+    from coherer.client.admin import Admin
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """The keywords of `Client.consumer`; see `ConsumerOptions`."""
+
+    start: Start
+    poll_ms: int
+    empty_ms: int
+    release_ms: int
+    prefetch_bytes: int
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class Client:
+    """A client of a TubeMQ cluster. Made by `coherer.connect`; use it with `async with`.
+
+    It belongs to one event loop and one process. Connections are made when they are needed and
+    shared by everything that the client makes; nothing is sent before.
+
+    ```python
+    async with coherer.connect("tubemq://127.0.0.1:8715") as client:
+        async with client.producer("flights") as producer:
+            receipt = await producer.send(coherer.Message("flights", b"hello"))
+        async with client.consumer("readers", "flights", start="earliest") as consumer:
+            async for message in consumer:
+                print(message.body)
+    ```
+
+    Args:
+        options: addresses and more.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self._planner: Planner | None = None
+        # Weak, because a client may make many of them; one that is in use is held by its tasks.
+        self._made: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        hosts = ",".join(f"{host}:{port}" for host, port in self._options.addresses)
+        return f"<Client of tubemq://{hosts}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def options(self) -> ClientOptions:
+        """The options."""
+        return self._options
+
+    def producer(
+        self,
+        *topics: str,
+        window: int = 5_000,
+        timeout_ms: int | None = None,
+        rules: QualityRules | None = None,
+    ) -> Producer:
+        """A producer.
+
+        Args:
+            topics: published at the start; others are at their first message.
+            window: how many messages may be under way.
+            timeout_ms: how long a message waits for its receipt; the client's timeout when None.
+            rules: when brokers are left out.
+
+        Raises:
+            UsageError: an option is out of range.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._cluster.pool.check()
+        producer = Producer(
+            self._cluster, topics, window=window, timeout_ms=timeout_ms, rules=rules
+        )
+        self._made.add(producer)
+        return producer
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
+        """A consumer.
+
+        Args:
+            group: the group; its members share the partitions of its topics, and all of them name
+                the same topics and filters.
+            topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._cluster.pool.check()
+        consumer = Consumer(self._cluster, group, topics, ConsumerOptions(**options))
+        self._made.add(consumer)
+        return consumer
+
+    def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
+        """A reader of a range of one partition, which no group notices.
+
+        Args:
+            partition: one of `partitions`.
+            offset: where to begin.
+            end: the offset behind the last to read; the end of the partition at the start when
+                None.
+
+        Raises:
+            UsageError: the range makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        reader = Reader(self._plans(), partition, offset, end, self._options.timeout_ms)
+        self._made.add(reader)
+        return reader
+
+    async def partitions(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that take messages, sorted.
+
+        Raises:
+            RefusedError: there are none, or the topic does not exist.
+            UnavailableError: no master could be reached.
+        """
+        return await self._plans().partitions(topic)
+
+    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """What the brokers hold of a topic, without disturbing anybody.
+
+        Returns:
+            Broker id and partition number, to the oldest offset and the one behind the newest.
+            Java's brokers count in index bytes, ours in messages.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        return await self._plans().offsets(topic)
+
+    def admin(self) -> Admin:
+        """Administration of the cluster over HTTP.
+
+        It is the master's port 8080 unless the option `admin` says otherwise.
+        """
+        from coherer.client.admin import Admin
+
+        url = self._options.admin or f"http://{self._options.addresses[0][0]}:8080"
+        return Admin(url, timeout_ms=self._options.timeout_ms)
+
+    async def close(self) -> None:
+        """Close what the client made and its connections. Calling it again does nothing."""
+        await asyncio.gather(*(one.close() for one in self._made))
+        if self._planner is not None:
+            await self._planner.close()
+            self._planner = None
+        await self._cluster.pool.close()
+
+    def _plans(self) -> Planner:
+        self._cluster.pool.check()
+        if self._planner is None:
+            self._planner = Planner(self._cluster)
+        return self._planner

@@ -1,0 +1,543 @@
+"""The consumer of TubeMQ.
+
+Theory: `membership` talks with the master and gets instructions; `holdings` carries them out with
+the brokers; a fetcher per partition puts packages into the inbox; the application takes them from
+there. A package is what one get brought: some messages of one partition, in order. Delivery is at
+least once, package by package: what was not confirmed comes again.
+
+Ways to consume:
+
+| | a package is confirmed |
+|---|---|
+| `receive` and `confirm` | by you; the answer is the group's new offset |
+| `async for message in consumer` | when the loop asks for the message after its last |
+| `async for batch in consumer.batches()` | when the loop asks for the next batch |
+| `run(handler)` | when the handler returns |
+
+The last three let the confirmation ride on the next get of the partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from coherer.client.tubemq.assignment import Event
+from coherer.client.tubemq.cluster import Cluster, cancel
+from coherer.client.tubemq.door import Door
+from coherer.client.tubemq.fetching import FetchOptions, Held
+from coherer.client.tubemq.holdings import Holdings, HoldOptions, Listener
+from coherer.client.tubemq.inbox import Inbox
+from coherer.client.tubemq.membership import Membership, Subscription
+from coherer.client.tubemq.pace import Pace
+from coherer.client.tubemq.positions import Positions, Start
+from coherer.errors import (
+    ClosedError,
+    CohererError,
+    RefusedError,
+    RequestTimeoutError,
+    UsageError,
+)
+from coherer.message import ReceivedMessage
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.delivery import MessageBatch
+from coherer.tubemq.names import Partition
+
+_log = logging.getLogger(__name__)
+
+Topics = str | Iterable[str] | Mapping[str, Iterable[str]]
+"""One topic, several, or topics with the tags that are wanted of each."""
+
+Handler = Callable[[MessageBatch], Awaitable[None] | None]
+"""Deals with a package; an exception says that it could not."""
+
+RETRY_MS: Final = 1_000
+"""How long a package rests after its handler failed."""
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a consumer.
+
+    Args:
+        start: where to begin, see `positions`.
+        poll_ms: timeout of a get. Our broker holds a get that finds nothing almost so long.
+        empty_ms: pause after "nothing there" from a broker that does not hold gets.
+        release_ms: when a partition goes to somebody else, how long you may still confirm.
+        prefetch_bytes: no more is fetched while so much waits to be received.
+        on_assigned: told which partitions have come, before anything is fetched from them.
+        on_revoked: told which partitions go, while they can still be confirmed.
+    """
+
+    start: Start = "latest"
+    poll_ms: int = 30_000
+    empty_ms: int = 400
+    release_ms: int = 3_000
+    prefetch_bytes: int = 64 * 1024 * 1024
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.poll_ms, self.prefetch_bytes) < 1 or min(self.empty_ms, self.release_ms) < 0:
+            raise UsageError("Times and sizes of a consumer's options are not negative.")
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a partition has been read.
+
+    Args:
+        offset: where the last package began.
+        max_offset: the end of the partition when last heard, -1 while unknown.
+        backlog_bytes: what lies behind the last package, -1 while unknown.
+        exact: whether offsets count messages, so that their difference does.
+    """
+
+    offset: int
+    max_offset: int
+    backlog_bytes: int
+    exact: bool
+
+
+class Consumer:
+    """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
+
+    Args:
+        cluster: the way to the cluster.
+        group: the group; its members share the partitions of its topics.
+        topics: what to receive.
+        options: how.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        topics: Topics,
+        options: ConsumerOptions | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options or ConsumerOptions()
+        self._positions = Positions(self._options.start)
+        self._subscription = Subscription(
+            group=group, topics=topics_of(topics), bound=self._positions.bound
+        )
+        self._membership = Membership(cluster, self._subscription, self)
+        self._inbox = Inbox(self._options.prefetch_bytes)
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._working: asyncio.Task[None] | None = None
+        self._state = "new"
+        self._door: Door
+        self._holdings: Holdings
+        self._loop: asyncio.AbstractEventLoop
+
+    def __repr__(self) -> str:
+        what = f"<Consumer of {', '.join(self._subscription.topics)} in {self._subscription.group}"
+        if self._state != "open":
+            return f"{what}: {self._state}>"
+        held = self._holdings.held.values()
+        in_use = sum(one.in_use for one in held)
+        paused = sum(one.key in self._holdings.paused for one in held)
+        return (
+            f"{what}: {len(held)} partitions, {in_use} of them to be confirmed, {paused} paused, "
+            f"{len(self._inbox)} packages waiting>"
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._subscription.group
+
+    @property
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions that are ours now."""
+        if self._state != "open":
+            return frozenset()
+        return frozenset(held.partition for held in self._holdings.held.values())
+
+    @property
+    def progress(self) -> dict[Partition, Progress]:
+        """How far each partition has been read."""
+        if self._state != "open":
+            return {}
+        return {
+            held.partition: Progress(held.offset, held.max_offset, held.backlog_bytes, held.exact)
+            for held in self._holdings.held.values()
+        }
+
+    async def start(self) -> None:
+        """Join the group; partitions follow at the master's next balance (`wait_assigned`).
+
+        Raises:
+            UnavailableError: no master could be reached in time.
+            RefusedError: the master refused, for example because the group reads other topics.
+        """
+        self._cluster.pool.check()
+        if self._state != "new":
+            raise UsageError("A consumer is started once.")
+        self._loop = asyncio.get_running_loop()
+        self._state = "starting"
+        membership = self._membership
+        try:
+            await membership.start()
+        except BaseException:
+            self._state = "closed"
+            raise
+        if not membership.not_allocated:
+            self._positions.group_began()
+        topics = self._subscription.topics
+        self._door = Door(self._cluster, membership.member, self.group, membership.passport, topics)
+        self._holdings = Holdings(
+            self._door,
+            self._cluster.pool,
+            self._positions,
+            membership.assignment,
+            self._inbox,
+            lambda filtered: Pace(membership, filtered=filtered),
+            lambda topic: topics[topic] or None,
+            membership.hurry,
+            HoldOptions(
+                heartbeat_ms=self._cluster.options.heartbeat_ms,
+                release_ms=self._options.release_ms,
+                on_assigned=self._options.on_assigned,
+                on_revoked=self._options.on_revoked,
+            ),
+            FetchOptions(poll_ms=self._options.poll_ms, empty_ms=self._options.empty_ms),
+        )
+        self._working = asyncio.create_task(self._work(), name="rebalance")
+        self._state = "open"
+        membership.begin()
+
+    async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Partition]:
+        """Wait until at least one partition is ours; returns them.
+
+        Raises:
+            RequestTimeoutError: that took too long. The master may balance once a minute only, or
+                the group has more members than partitions.
+        """
+        self._check()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._holdings.any()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"No partition was assigned within {timeout_ms} ms.",
+                hint="The master may not have balanced yet, or the group has members enough.",
+            ) from None
+        return self.assignment
+
+    async def receive(self, timeout_ms: int | None = None) -> MessageBatch | None:
+        """The next package, to be passed to `confirm` or `reject`.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Returns:
+            A package; None when time is up.
+
+        Raises:
+            ClosedError: the consumer was closed.
+            RefusedError: the master does not want us any more.
+        """
+        deadline = None if timeout_ms is None else self._loop_time() + timeout_ms / 1000
+        while True:
+            self._check()
+            batch = self._take()
+            if batch is not None:
+                return batch
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._inbox.changed()
+            except TimeoutError:
+                return None
+
+    async def confirm(self, batch: MessageBatch) -> int:
+        """Say that a package is dealt with; it will not come again.
+
+        Returns:
+            The group's new offset in the partition: where the next package begins.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the partition is not ours any more; the package comes again.
+            UnavailableError: no answer; the package may come again.
+        """
+        return await self._commit(batch, consumed=True)
+
+    async def reject(self, batch: MessageBatch) -> int:
+        """Say that a package could not be dealt with; it will be read again, by us if nothing else.
+
+        Returns:
+            The group's offset in the partition.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the partition is not ours any more; the package comes again anyway.
+            UnavailableError: no answer; the package comes again.
+        """
+        return await self._commit(batch, consumed=False)
+
+    def done(self, batch: MessageBatch) -> None:
+        """Like `confirm`, but the confirmation rides on the next get: cheaper, and no answer.
+
+        If that get is lost, or the partition is not ours any more, the package comes again.
+        """
+        held = self._holdings.held.get(_key(batch))
+        if held is not None and held.package is batch:
+            held.finish(confirmed=True)
+
+    def put_back(self, batch: MessageBatch) -> None:
+        """Give a package back unread: it is received again from here, without asking the broker."""
+        held = self._holdings.held.get(_key(batch))
+        if held is not None and held.package is batch and held.in_use:
+            held.in_use = False
+            self._inbox.put(held.key, batch, first=True)
+
+    def batches(self) -> BatchIterator:
+        """Packages for `async for`; each is confirmed when the loop asks for the next.
+
+        A package that a loop left early, by `break` or an error, is received again.
+        """
+        return BatchIterator(self)
+
+    def __aiter__(self) -> MessageIterator:
+        """Messages for `async for`; see `batches` for when they are confirmed."""
+        return MessageIterator(self)
+
+    async def run(self, handler: Handler, *, workers: int = 1) -> None:
+        """Have every package dealt with by `handler`, until the consumer is closed.
+
+        Args:
+            handler: gets a package; a plain function runs in a thread. When it returns, the
+                package is confirmed; when it raises, it is logged and the package comes again.
+            workers: packages dealt with at a time, of different partitions.
+
+        Raises:
+            RefusedError: the master does not want us any more.
+        """
+        if workers < 1:
+            raise UsageError("There has to be a worker.")
+        async with asyncio.TaskGroup() as group:
+            for number in range(workers):
+                group.create_task(self._handle(handler), name=f"worker {number}")
+
+    def pause(self, *partitions: Partition | str) -> None:
+        """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
+        self._check()
+        wanted = _keys(partitions) if partitions else frozenset(self._holdings.held)
+        self._holdings.pause(self._holdings.paused | wanted)
+
+    def resume(self, *partitions: Partition | str) -> None:
+        """Undo `pause` for these partitions; without any, for all."""
+        self._check()
+        wanted = _keys(partitions) if partitions else self._holdings.paused
+        self._holdings.pause(self._holdings.paused - wanted)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The keys of paused partitions."""
+        return self._holdings.paused if self._state == "open" else frozenset()
+
+    async def close(self) -> None:
+        """Give everything back and leave the group. Packages not confirmed come again.
+
+        Calling it again does nothing.
+        """
+        opened, self._state = self._state == "open", "closed"
+        if not opened:
+            return
+        self._inbox.wake()
+        await cancel(self._working)
+        await self._holdings.close()
+        await self._membership.stop()
+
+    # -- what the membership calls
+
+    def instructed(self, event: Event) -> None:
+        """The master wants partitions given up or taken."""
+        self._events.put_nowait(event)
+
+    def membership_ended(self) -> None:
+        """The master refuses us for good."""
+        self._inbox.wake()
+
+    # -- inside
+
+    def _check(self) -> None:
+        self._cluster.pool.check()
+        if self._state == "closed":
+            raise ClosedError("The consumer is closed.")
+        if self._state != "open":
+            raise UsageError("The consumer is not started.", hint="Use `async with`.")
+        if self._membership.failure is not None:
+            raise self._membership.failure
+
+    def _loop_time(self) -> float:
+        self._check()
+        return self._loop.time()
+
+    def _take(self) -> MessageBatch | None:
+        entry = self._inbox.take()
+        if entry is None:
+            return None
+        key, batch = entry
+        self._holdings.held[key].in_use = True
+        return batch
+
+    def _in_hand(self, batch: MessageBatch) -> Held:
+        held = self._holdings.held.get(_key(batch))
+        if held is None:
+            raise RefusedError(
+                "The partition is not ours any more.",
+                topic=batch.topic,
+                partition=batch.partition,
+                code=ResultCode.NOT_FOUND,
+                hint="The package will be delivered again, to whoever holds the partition.",
+            )
+        if held.package is not batch or not held.in_use:
+            raise UsageError(
+                "The package has been confirmed, rejected or lost already.",
+                topic=batch.topic,
+                partition=batch.partition,
+                code=ResultCode.BAD_REQUEST,
+            )
+        return held
+
+    async def _commit(self, batch: MessageBatch, *, consumed: bool) -> int:
+        self._check()
+        held = self._in_hand(batch)
+        held.in_use = False  # nobody else may confirm it
+        try:
+            link = await self._door.link(held.partition.broker)
+            answer = self._door.commit(link, held.partition, consumed=consumed)
+        finally:
+            # From here on the next get may leave: it goes by the same connection, behind the
+            # commit, so the broker sees them in order.
+            held.finish(confirmed=False)
+        told = self._door.committed(link, held.partition, await answer)
+        if told.HasField("maxOffset"):
+            held.max_offset = told.maxOffset
+        return told.currOffset
+
+    async def _handle(self, handler: Handler) -> None:
+        while True:
+            try:
+                batch = await self.receive()
+            except ClosedError:
+                return
+            assert batch is not None  # noqa: S101 - without a timeout there is a package
+            try:
+                if inspect.iscoroutinefunction(handler):
+                    await handler(batch)
+                else:
+                    answer = await asyncio.to_thread(handler, batch)
+                    if answer is not None:
+                        await answer
+            except Exception:  # noqa: BLE001 - theirs; the package comes again
+                _log.exception("The handler failed; the package will be delivered again")
+                self._loop.call_later(RETRY_MS / 1000, self.put_back, batch)
+            else:
+                self.done(batch)
+
+    async def _work(self) -> None:
+        while True:
+            event = await self._events.get()
+            partitions = event.partitions
+            try:
+                if event.gives_up:
+                    await self._holdings.give_up(partitions)
+                elif event.takes:
+                    await self._holdings.take(partitions)
+                    self._positions.group_began()
+                else:
+                    _log.info("An instruction that is not for us: %r", event)
+                    continue
+            except CohererError:
+                _log.exception("Carrying out %r failed", event)
+            self._membership.assignment.finished(event)
+            self._membership.hurry()
+
+
+class BatchIterator(AsyncIterator[MessageBatch]):
+    """Packages, each confirmed when the next is asked for."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._open: MessageBatch | None = None
+
+    def __aiter__(self) -> BatchIterator:
+        return self
+
+    async def __anext__(self) -> MessageBatch:
+        if self._open is not None:
+            self._consumer.done(self._open)
+            self._open = None
+        try:
+            batch = await self._consumer.receive()
+        except ClosedError:
+            raise StopAsyncIteration from None
+        assert batch is not None  # noqa: S101 - without a timeout there is a package
+        self._open = batch
+        return batch
+
+    def __del__(self) -> None:
+        # The loop was left: by `break`, `return` or an error.
+        if self._open is not None:
+            self._consumer.put_back(self._open)
+
+
+class MessageIterator(AsyncIterator[ReceivedMessage]):
+    """Messages; a package is confirmed when the message after its last is asked for."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._batches = BatchIterator(consumer)
+        self._messages: Iterator[ReceivedMessage] = iter(())
+
+    def __aiter__(self) -> MessageIterator:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        while True:
+            for message in self._messages:
+                return message
+            self._messages = iter(await self._batches.__anext__())
+
+
+def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
+    """Topics and their filters in one form.
+
+    >>> topics_of("a"), topics_of({"a": ["UA"]})
+    ({'a': frozenset()}, {'a': frozenset({'UA'})})
+    """
+    if isinstance(topics, str):
+        return {topics: frozenset()}
+    if isinstance(topics, Mapping):
+        return {
+            topic: frozenset([filters] if isinstance(filters, str) else filters)
+            for topic, filters in topics.items()
+        }
+    return {topic: frozenset() for topic in topics}
+
+
+def _key(batch: MessageBatch) -> str:
+    return f"{batch.broker}:{batch.topic}:{batch.partition}"
+
+
+def _keys(partitions: Iterable[Partition | str]) -> frozenset[str]:
+    return frozenset(one if isinstance(one, str) else one.key for one in partitions)

@@ -1,0 +1,88 @@
+"""Packages that have been fetched and wait for the application.
+
+Each partition has at most one package here or in the application's hands, so the packages are
+bounded by the number of partitions; `limit_bytes` bounds their size. Pure but for the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from coherer.tubemq.delivery import MessageBatch
+
+
+class Inbox:
+    """A queue of packages, oldest first; those of paused partitions wait aside.
+
+    Args:
+        limit_bytes: no more is fetched while so much waits.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting: deque[tuple[str, MessageBatch]] = deque()
+        self._bytes = 0
+        self._paused: frozenset[str] = frozenset()
+        self._takers: deque[asyncio.Future[None]] = deque()
+        self._room: asyncio.Event = asyncio.Event()
+        self._room.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, key: str, batch: MessageBatch, *, first: bool = False) -> None:
+        """Add the package of partition `key`; `first` for one that was taken and given back."""
+        if first:
+            self._waiting.appendleft((key, batch))
+        else:
+            self._waiting.append((key, batch))
+        self._count(batch.size_bytes)
+        self.wake()
+
+    def take(self) -> tuple[str, MessageBatch] | None:
+        """The oldest package of a partition that is not paused."""
+        for place, (key, batch) in enumerate(self._waiting):
+            if key not in self._paused:
+                del self._waiting[place]
+                self._count(-batch.size_bytes)
+                return key, batch
+        return None
+
+    def drop(self, key: str) -> bool:
+        """Forget the package of a partition; whether there was one."""
+        for place, (owner, batch) in enumerate(self._waiting):
+            if owner == key:
+                del self._waiting[place]
+                self._count(-batch.size_bytes)
+                return True
+        return False
+
+    def pause(self, keys: frozenset[str]) -> None:
+        """Hold back the packages of these partitions, and of no others."""
+        self._paused = keys
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        while self._takers:
+            taker = self._takers.popleft()
+            if not taker.done():
+                taker.set_result(None)
+
+    async def changed(self) -> None:
+        """Wait until there may be something to take."""
+        taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takers.append(taker)
+        await taker
+
+    async def room(self) -> None:
+        """Wait until more may be fetched."""
+        await self._room.wait()
+
+    def _count(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        if self._bytes < self._limit_bytes:
+            self._room.set()
+        else:
+            self._room.clear()

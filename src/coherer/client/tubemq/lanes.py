@@ -1,0 +1,310 @@
+"""Sends on their way to one broker, each with somebody who waits for its receipt.
+
+Rules:
+
+* A message is encoded when it is posted and leaves with everything else of that loop turn. Its
+  answer is one entry in the link's table; there is no task, future or timer per message.
+* While there is no connection, messages wait for one, not longer than their own deadline: nothing
+  of them was sent, so this is no resend.
+* What was sent is never sent again. If the connection breaks, or the answer does not come in time,
+  the message may or may not be stored, and its error says so. The application decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+import msgspec
+
+from coherer.client.tubemq.cluster import cancel
+from coherer.client.tubemq.link import Link, Pool
+from coherer.client.tubemq.master import waits
+from coherer.client.tubemq.partitions import Rest
+from coherer.client.tubemq.quality import Quality
+from coherer.errors import CohererError, ConnectError, DisconnectedError, RequestTimeoutError
+from coherer.message import Message
+from coherer.tubemq import codes
+from coherer.tubemq.names import BrokerInfo, Partition
+from coherer.tubemq.sending import SendEncoder, SendReply, parse_send_reply
+from coherer.tubemq.session import Failure, Response
+
+_log = logging.getLogger(__name__)
+
+UNSURE: Final = "The message may or may not be stored; it is not sent again by itself."
+
+
+class Place:
+    """A partition that messages can be sent to.
+
+    Attributes:
+        partition: which one.
+        lane: the way to its broker.
+        rest: how sends to it went.
+        broker: the broker's id as text, for receipts.
+        number: the partition's id, for receipts.
+        encode: makes the request for a message.
+    """
+
+    __slots__ = ("broker", "encode", "lane", "number", "partition", "rest")
+
+    def __init__(self, partition: Partition, lane: Lane, client_id: str, sent_addr: int) -> None:
+        self.partition = partition
+        self.lane = lane
+        self.rest = Rest()
+        self.broker = str(partition.broker.id)
+        self.number = partition.id
+        self.encode = SendEncoder(client_id, partition.topic, partition.id, sent_addr).encode
+
+
+class Sink(Protocol):
+    """Who wants to know what became of a message."""
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        """The broker has it."""
+        ...
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        ...
+
+
+class Parcel(msgspec.Struct, frozen=True, gc=False):
+    """An encoded payload.
+
+    Args:
+        data: the payload.
+        flag: how it is laid out.
+        tag: the message type, for the broker's filters.
+        time: the message time as the broker wants it.
+    """
+
+    data: bytes
+    flag: int
+    tag: str | None
+    time: str | None
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A message on its way. Waits for the answer.
+
+    Args:
+        place: the partition that it was sent to.
+        message: what the user gave us.
+        sink: who waits for the outcome.
+        deadline: until when, by the loop's clock in seconds.
+    """
+
+    place: Place
+    message: Message
+    sink: Sink
+    deadline: float
+
+    def answered(self, answer: Response | Failure) -> None:
+        """The broker answered."""
+        self.place.lane.answered(self, answer)
+
+    def failed(self, error: CohererError) -> None:
+        """There will be no answer."""
+        self.place.lane.unanswered(self, error)
+
+
+class Owner(Protocol):
+    """The producer, as its lanes see it."""
+
+    def settled(self) -> None:
+        """The outcome of a message is known."""
+        ...
+
+    def changed(self) -> None:
+        """A connection was made, could not be made, or broke; or a broker refused service."""
+        ...
+
+    def elsewhere(self, sent: Sent, parcel: Parcel) -> bool:
+        """Post a message that could not leave by another lane, if there is an open one."""
+        ...
+
+
+class Lane:
+    """The way to one broker.
+
+    Args:
+        broker: which one.
+        pool: where the connection comes from.
+        quality: learns how the broker does.
+        owner: is told what happens.
+        timeout_ms: of a send, also told to the broker.
+
+    Attributes:
+        server: the broker's address.
+        authorized: the field `authInfo` of sends, serialized.
+        wanted: whether a topic still has partitions there; otherwise a lost connection is not
+            made again.
+        error: why there is no connection.
+    """
+
+    def __init__(
+        self, broker: BrokerInfo, pool: Pool, quality: Quality, owner: Owner, timeout_ms: int
+    ) -> None:
+        self.broker = broker
+        self.server = f"{broker.host}:{broker.port}"
+        self.authorized = b""
+        self.wanted = True
+        self.error: CohererError | None = None
+        self._pool = pool
+        self._quality = quality
+        self._tally = quality.tally(broker.id)
+        self._owner = owner
+        self._timeout_ms = timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._parked: list[tuple[Sent, Parcel]] = []
+        self._connecting: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Lane to {self.broker.id} at {self.server}, {self._tally.outstanding} under way>"
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection."""
+        return self._link is not None and self._link.open
+
+    def connect(self) -> None:
+        """See that there is, or will be, a connection."""
+        if not self.open and self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect(), name=f"lane to {self.server}")
+
+    async def close(self) -> None:
+        """Fail what still waits for a connection. The connection itself belongs to the pool."""
+        self.wanted = False
+        await cancel(self._connecting)
+        self._connecting = None
+        self._clear_out(late=float("inf"))
+
+    def post(self, sent: Sent, parcel: Parcel) -> None:
+        """Send a message, now or as soon as there is a connection."""
+        self._tally.sent += 1
+        link = self._link
+        if link is None or link.connection.closed:
+            self._parked.append((sent, parcel))
+            self.connect()
+        else:
+            self._send(link, sent, parcel)
+
+    def answered(self, sent: Sent, answer: Response | Failure) -> None:
+        """The broker answered a send."""
+        if isinstance(answer, Failure):
+            self.unanswered(sent, answer.error(self.server))
+            return
+        self._tally.settled += 1
+        reply = parse_send_reply(answer.body)
+        if reply.success:
+            self._tally.succeeded += 1
+            sent.place.rest.succeeded()
+            sent.sink.stored(sent.place, reply)
+        else:
+            sent.sink.lost(sent.message, self._refused(sent.place, reply))
+        self._owner.settled()
+
+    def unanswered(self, sent: Sent, error: CohererError) -> None:
+        """A send failed, or nobody knows what became of it."""
+        self._tally.settled += 1
+        sent.place.rest.failed(int(self._loop.time() * 1000))
+        hint = error.hint
+        if isinstance(error, DisconnectedError | RequestTimeoutError):
+            hint = UNSURE
+        where = sent.place.partition
+        sent.sink.lost(
+            sent.message,
+            type(error)(
+                error.text,
+                server=self.server,
+                topic=where.topic,
+                partition=where.id,
+                code=error.code,
+                hint=hint,
+            ),
+        )
+        self._owner.settled()
+
+    # -- inside
+
+    def _send(self, link: Link, sent: Sent, parcel: Parcel) -> None:
+        serial = link.session.next_serial()
+        frame = sent.place.encode(
+            serial,
+            parcel.data,
+            parcel.flag,
+            parcel.tag,
+            parcel.time,
+            self.authorized,
+            self._timeout_ms,
+        )
+        link.expect(serial, sent)
+        link.connection.write(frame)
+
+    def _refused(self, place: Place, reply: SendReply) -> CohererError:
+        if reply.code == codes.ResultCode.SERVICE_UNAVAILABLE:
+            self._quality.refused_service(self.broker.id, int(self._loop.time() * 1000))
+            self._owner.changed()
+        where = place.partition
+        return codes.refused(
+            reply.code, reply.text, server=self.server, topic=where.topic, partition=where.id
+        )
+
+    async def _connect(self) -> None:
+        wait = waits()
+        while self.wanted or self._parked:
+            try:
+                self._opened(await self._pool.get(self.broker.host, self.broker.port))
+                break
+            except ConnectError as error:
+                _log.info("Broker %d: %s", self.broker.id, error)
+                self.error = error
+                self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))
+                self._owner.changed()
+                self._clear_out(late=self._loop.time())
+            await asyncio.sleep(wait())
+        self._connecting = None
+
+    def _opened(self, link: Link) -> None:
+        self._link = link
+        self.error = None
+        self._quality.connected(self.broker.id)
+        link.when_closed(self._lost)
+        parked, self._parked = self._parked, []
+        for sent, parcel in parked:
+            self._send(link, sent, parcel)
+        self._owner.changed()
+
+    def _lost(self) -> None:
+        self._link = None
+        self._owner.changed()
+        if self.wanted:
+            self.connect()
+
+    def _clear_out(self, late: float) -> None:
+        """Send what is parked by other lanes; fail what is `late`; keep the rest."""
+        parked, self._parked = self._parked, []
+        for sent, parcel in parked:
+            if sent.deadline <= late:
+                self._fail_unsent(sent)
+            elif self._owner.elsewhere(sent, parcel):
+                self._tally.sent -= 1
+            else:
+                self._parked.append((sent, parcel))
+
+    def _fail_unsent(self, sent: Sent) -> None:
+        self._tally.settled += 1
+        where = sent.place.partition
+        sent.sink.lost(
+            sent.message,
+            ConnectError(
+                "No connection to the broker; the message was not sent.",
+                server=self.server,
+                topic=where.topic,
+                partition=where.id,
+            ),
+        )
+        self._owner.settled()

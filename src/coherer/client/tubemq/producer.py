@@ -1,0 +1,536 @@
+"""The producer of TubeMQ.
+
+Theory: one registration with the master (`publisher`) tells where topics can be written to. Each
+broker has a lane (`lanes`), each topic a route (`routes`) that takes its partitions in turn. A
+window bounds what is under way. Nothing is sent twice by itself: a send that ends in
+`DisconnectedError` or `RequestTimeoutError` may or may not be stored, and who sends again has to
+live with a duplicate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, Self, overload
+
+import msgspec
+
+from coherer.client.tubemq.cluster import Cluster, address_number, cancel
+from coherer.client.tubemq.lanes import Lane, Parcel, Place, Sent, Sink
+from coherer.client.tubemq.partitions import partition_ids
+from coherer.client.tubemq.publisher import Publisher
+from coherer.client.tubemq.quality import Quality, QualityRules
+from coherer.client.tubemq.routes import Route
+from coherer.client.tubemq.window import Window
+from coherer.errors import (
+    ClosedError,
+    CohererError,
+    ConnectError,
+    UnavailableError,
+    UsageError,
+    WindowFullError,
+)
+from coherer.message import Message, Receipt
+from coherer.tubemq import payload
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.names import Partition, TopicInfo
+from coherer.tubemq.sending import SendReply
+
+_log = logging.getLogger(__name__)
+
+WINDOW_MAX: Final = 300_000
+"""Java's producers begin to leave brokers out at so many messages under way; we stop there."""
+
+TICK_MS: Final = 1_000
+"""How often brokers are judged and signatures renewed."""
+
+YIELD_EVERY: Final = 256
+"""Messages encoded before others get a turn and what is encoded leaves."""
+
+Outcome = Receipt | CohererError
+
+
+class SendReport(msgspec.Struct, frozen=True):
+    """What became of many messages.
+
+    Args:
+        sent: how many are stored.
+        failed: the others, each with the reason.
+        receipts: of the stored ones, in the order of the answers, if they were asked for.
+    """
+
+    sent: int
+    failed: list[tuple[Message, CohererError]] = []
+    receipts: list[Receipt] = []
+
+    def check(self) -> None:
+        """See that all were stored.
+
+        Raises:
+            CohererError: the error of the first that was not.
+        """
+        if self.failed:
+            raise self.failed[0][1]
+
+    def __repr__(self) -> str:
+        text = f"<SendReport: {self.sent} sent, {len(self.failed)} failed"
+        return f"{text}, first: {self.failed[0][1]}>" if self.failed else f"{text}>"
+
+
+def receipt_of(place: Place, reply: SendReply) -> Receipt:
+    """The receipt for a stored message."""
+    return Receipt(
+        str(reply.message_id),
+        place.partition.topic,
+        place.broker,
+        place.number,
+        reply.offset,
+        reply.append_ms,
+    )
+
+
+class _FutureSink:
+    """Puts an outcome into a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Receipt]) -> None:
+        self.future = future
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        if not self.future.done():
+            self.future.set_result(receipt_of(place, reply))
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        del message
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class _CallbackSink:
+    """Gives an outcome to a function of the user's."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[Outcome], object]) -> None:
+        self.callback = callback
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        self._call(receipt_of(place, reply))
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        del message
+        self._call(error)
+
+    def _call(self, outcome: Outcome) -> None:
+        try:
+            self.callback(outcome)
+        except Exception:  # noqa: BLE001 - theirs must not break the connection of others
+            _log.exception("The callback of a send failed")
+
+
+class _BulkSink:
+    """Counts outcomes."""
+
+    __slots__ = ("failed", "receipts", "sent")
+
+    def __init__(self, receipts: list[Receipt] | None) -> None:
+        self.sent = 0
+        self.failed: list[tuple[Message, CohererError]] = []
+        self.receipts = receipts
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        self.sent += 1
+        if self.receipts is not None:
+            self.receipts.append(receipt_of(place, reply))
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        self.failed.append((message, error))
+
+    @property
+    def report(self) -> SendReport:
+        return SendReport(self.sent, self.failed, self.receipts or [])
+
+
+class Producer:
+    """Sends messages. Made by `Client.producer`; use it with `async with`.
+
+    Args:
+        cluster: the way to the cluster.
+        topics: published at the start; others are at their first message.
+        window: how many messages may be under way.
+        timeout_ms: how long a message waits for its receipt; the client's timeout when None.
+        rules: when brokers are left out.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Iterable[str] = (),
+        *,
+        window: int = 5_000,
+        timeout_ms: int | None = None,
+        rules: QualityRules | None = None,
+    ) -> None:
+        if not 1 <= window <= WINDOW_MAX:
+            raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {window}.")
+        self._cluster = cluster
+        self._first = tuple(dict.fromkeys(topics))
+        self._window = Window(window)
+        self._timeout_ms = timeout_ms or cluster.options.timeout_ms
+        self._publisher = Publisher(cluster, self._learn)
+        self._quality = Quality(rules)
+        self._routes: dict[str, Route] = {}
+        self._places: dict[tuple[str, str], Place] = {}  # (broker's address, partition) -> place
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._publishing = asyncio.Lock()
+        self._changes: asyncio.Future[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._state = "new"
+
+    def __repr__(self) -> str:
+        topics = ", ".join(self._routes) or "no topic yet"
+        return f"<Producer of {topics}: {self._state}, {self._window.used} under way>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The published topics."""
+        return frozenset(self._routes)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages have no receipt yet."""
+        return self._window.used
+
+    @property
+    def window(self) -> int:
+        """How many messages may be under way."""
+        return self._window.limit
+
+    async def start(self) -> None:
+        """Register and publish the first topics; returns when the producer can send.
+
+        Raises:
+            UnavailableError: no master, or no broker of a topic, could be reached in time.
+            RefusedError: the master refused, or a topic has no partition that takes messages.
+        """
+        self._cluster.pool.check()
+        if self._state != "new":
+            raise UsageError("A producer is started once.")
+        self._loop = asyncio.get_running_loop()
+        self._state = "starting"
+        try:
+            await self._publisher.start()
+            self._state = "open"
+            self._ticking = asyncio.create_task(self._tick(), name="producer tick")
+            if self._first:
+                await self.publish(*self._first)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def publish(self, *topics: str) -> None:
+        """Announce topics; returns when messages to them can be sent.
+
+        Raises:
+            RefusedError: a topic has no partition that takes messages; code 444.
+            UnavailableError: no master, or no broker of a topic, could be reached in time.
+        """
+        self._check()
+        async with self._publishing:
+            new = [topic for topic in topics if topic not in self._routes]
+            if not new:
+                return
+            for topic in new:
+                _check_topic(topic)
+            await self._publisher.publish(new)
+            for topic in new:
+                await self._connected(self._routes[topic])
+
+    async def send(self, message: Message) -> Receipt:
+        """Send one message and wait for its receipt.
+
+        Raises:
+            UsageError: the message cannot be sent as it is.
+            RefusedError: the broker refused it.
+            DisconnectedError, RequestTimeoutError: it may or may not be stored.
+            UnavailableError: no broker could be reached; it was not sent.
+        """
+        if message.topic not in self._routes:
+            await self.publish(message.topic)
+        await self._window.room()
+        return await self.submit(message)
+
+    @overload
+    def submit(self, message: Message) -> asyncio.Future[Receipt]: ...
+
+    @overload
+    def submit(self, message: Message, *, callback: Callable[[Outcome], object]) -> None: ...
+
+    def submit(
+        self, message: Message, *, callback: Callable[[Outcome], object] | None = None
+    ) -> asyncio.Future[Receipt] | None:
+        """Send one message and do not wait.
+
+        Args:
+            message: of a topic that is published already.
+            callback: gets the receipt or the error, instead of the future.
+
+        Returns:
+            A future of the receipt; None with a callback. A future that fails and is never
+            awaited is reported by asyncio's log.
+
+        Raises:
+            WindowFullError: too many are under way; `await producer.ready()` before.
+            UsageError: the message cannot be sent as it is.
+        """
+        self._check()
+        if self._window.full:
+            raise WindowFullError(
+                f"{self._window.used} messages are under way.",
+                hint="`await producer.ready()` before each `submit`.",
+            )
+        if callback is not None:
+            self._post(message, _CallbackSink(callback))
+            return None
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        self._post(message, _FutureSink(future))
+        return future
+
+    async def ready(self) -> None:
+        """Wait until there is room in the window."""
+        self._check()
+        await self._window.room()
+
+    async def flush(self) -> None:
+        """Wait until every message under way has its receipt or its error."""
+        await self._window.empty()
+
+    async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
+        """Send many messages, the fastest way.
+
+        Args:
+            messages: taken one by one as there is room in the window; topics that are not
+                published yet are.
+            receipts: keep them all, for the report.
+
+        Returns:
+            What became of them, when that is known of each.
+
+        Raises:
+            CohererError: a topic could not be published. What was sent before is sent.
+        """
+        self._check()
+        bulk = _BulkSink([] if receipts else None)
+        window, routes, post = self._window, self._routes, self._post
+        for count, message in enumerate(messages, 1):
+            if message.topic not in routes:
+                await self.publish(message.topic)
+            try:
+                post(message, bulk)
+            except CohererError as error:
+                bulk.lost(message, error)
+            if window.used >= window.limit:
+                await window.room()
+            elif count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        await window.empty()
+        return bulk.report
+
+    async def close(self) -> None:
+        """Wait for what is under way, then leave. Calling it again does nothing."""
+        if self._state in {"new", "closed"}:
+            self._state = "closed"
+            return
+        self._state = "closed"
+        await self._window.empty()
+        await cancel(self._ticking)
+        await self._publisher.stop()
+        for lane in self._lanes.values():
+            await lane.close()
+
+    # -- what lanes call
+
+    def settled(self) -> None:
+        """The outcome of a message is known."""
+        self._window.settle()
+
+    def changed(self) -> None:
+        """A lane opened or closed, or its broker refused service."""
+        for route in self._routes.values():
+            route.stale = True
+        changes, self._changes = self._changes, None
+        if changes is not None and not changes.done():
+            changes.set_result(None)
+
+    def elsewhere(self, sent: Sent, parcel: Parcel) -> bool:
+        """Post a message that could not leave by another lane, if there is an open one."""
+        route = self._routes.get(sent.message.topic)
+        if route is None or not route.open:
+            return False
+        place = route.next(self._quality, self._loop.time())
+        if not place.lane.open:
+            return False
+        place.lane.post(Sent(place, sent.message, sent.sink, sent.deadline), parcel)
+        return True
+
+    # -- inside
+
+    def _check(self) -> None:
+        self._cluster.pool.check()
+        if self._state == "closed":
+            raise ClosedError("The producer is closed.")
+        if self._state != "open":
+            raise UsageError("The producer is not started.", hint="Use `async with`.")
+
+    def _post(self, message: Message, sink: Sink) -> None:
+        route = self._routes.get(message.topic)
+        if route is None:
+            raise UsageError(
+                "The topic is not published.",
+                topic=message.topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
+                hint="`await producer.publish(topic)` before.",
+            )
+        if not route.places:
+            raise UnavailableError(
+                "The topic has no partition that takes messages any more.",
+                topic=message.topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+            )
+        parcel = pack(message, route.max_bytes)
+        now = self._loop.time()
+        place = route.next(self._quality, now)
+        self._window.used += 1
+        place.lane.post(Sent(place, message, sink, now + self._timeout_ms / 1000), parcel)
+
+    def _learn(self) -> None:
+        """The master told about topics and brokers."""
+        publisher = self._publisher
+        wanted: dict[tuple[str, str], Place] = {}
+        for topic in publisher.topics | self._routes.keys():
+            info = publisher.infos.get(topic)
+            places = {} if info is None else self._places_of(info)
+            wanted.update(places)
+            max_bytes = (info and info.max_bytes) or publisher.max_bytes
+            route = self._routes.get(topic)
+            if route is not None:
+                route.renew(max_bytes, places.values())
+            elif places:
+                self._routes[topic] = Route(topic, max_bytes, places.values())
+        self._places = wanted
+        self._quality.forget(publisher.brokers)
+        self._authorize()
+        used = {id(place.lane) for place in wanted.values()}
+        for lane in self._lanes.values():
+            lane.wanted = id(lane) in used
+            if lane.wanted:
+                lane.connect()
+
+    def _places_of(self, info: TopicInfo) -> dict[tuple[str, str], Place]:
+        publisher = self._publisher
+        number = address_number(publisher.local_host)
+        places: dict[tuple[str, str], Place] = {}
+        for broker_id, (partitions, stores) in info.brokers.items():
+            broker = publisher.brokers.get(broker_id)
+            if broker is None:
+                continue
+            lane = self._lane(broker_id)
+            for partition_id in partition_ids(partitions, stores):
+                partition = Partition(broker, info.topic, partition_id)
+                key = (lane.server, partition.key)
+                places[key] = self._places.get(key) or Place(
+                    partition, lane, publisher.client_id, number
+                )
+        return places
+
+    def _lane(self, broker_id: int) -> Lane:
+        broker = self._publisher.brokers[broker_id]
+        key = (broker_id, f"{broker.host}:{broker.port}")
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(
+                broker, self._cluster.pool, self._quality, self, self._timeout_ms
+            )
+        return lane
+
+    def _authorize(self) -> None:
+        text = self._publisher.passport.for_broker(prefer_token=True).SerializeToString()
+        for lane in self._lanes.values():
+            lane.authorized = text
+
+    async def _connected(self, route: Route) -> None:
+        deadline = self._loop.time() + self._timeout_ms / 1000
+        while not route.open:
+            if self._changes is None:
+                self._changes = self._loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(self._changes)
+            except TimeoutError:
+                lanes = [place.lane for place in route.places]
+                errors = [lane.error for lane in lanes if lane.error is not None]
+                raise (
+                    errors[0]
+                    if errors
+                    else ConnectError("No broker of the topic could be reached.", topic=route.topic)
+                ) from None
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            self._quality.check(int(self._loop.time() * 1000))
+            for route in self._routes.values():
+                route.stale = True
+            if self._publisher.passport.signs:
+                self._authorize()
+
+
+def pack(message: Message, max_bytes: int) -> Parcel:
+    """Check and encode a message.
+
+    Raises:
+        UsageError: it cannot be sent; `code` is the one of the protocol for the reason.
+    """
+    body = message.body
+    if not body:
+        raise UsageError(
+            "A message needs a body of at least one byte.",
+            topic=message.topic,
+            code=ResultCode.PARAMETER_MSG_BODY_EMPTY,
+        )
+    attributes: str | None = None
+    time: str | None = None
+    if message.tag is not None or message.time is not None or message.properties or message.keys:
+        if message.keys:
+            raise UsageError("TubeMQ messages have no keys.", hint="Put them into `properties`.")
+        attributes = payload.encode_attributes(message.tag, message.time, message.properties)
+        time = None if message.time is None else payload.encode_time(message.time)
+    data, flag = payload.encode_payload(body, attributes)
+    if len(data) > max_bytes:
+        raise UsageError(
+            f"The message has {len(data)} bytes with its attributes; the limit is {max_bytes}.",
+            topic=message.topic,
+            code=ResultCode.PARAMETER_MSG_OVER_MAX_LENGTH,
+        )
+    return Parcel(data, flag, message.tag, time)
+
+
+def _check_topic(topic: str) -> None:
+    if not topic or topic.isspace():
+        raise UsageError("A message needs a topic.", code=ResultCode.PARAMETER_MSG_TOPIC_BLANK)

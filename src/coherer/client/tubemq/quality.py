@@ -1,0 +1,204 @@
+"""Which brokers are bad at the moment, from what earlier sends taught (Java's rules).
+
+A broker is left out for one of four reasons:
+
+| reason | learnt from | for how long |
+|---|---|---|
+| unavailable | an answer with code 503 | `unavailable_ms` |
+| unreachable | too many failed connects within `connect_window_ms` | `unreachable_ms` |
+| slow | more than `outstanding_max` sends without an answer | until there are fewer |
+| poor | far fewer successes than its peers within `poor_check_ms` | `poor_check_ms` |
+
+The last two never take away so many brokers that the others could not carry the load: at most
+`unreachable_share` of the addresses, and `poor_share` of the brokers, are out at a time. A
+cluster of fewer than four brokers has no "poor" ones.
+
+Pure: the caller tells the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+UNREACHABLE_COUNT_MAX: Final = 30
+"""However many brokers there are, no more than this are unreachable at a time."""
+
+
+class QualityRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of the rules; the defaults are Java's.
+
+    Args:
+        unavailable_ms: rest of a broker that answered 503.
+        connect_window_ms: failed connects are counted over so long.
+        connect_failures_max: so many are forgiven.
+        unreachable_ms: rest of an address with more.
+        unreachable_share: part of all addresses that may rest at a time.
+        outstanding_max: sends without an answer to one broker, before others are preferred.
+        poor_check_ms: how often brokers are compared, and how long a poor one rests.
+        poor_share: part of all brokers that may rest for being poor.
+    """
+
+    unavailable_ms: int = 50_000
+    connect_window_ms: int = 60_000
+    connect_failures_max: int = 5
+    unreachable_ms: int = 1_800_000
+    unreachable_share: float = 0.3
+    outstanding_max: int = 50_000
+    poor_check_ms: int = 30_000
+    poor_share: float = 0.15
+
+
+class Tally:
+    """What happened with one broker, counted since the start."""
+
+    __slots__ = ("sent", "sent_before", "settled", "succeeded", "succeeded_before")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.settled = 0  # answered or failed
+        self.succeeded = 0
+        self.sent_before = 0  # at the last comparison
+        self.succeeded_before = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Sends without an answer."""
+        return self.sent - self.settled
+
+
+class Quality:
+    """Knows which brokers to leave out.
+
+    >>> quality = Quality()
+    >>> quality.refused_service(1, now_ms=0)
+    >>> quality.usable([1, 2], now_ms=10)
+    [2]
+    >>> quality.usable([1, 2], now_ms=50_000)
+    [1, 2]
+    """
+
+    def __init__(self, rules: QualityRules | None = None) -> None:
+        self._rules = rules or QualityRules()
+        self._tallies: dict[int, Tally] = {}
+        self._unavailable: dict[int, int] = {}  # broker -> until when
+        self._poor: dict[int, int] = {}  # broker -> since when
+        self._failures: dict[int, tuple[int, int]] = {}  # broker -> (window's start, failures)
+        self._unreachable: dict[int, int] = {}  # broker -> until when
+        self._checked_ms: int | None = None
+
+    def tally(self, broker: int) -> Tally:
+        """The counters of a broker; whoever sends keeps them up to date."""
+        tally = self._tallies.get(broker)
+        if tally is None:
+            tally = self._tallies[broker] = Tally()
+        return tally
+
+    def forget(self, known: Iterable[int]) -> None:
+        """Drop what was learnt about brokers that are not in `known` any more."""
+        known = set(known)
+        for table in (
+            self._tallies,
+            self._unavailable,
+            self._poor,
+            self._failures,
+            self._unreachable,
+        ):
+            for broker in set(table) - known:
+                del table[broker]
+
+    def refused_service(self, broker: int, now_ms: int) -> None:
+        """A broker answered 503."""
+        self._unavailable[broker] = now_ms + self._rules.unavailable_ms
+
+    def connected(self, broker: int) -> None:
+        """A connection to the broker was made."""
+        self._failures.pop(broker, None)
+        self._unreachable.pop(broker, None)
+
+    def connect_failed(self, broker: int, now_ms: int) -> None:
+        """No connection to the broker could be made."""
+        since_ms, failures = self._failures.get(broker, (now_ms, 0))
+        if now_ms - since_ms > self._rules.connect_window_ms:
+            since_ms, failures = now_ms, 0
+        self._failures[broker] = (since_ms, failures + 1)
+        if failures + 1 <= self._rules.connect_failures_max or broker in self._unreachable:
+            return
+        allowed = round(len(self._tallies) * self._rules.unreachable_share)
+        if len(self._unreachable) < min(allowed, UNREACHABLE_COUNT_MAX):
+            self._unreachable[broker] = now_ms + self._rules.unreachable_ms
+
+    def usable(self, brokers: Iterable[int], now_ms: int) -> list[int]:
+        """Those of `brokers` that there is nothing against, in the same order."""
+        _expire(self._unavailable, now_ms)
+        _expire(self._unreachable, now_ms)
+        out = self._unavailable.keys() | self._unreachable.keys() | self._poor.keys()
+        limit = self._rules.outstanding_max
+        return [
+            broker
+            for broker in brokers
+            if broker not in out and self.tally(broker).outstanding <= limit
+        ]
+
+    def check(self, now_ms: int) -> None:
+        """Compare the brokers, if it is time to. Call it about once a second."""
+        if self._checked_ms is None:
+            self._checked_ms = now_ms
+        if now_ms - self._checked_ms < self._rules.poor_check_ms:
+            return
+        self._checked_ms = now_ms
+        news = [
+            (tally.succeeded - tally.succeeded_before, tally.sent - tally.sent_before, broker)
+            for broker, tally in self._tallies.items()
+            if broker not in self._poor
+        ]
+        for tally in self._tallies.values():
+            tally.sent_before, tally.succeeded_before = tally.sent, tally.succeeded
+        for broker, since_ms in list(self._poor.items()):
+            if now_ms - since_ms >= self._rules.poor_check_ms:
+                del self._poor[broker]
+        room = round((len(news) + len(self._poor)) * self._rules.poor_share) - len(self._poor)
+        for broker in poor(news, room):
+            self._poor[broker] = now_ms
+
+
+def poor(news: list[tuple[int, int, int]], room: int) -> list[int]:
+    """The brokers that did far worse than the others.
+
+    Args:
+        news: (successes, sends, broker) since the last comparison.
+        room: how many may be named.
+
+    >>> poor([(100, 100, 1), (99, 100, 2), (101, 101, 3), (1, 100, 4)], room=1)
+    [4]
+    """
+    if room <= 0 or not news:
+        return []
+    news = sorted(news)
+    threshold = _threshold([successes for successes, _, _ in news])
+    chosen: list[int] = []
+    for successes, sends, broker in news:
+        if successes >= threshold or len(chosen) == room:
+            break
+        enough = int(sends * 0.1)
+        if enough > 2 and successes < enough:
+            chosen.append(broker)
+    return chosen
+
+
+def _threshold(successes: list[int]) -> int:
+    # A fifth of what a broker in the middle of the field has done; the field without its ends.
+    count = len(successes)
+    if count == 1:
+        return 0
+    if count <= 3:
+        return int((sum(successes) - successes[0]) // (count - 1) * 0.2)
+    middle = sum(successes) - successes[0] - successes[1] - successes[-1]
+    return int(middle // (count - 3) * 0.2)
+
+
+def _expire(table: dict[int, int], now_ms: int) -> None:
+    for broker in [broker for broker, until_ms in table.items() if until_ms <= now_ms]:
+        del table[broker]

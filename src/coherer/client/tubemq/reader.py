@@ -1,0 +1,222 @@
+"""Reads a range of one partition, in a group of its own: nobody else notices.
+
+Where offsets count messages (our broker), the range is exact: no message before its start, none at
+or behind its end. With Java's broker offsets are byte positions in an index that partitions share;
+a read begins exactly at a position that the broker told, and ends with the first package that
+reaches the end, which may hold messages behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Final, Self
+
+from coherer.client.tubemq.door import Door, Place
+from coherer.client.tubemq.fetching import LOST_CODES
+from coherer.client.tubemq.master import waits
+from coherer.client.tubemq.planner import Planner
+from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
+from coherer.tubemq import codes
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.delivery import MessageBatch
+from coherer.tubemq.names import Partition
+
+_log = logging.getLogger(__name__)
+
+PASSING_CODES: Final = frozenset(
+    {
+        ResultCode.MOVED,
+        ResultCode.SERVER_CONSUME_SPEED_LIMIT,
+        ResultCode.INTERNAL_SERVER_ERROR,
+        ResultCode.SERVICE_UNAVAILABLE,
+    }
+)
+"""Refusals that pass."""
+
+EMPTY_MS: Final = 5
+"""Pause after an empty package: with Java's broker several in a row are normal."""
+
+
+class Reader:
+    """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
+
+    Args:
+        planner: gives the reader a group of its own.
+        partition: what to read.
+        offset: where to begin; moved up by the broker where messages are gone.
+        end: the offset behind the last to read; the end of the partition at the start when None.
+        timeout_ms: how long to try when the broker does not answer.
+
+    Attributes:
+        partition: what is read.
+        exact: whether offsets count messages; known once it is open.
+        position: the next offset to read.
+        end: the offset behind the last to read.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        partition: Partition,
+        offset: int,
+        end: int | None,
+        timeout_ms: int,
+    ) -> None:
+        if offset < 0 or (end is not None and end < offset):
+            raise UsageError(f"There is no range from {offset} to {end}.")
+        self.partition = partition
+        self.exact = False
+        self.position = offset
+        self.end = end
+        self._planner = planner
+        self._timeout_ms = timeout_ms
+        self._slot: int | None = None
+        self._state = "new"
+        self._confirm = False
+        self._max_offset = -1
+        self._door: Door
+
+    def __repr__(self) -> str:
+        key, end = self.partition.key, "the end" if self.end is None else self.end
+        return f"<Reader of {key} at {self.position}, to {end}: {self._state}>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Take the partition.
+
+        Raises:
+            RefusedError: there is no such partition.
+            UnavailableError: its broker cannot be reached.
+        """
+        if self._state != "new":
+            raise UsageError("A reader is started once.")
+        await self._planner.ready()
+        self._slot = self._planner.reserve()
+        try:
+            self._door = self._planner.door(self._slot)
+            await self._take()
+        except BaseException:
+            self._state = "closed"
+            self._release()
+            raise
+        self._state = "open"
+
+    async def read(self) -> MessageBatch | None:
+        """The next messages; None when the end is reached or there are no more.
+
+        Raises:
+            UnavailableError: the broker has not answered for as long as the timeout.
+            RefusedError: the broker does not let us read.
+        """
+        if self._state != "open":
+            raise ClosedError("The reader is not open.")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
+        wait = waits()
+        while self.end is None or self.position < self.end:
+            if self.exact and self.position >= self._max_offset and not await self._more():
+                return None
+            try:
+                batch = await self._get()
+            except CohererError as error:
+                lost = isinstance(error, UnavailableError) or error.code in LOST_CODES
+                pause = wait()
+                if not (lost or error.code in PASSING_CODES) or loop.time() + pause > deadline:
+                    raise
+                _log.info("Reading %s: %s", self.partition.key, error)
+                await asyncio.sleep(pause)
+                if lost:
+                    await self._planner.ready()
+                    await self._take()
+                continue
+            if batch is None:
+                return None
+            if len(batch):
+                return batch
+            await asyncio.sleep(EMPTY_MS / 1000)
+        return None
+
+    async def close(self) -> None:
+        """Give the partition back. Calling it again does nothing."""
+        opened, self._state = self._state == "open", "closed"
+        if not opened:
+            return
+        try:
+            await self._door.give_up(self.partition, consumed=False)
+        except CohererError as error:
+            _log.info("Giving back %s: %s", self.partition.key, error)
+        self._release()
+
+    # -- inside
+
+    def _release(self) -> None:
+        if self._slot is not None:
+            self._planner.release(self._slot)
+            self._slot = None
+
+    async def _take(self) -> Place:
+        start = await self._door.take(self.partition, read_status=0, offset=self.position)
+        self.exact = start.step == 1
+        self.position = start.offset
+        self._confirm = False
+        self._max_offset = start.max_offset
+        if self.end is None:
+            self.end = start.max_offset
+        return start
+
+    async def _more(self) -> bool:
+        """Whether something has come behind the end that we knew."""
+        start = await self._take()
+        return start.max_offset > self.position
+
+    async def _get(self) -> MessageBatch | None:
+        link = await self._door.link(self.partition.broker)
+        confirm, self._confirm = self._confirm, False
+        body = await self._door.get(
+            link, self.partition, confirmed=confirm, escapes=False, timeout_ms=self._timeout_ms
+        )
+        batch = MessageBatch(
+            body,
+            topic=self.partition.topic,
+            broker=str(self.partition.broker.id),
+            partition=self.partition.id,
+            exact_offsets=self.exact,
+        )
+        if batch.code == ResultCode.SUCCESS:
+            return await self._arrived(batch)
+        if batch.code == ResultCode.NOT_FOUND:
+            return None
+        raise codes.refused(
+            batch.code,
+            batch.text,
+            server=link.server,
+            topic=self.partition.topic,
+            partition=self.partition.id,
+        )
+
+    async def _arrived(self, batch: MessageBatch) -> MessageBatch:
+        self._max_offset = max(self._max_offset, batch.max_offset)
+        if self.exact:
+            self.position = batch.offset + batch.delivered
+            self._confirm = True
+            if self.end is not None and self.position > self.end:
+                return batch.before(self.end)
+            return batch
+        # Only the answer to a commit tells where the package ended.
+        link = await self._door.link(self.partition.broker)
+        answer = await self._door.commit(link, self.partition, consumed=True)
+        self.position = self._door.committed(link, self.partition, answer).currOffset
+        return batch

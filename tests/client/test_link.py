@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from coherer.client.tubemq.cluster import Cluster
+from coherer.client.tubemq.link import Link, Pool
+from coherer.errors import (
+    ClosedError,
+    ConnectError,
+    DisconnectedError,
+    ForkedError,
+    ProtocolError,
+    RefusedError,
+    RequestTimeoutError,
+)
+from coherer.tubemq import messages as pb
+from coherer.tubemq import methods
+
+CLOSE = pb.CloseRequestP2M(clientId="p")
+
+
+@pytest.fixture
+async def link(fake, way: Cluster) -> Link:
+    return await way.pool.get("127.0.0.1", fake.master.port)
+
+
+async def ask(link: Link, timeout_ms: int = 2_000) -> pb.CloseResponseM2P:
+    return await link.ask(methods.PRODUCER_CLOSE, CLOSE, pb.CloseResponseM2P, timeout_ms)
+
+
+async def test_many_requests_at_once(fake, link: Link) -> None:
+    answers = await asyncio.gather(*(ask(link) for _ in range(100)))
+    assert all(answer.success for answer in answers)
+    assert len(fake.asked(methods.PRODUCER_CLOSE)) == 100
+
+
+async def test_answers_in_any_order(fake, kit, link: Link) -> None:
+    late = []
+    fake.script(methods.PRODUCER_CLOSE, late.append)
+    first = asyncio.ensure_future(ask(link))
+    await fake.until(lambda: late)
+    assert (await ask(link)).success
+    assert not first.done()
+    late[0].answer(errMsg="at last")
+    assert (await first).errMsg == "at last"
+
+
+async def test_no_answer_in_time(fake, kit, link: Link) -> None:
+    fake.script(methods.PRODUCER_CLOSE, kit.silence, kit.silence)
+    slow = asyncio.ensure_future(ask(link))
+    with pytest.raises(RequestTimeoutError) as caught:
+        await ask(link, timeout_ms=30)
+    assert caught.value.server == link.server
+    assert not slow.done()
+    assert (await ask(link)).success
+    slow.cancel()
+
+
+async def test_an_answer_that_comes_too_late_is_dropped(fake, kit, link: Link) -> None:
+    late = []
+    fake.script(methods.PRODUCER_CLOSE, late.append)
+    with pytest.raises(RequestTimeoutError):
+        await ask(link, timeout_ms=20)
+    late[0].answer()
+    assert (await ask(link)).success
+
+
+async def test_a_broken_connection_fails_what_is_under_way(fake, kit, link: Link) -> None:
+    fake.script(methods.PRODUCER_CLOSE, kit.silence, kit.hang_up)
+    results = await asyncio.gather(ask(link), ask(link), return_exceptions=True)
+    assert [type(result) for result in results] == [DisconnectedError] * 2
+    assert "may or may not" in str(results[0])
+    assert not link.open
+    with pytest.raises(DisconnectedError, match="nothing was sent"):
+        await ask(link)
+
+
+async def test_a_server_that_cannot_handle_a_request(fake, kit, link: Link) -> None:
+    fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.fail("java.lang.Exception", "oops"))
+    with pytest.raises(RefusedError, match="oops"):
+        await ask(link)
+    assert link.open
+
+
+async def test_an_answer_that_lacks_what_it_must_have(fake, kit, link: Link) -> None:
+    fake.script(
+        methods.PRODUCER_CLOSE,
+        lambda asked: asked.connection.write(asked.session.reply_raw(asked.request, b"")),
+    )
+    with pytest.raises(ProtocolError):
+        await ask(link)
+
+
+async def test_garbage_breaks_the_connection(fake, kit, link: Link) -> None:
+    fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.connection.write(b"HTTP/1.1 400 no!"))
+    with pytest.raises(DisconnectedError):
+        await ask(link)
+
+
+async def test_a_cancelled_request_harms_nobody(fake, kit, link: Link) -> None:
+    late = []
+    fake.script(methods.PRODUCER_CLOSE, late.append)
+    task = asyncio.ensure_future(ask(link))
+    await fake.until(lambda: late)
+    task.cancel()
+    late[0].answer()
+    assert (await ask(link)).success
+
+
+async def test_everybody_shares_a_connection(fake, way: Cluster) -> None:
+    port = fake.master.port
+    links = await asyncio.gather(*(way.pool.get("127.0.0.1", port) for _ in range(5)))
+    assert len({id(link) for link in links}) == 1
+    assert await way.pool.get("127.0.0.1", port) is links[0]
+    assert way.pool.find("127.0.0.1", port) is links[0]
+    assert fake.master.connections == 1
+
+
+async def test_a_broken_connection_is_made_anew(fake, way: Cluster, link: Link) -> None:
+    await link.close()
+    assert way.pool.find("127.0.0.1", fake.master.port) is None
+    again = await way.pool.get("127.0.0.1", fake.master.port)
+    assert again is not link
+    assert (await ask(again)).success
+
+
+async def test_nobody_listens() -> None:
+    pool = Pool(connect_timeout_ms=500)
+    with pytest.raises(ConnectError) as caught:
+        await pool.get("127.0.0.1", 1)
+    assert caught.value.server == "127.0.0.1:1"
+    await pool.close()
+
+
+async def test_one_who_gives_up_does_not_spoil_it_for_the_others(fake, way: Cluster) -> None:
+    port = fake.master.port
+    first = asyncio.ensure_future(way.pool.get("127.0.0.1", port))
+    second = asyncio.ensure_future(way.pool.get("127.0.0.1", port))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).open
+
+
+async def test_a_closed_pool(fake, way: Cluster, link: Link) -> None:
+    waiting = asyncio.ensure_future(ask(link))
+    await way.pool.close()
+    assert not link.open
+    assert (await asyncio.gather(waiting, return_exceptions=True))[0] is not None
+    with pytest.raises(ClosedError):
+        await way.pool.get("127.0.0.1", fake.master.port)
+
+
+async def test_a_fork_is_noticed(monkeypatch: pytest.MonkeyPatch, way: Cluster) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(ForkedError, match="Connect again"):
+        way.pool.check()
+
+
+def test_for_people(link: Link) -> None:
+    assert "0 under way" in repr(link)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from coherer.client.tubemq.partitions import (
+    FAILURES_MAX,
+    REST_MS,
+    Rest,
+    RoundRobin,
+    partition_ids,
+)
+
+
+class Place:
+    def __init__(self, name: int) -> None:
+        self.name = name
+        self.rest = Rest()
+
+
+def choices(robin: RoundRobin, places: list[Place], count: int, now_ms: int = 0) -> list[int]:
+    return [robin.choose(places, now_ms).name for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "stores", "expected"),
+    [(1, 1, [0]), (3, 1, [0, 1, 2]), (2, 3, [0, 1, 10000, 10001, 20000, 20001])],
+)
+def test_ids_of_the_partitions_of_a_topic(
+    partitions: int, stores: int, expected: list[int]
+) -> None:
+    assert partition_ids(partitions, stores) == expected
+
+
+def test_all_partitions_in_turn() -> None:
+    places = [Place(number) for number in range(3)]
+    assert choices(RoundRobin(-1), places, 7) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_the_counter_may_wrap() -> None:
+    places = [Place(number) for number in range(4)]
+    taken = choices(RoundRobin(2**31 - 3), places, 8)
+    assert sorted(taken) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_partition_that_fails_rests_for_three_seconds() -> None:
+    places = [Place(0), Place(1)]
+    for _ in range(FAILURES_MAX + 1):
+        places[0].rest.failed(now_ms=100)
+    robin = RoundRobin(0)
+    assert set(choices(robin, places, 6, now_ms=100 + REST_MS - 1)) == {1}
+    assert set(choices(robin, places, 6, now_ms=100 + REST_MS)) == {0, 1}
+
+
+def test_few_failures_are_forgiven_and_a_success_forgives_all() -> None:
+    rest = Rest()
+    for _ in range(FAILURES_MAX):
+        rest.failed(0)
+    assert rest.until_ms == 0
+    rest.succeeded()
+    for _ in range(FAILURES_MAX):
+        rest.failed(0)
+    assert rest.until_ms == 0
+    rest.failed(7)
+    assert rest.until_ms == 7 + REST_MS
+    rest.succeeded()
+    assert rest.until_ms == 0
+
+
+def test_when_all_rest_they_are_taken_in_turn_all_the_same() -> None:
+    places = [Place(0), Place(1), Place(2)]
+    for place in places:
+        for _ in range(FAILURES_MAX + 1):
+            place.rest.failed(0)
+    assert sorted(choices(RoundRobin(0), places, 6)) == [0, 0, 1, 1, 2, 2]

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from coherer.client.tubemq.positions import Bound, Origin, Positions
+from coherer.errors import UsageError
+
+KEY = "1:flights:0"
+
+
+@pytest.mark.parametrize(
+    ("start", "status"), [("earliest", 0), ("latest", 1), ("always-latest", 2)]
+)
+def test_the_wish_holds_until_a_registration_succeeds(start: Origin, status: int) -> None:
+    positions = Positions(start)
+    assert positions.of(KEY) == (status, None)
+    assert positions.of(KEY) == (status, None)
+    positions.taken(KEY)
+    assert positions.of(KEY) == (0, None)
+    assert positions.of("1:flights:1") == (status, None)
+
+
+def test_exact_offsets_go_with_the_first_assignment_only() -> None:
+    positions = Positions({KEY: 28, "1:flights:1": 0})
+    assert positions.of(KEY) == (0, 28)
+    positions.taken(KEY)
+    assert positions.of(KEY) == (0, None)
+    positions.group_began()
+    assert positions.of("1:flights:1") == (1, None)
+
+
+def test_partitions_that_nobody_named_begin_as_told() -> None:
+    positions = Positions(Bound(offsets={KEY: 1}, others="earliest"))
+    assert positions.of("1:flights:1") == (0, None)
+
+
+def test_a_plain_mapping_is_a_group_of_one() -> None:
+    bound = Positions({KEY: 5}).bound
+    assert bound is not None
+    assert (bound.members, bound.offsets, bool(bound.session)) == (1, {KEY: 5}, True)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "first",
+        7,
+        {"flights:0": 1},
+        {KEY: -1},
+        Bound(offsets={}, members=0),
+        Bound(offsets={}, session=""),
+        Bound(offsets={}, others="never"),  # type: ignore[arg-type]
+    ],
+)
+def test_nonsense_is_refused(start: object) -> None:
+    with pytest.raises(UsageError):
+        Positions(start)  # type: ignore[arg-type]
