@@ -69,7 +69,7 @@ def consume(
     topics: Annotated[list[str], typer.Argument(help="What to read.", show_default=False)],
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="The group.  [default: a new one of its own]"),
+        typer.Option("--group", "-g", help="The group. Default: a new one of its own."),
     ] = None,
     form: Annotated[
         Form,

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coherer.errors import UsageError
-
 if TYPE_CHECKING:
     from coherer import blocking
     from coherer.client.admin import Admin
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 DEFAULT_URL = "tubemq://127.0.0.1:8715"
 DEFAULT_TOKEN = "abc"  # noqa: S105 - what Java ships, and what our master begins with
 ADMIN_PORT = 8080
-SCHEME = "tubemq://"
 
 Url = Annotated[
     str,
@@ -31,7 +28,7 @@ AdminUrl = Annotated[
     typer.Option(
         "--admin",
         envvar="COHERER_ADMIN",
-        help="HTTP administration of the master.  [default: port 8080 of the host of --url]",
+        help="HTTP administration of the master. Default: port 8080 of the host of --url.",
     ),
 ]
 Token = Annotated[
@@ -58,15 +55,14 @@ def admin_url(url: str, given: str | None) -> str:
     'http://a:8080,http://b:8080'
 
     Raises:
-        UsageError: the URL is none of TubeMQ.
+        UsageError: the URL is none of a cluster.
     """
     if given is not None:
         return given
-    if not url.startswith(SCHEME):
-        raise UsageError(f"{url!r} is no TubeMQ URL.", hint=f"It looks like {DEFAULT_URL}.")
-    masters = [part.strip() for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
-    hosts = [part.rpartition(":")[0] or part for part in masters if part]
-    return ",".join(f"http://{host}:{ADMIN_PORT}" for host in hosts)
+    from coherer.client.address import parse
+
+    hosts = [f"[{host}]" if ":" in host else host for host, _ in parse(url).servers]
+    return ",".join(f"http://{host}:{ADMIN_PORT}" for host in dict.fromkeys(hosts))
 
 
 def open_admin(url: str, given: str | None, token: str) -> Admin:

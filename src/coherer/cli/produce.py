@@ -81,7 +81,7 @@ def produce(
     topic: Annotated[str, typer.Argument(help="Where they go.", show_default=False)],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="What to send; - is stdin.  [default: stdin]", show_default=False),
+        typer.Argument(help="What to send; - is stdin. Default: stdin.", show_default=False),
     ] = None,
     form: Annotated[
         Form,

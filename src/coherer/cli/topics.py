@@ -46,7 +46,7 @@ def create(
     ] = 8,
     brokers: Annotated[
         list[int] | None,
-        typer.Option("--broker", help="On this broker; may be repeated.  [default: all online]"),
+        typer.Option("--broker", help="On this broker; may be repeated. Default: all online."),
     ] = None,
     if_missing: Annotated[
         bool, typer.Option("--if-missing", help="It is no error that the topic is there.")

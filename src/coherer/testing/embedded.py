@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -24,6 +24,7 @@ from coherer.server.node import Node, NodeOptions
 T = TypeVar("T")
 
 START_TIMEOUT_S = 30.0
+_PORTS = ("master_port", "broker_port", "admin_port")
 
 
 class EmbeddedNode:
@@ -67,7 +68,7 @@ class EmbeddedNode:
         Raises:
             UsageError: it was started without.
         """
-        if self.node.admin_port is None:
+        if self.node.admin_port < 0:
             raise UsageError("The embedded node has no administration.")
         return f"http://{self.options.host}:{self.node.admin_port}"
 
@@ -81,11 +82,9 @@ class EmbeddedNode:
         except BaseException:
             self._loop.close()
             raise
+        ports = {name: getattr(self._node, name) for name in _PORTS}
         self.options = msgspec.structs.replace(
-            self.options,
-            master_port=self._node.master_port,
-            broker_port=self._node.broker_port,
-            admin_port=self._node.admin_port,
+            self.options, **{name: port for name, port in ports.items() if port >= 0}
         )
 
     def stop(self) -> None:
@@ -152,14 +151,13 @@ async def _started(options: NodeOptions) -> Node:
     return node
 
 
-def _options(directory: Path, given: Mapping[str, Any]) -> NodeOptions:
-    return NodeOptions(
-        **{"directory": directory, "master_port": 0, "broker_port": 0, "admin_port": 0, **given}
-    )
+def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
+    make = cast("Callable[..., NodeOptions]", NodeOptions)  # it checks the names itself
+    return make(**{**dict.fromkeys(_PORTS, 0), "directory": directory, **given})
 
 
 @contextmanager
-def embedded_node(directory: Path | None = None, **options: Any) -> Generator[EmbeddedNode]:
+def embedded_node(directory: Path | None = None, **options: object) -> Generator[EmbeddedNode]:
     """A node for the time of a `with` block, on free ports of the loopback interface.
 
     Args:
@@ -182,7 +180,7 @@ def embedded_node(directory: Path | None = None, **options: Any) -> Generator[Em
 
 @asynccontextmanager
 async def async_embedded_node(
-    directory: Path | None = None, **options: Any
+    directory: Path | None = None, **options: object
 ) -> AsyncGenerator[Node]:
     """A node in the running event loop for the time of an `async with` block.
 

@@ -1,0 +1,178 @@
+"""`coherer serve`: a node until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from coherer import __version__
+from coherer.cli import serve_options as o
+from coherer.cli.options import Json
+from coherer.cli.output import say_json
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from coherer.server.node import Node, NodeOptions
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_RECEIPTS = {
+    "async": "survive the process; a power cut may take the last {} ms (--flush sync)",
+    "sync": "survive a power cut",
+}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+app = typer.Typer(add_completion=False)
+
+
+class Ready(msgspec.Struct):
+    """What a program is told when the node serves.
+
+    Args:
+        url: where clients connect.
+        admin_url: where the HTTP administration is; None if there is none.
+        directory: where the files are.
+        master_port: -1 if the node is no master.
+        broker_port: -1 if it is no broker.
+        pid: of the process.
+        version: of Coherer.
+    """
+
+    url: str
+    admin_url: str | None
+    directory: str
+    master_port: int
+    broker_port: int
+    pid: int
+    version: str = __version__
+
+
+@app.command()
+def serve(
+    directory: o.Directory = None,
+    role: o.Roles = None,
+    master: o.Master = None,
+    broker_id: o.BrokerId = None,
+    host: o.Host = None,
+    advertised_host: o.AdvertisedHost = None,
+    master_port: o.MasterPort = None,
+    broker_port: o.BrokerPort = None,
+    admin_port: o.AdminPort = None,
+    admin: o.Admin = None,
+    flush: o.FlushMode = None,
+    flush_interval_ms: o.FlushIntervalMs = None,
+    retention_hours: o.RetentionHours = None,
+    retention_bytes: o.RetentionBytes = None,
+    segment_bytes: o.SegmentBytes = None,
+    auto_create_topics: o.AutoCreateTopics = None,
+    default_partitions: o.DefaultPartitions = None,
+    max_message_bytes: o.MaxMessageBytes = None,
+    transfer_bytes: o.TransferBytes = None,
+    hold_ms: o.HoldMs = None,
+    balance_period_ms: o.BalancePeriodMs = None,
+    lease_timeout_ms: o.LeaseTimeoutMs = None,
+    client_timeout_ms: o.ClientTimeoutMs = None,
+    broker_timeout_ms: o.BrokerTimeoutMs = None,
+    heartbeat_ms: o.HeartbeatMs = None,
+    users: o.Users = None,
+    broker_user: o.BrokerUser = None,
+    broker_password: o.BrokerPassword = None,
+    visit_token_check: o.VisitTokenCheck = None,
+    admin_token: o.AdminToken = None,
+    tls_certificate: o.TlsCertificate = None,
+    tls_key: o.TlsKey = None,
+    tls_key_password: o.TlsKeyPassword = None,
+    tls_trust: o.TlsTrust = None,
+    master_tls_port: o.MasterTlsPort = None,
+    broker_tls_port: o.BrokerTlsPort = None,
+    log: o.Log = o.Level.warning,
+    as_json: Json = False,
+) -> None:
+    """Run a node: a broker and its master, until Ctrl-C or SIGTERM."""
+    given = {name: value for name, value in locals().items() if name not in {"log", "as_json"}}
+    from coherer import net
+
+    options = o.node_options(given)
+    logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
+    net.run(run(options, as_json=as_json))
+
+
+async def run(options: NodeOptions, *, as_json: bool) -> None:
+    """Run a node until a signal; say where it is when it serves."""
+    import asyncio
+
+    from coherer.server.node import Node
+
+    with _stop_event() as stopped:
+        async with Node(options) as node:
+            waiting = [asyncio.ensure_future(work) for work in (node.ready(), stopped.wait())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.is_set():
+                _announce(node, as_json=as_json)
+            await waiting[1]
+            waiting[0].cancel()
+        if not as_json:
+            typer.echo("Stopped.", err=True)
+
+
+def _announce(node: Node, *, as_json: bool) -> None:
+    options = node.options
+    directory = str(options.directory.resolve())
+    admin_url = None
+    if node.admin_port >= 0:
+        admin_url = f"http://{options.reachable_host}:{node.admin_port}"
+    if as_json:
+        ports = (node.master_port, node.broker_port)
+        say_json(Ready(node.url, admin_url, directory, *ports, os.getpid()))
+        return
+    lines = {
+        "clients": node.url,
+        "broker": f"{options.reachable_host}:{node.broker_port}, number {options.broker_id}",
+        "admin": admin_url or "none",
+        "files": directory,
+        "receipts": _RECEIPTS[options.flush].format(options.flush_interval_ms),
+    }
+    if node.broker is None:
+        del lines["broker"], lines["receipts"]
+    typer.echo(f"coherer {__version__}")
+    for name, value in lines.items():
+        typer.echo(f"  {name:10}{value}")
+    typer.echo("Ctrl-C stops it.")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _stop_event() -> Generator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set once; the second signal does what it always did."""
+    import asyncio
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        restore()
+        loop.call_soon_threadsafe(stopped.set)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        restore()

@@ -1,0 +1,181 @@
+"""`coherer serve`: options, the process, and its end."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.main import get_command
+
+from coherer.cli import serve_options
+from coherer.cli.serve import Ready, app, serve
+from coherer.errors import UsageError
+from coherer.net import TlsOptions
+from coherer.server.node import NodeOptions
+
+FREE = ("--master-port", "0", "--broker-port", "0", "--admin-port", "0")
+
+
+def test_every_option_of_a_node_can_be_given() -> None:
+    given = set(inspect.signature(serve).parameters)
+    fields = set(NodeOptions.__struct_fields__)
+    assert given - fields == {
+        "role", "admin", "tls_certificate", "tls_key", "tls_key_password", "tls_trust", "log",
+        "as_json",
+    }  # fmt: skip
+    assert fields - given == {"roles", "tls"}
+
+
+def test_the_help_tells_the_defaults_of_the_struct() -> None:
+    defaults = dict(
+        zip(NodeOptions.__struct_fields__[1:], NodeOptions.__struct_defaults__, strict=True)
+    )
+    told = 0
+    for parameter in get_command(app).params:
+        text = getattr(parameter, "help", None) or ""
+        found = re.search(r"Default: (\d[\d,]*)(?: ([KMG])iB)?", text)
+        default = defaults.get(str(parameter.name))
+        if found and default is not None:
+            unit = 1024 ** " KMG".index(found[2] or " ")
+            assert int(found[1].rstrip(",").replace(",", "")) * unit == default, parameter.name
+            told += 1
+    assert told > 12
+
+
+def test_options_become_those_of_a_node(tmp_path: Path) -> None:
+    plain = serve_options.node_options({"directory": None, "host": None, "role": None})
+    assert plain == NodeOptions(directory=Path("coherer-data"))
+    full = serve_options.node_options(
+        {
+            "directory": tmp_path,
+            "role": serve_options.Role.broker,
+            "master": "a:1",
+            "admin": None,
+            "retention_hours": 0.0,
+            "flush": serve_options.Flush.sync,
+            "users": ["me=a=b"],
+            "tls_certificate": tmp_path / "c.pem",
+        }
+    )
+    assert full == NodeOptions(
+        directory=tmp_path,
+        roles=frozenset({"broker"}),
+        master="a:1",
+        admin_port=8081,
+        retention_hours=None,
+        flush="sync",
+        users={"me": "a=b"},
+        tls=TlsOptions(certificate=tmp_path / "c.pem"),
+    )
+    assert serve_options.node_options({"admin": False, "admin_port": 1}).admin_port is None
+    with pytest.raises(UsageError, match="NAME=PASSWORD") as caught:
+        serve_options.node_options({"users": ["secret"]})
+    assert "secret" not in str(caught.value), "it may be the password"
+
+
+class Served:
+    """A `coherer serve --json` as a process."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "coherer.cli", "serve", "--json", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ready(self) -> Ready:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        return msgspec.json.decode(line, type=Ready)
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Served]]:
+    started: list[Served] = []
+    yield started
+    for served in started:
+        if served.process.poll() is None:
+            served.process.kill()
+        served.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_told_to_stop(
+    tmp_path: Path, servers: list[Served], number: signal.Signals
+) -> None:
+    served = Served("--directory", str(tmp_path), *FREE)
+    servers.append(served)
+    ready = served.ready()
+    assert ready.url == f"tubemq://127.0.0.1:{ready.master_port}"
+    assert ready.directory == str(tmp_path)
+    assert ready.pid == served.process.pid
+    assert served.end(number) == (0, "", "")
+    assert not (tmp_path / "abort").exists(), "the store was closed in order"
+
+
+def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
+    served = Served("--directory", str(tmp_path), *FREE)
+    servers.append(served)
+    words = ["-m", "coherer.cli", "serve", "--no-admin", "--flush", "sync", *FREE[:4]]
+    with subprocess.Popen(
+        [sys.executable, *words, "--directory", str(tmp_path / "2")],
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(7)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    text = "".join(lines)
+    assert re.search(r"clients +tubemq://127\.0\.0\.1:\d+\n", text)
+    assert re.search(r"admin +none\n", text)
+    assert re.search(r"receipts +survive a power cut\n", text)
+    assert str(tmp_path / "2") in text
+
+
+def test_a_directory_belongs_to_one_node(tmp_path: Path, servers: list[Served]) -> None:
+    servers.append(Served("--directory", str(tmp_path), *FREE))
+    servers[0].ready()
+    servers.append(Served("--directory", str(tmp_path), *FREE))
+    _, err = servers[1].process.communicate(timeout=30)
+    assert servers[1].process.returncode != 0
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_master_and_broker_apart(tmp_path: Path, servers: list[Served]) -> None:
+    master = Served("--role", "master", "--directory", str(tmp_path / "m"), *FREE)
+    servers.append(master)
+    url = master.ready().url
+    words = ("--role", "broker", "--master", url, "--broker-id", "7", *FREE)
+    broker = Served("--directory", str(tmp_path / "b"), *words)
+    servers.append(broker)
+    ready = broker.ready()  # it is said when the master has accepted the broker
+    assert (ready.url, ready.master_port) == (url, -1)
+    assert ready.broker_port > 0
+    assert broker.end(signal.SIGTERM)[0] == 0
+    assert master.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Served]) -> None:
+    words = ("--role", "broker", "--master", "127.0.0.1:1", *FREE)
+    broker = Served("--directory", str(tmp_path), *words, "--log", "info")
+    servers.append(broker)
+    assert broker.process.stderr is not None
+    assert broker.process.stderr.readline()  # it is up, and has begun to complain
+    assert broker.end(signal.SIGTERM)[:2] == (0, "")
