@@ -161,7 +161,7 @@ class Registration:
             more = self._heartbeat_answered(answer)
         else:
             raise ProtocolError(f"The master answered with {type(answer).__name__}.")
-        if self._trouble:
+        if self._trouble and self._registered:
             self._trouble = ""
             _log.info("A master has this broker again.")
         if not more and not self._state.serving:
