@@ -24,7 +24,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import msgspec
 
@@ -528,9 +528,10 @@ def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
     if isinstance(topics, str):
         return {topics: frozenset()}
     if isinstance(topics, Mapping):
+        wanted = cast("Mapping[str, Iterable[str]]", topics)
         return {
             topic: frozenset([filters] if isinstance(filters, str) else filters)
-            for topic, filters in topics.items()
+            for topic, filters in wanted.items()
         }
     return {topic: frozenset() for topic in topics}
 

@@ -236,7 +236,11 @@ class Fetcher:
             return self._nothing(batch, heard - asked, link.server)
         held.offset, held.max_offset = batch.offset, batch.max_offset
         held.backlog_bytes = batch.backlog_bytes
-        if batch.delivered:
+        if held.accepted is not None and not len(batch):
+            # The broker filters by a hash: nothing in it was for us. Of nothing at all, to say
+            # that it is confirmed does no harm.
+            held.confirmed = True
+        elif batch.delivered:
             held.arrived(batch)
             self._inbox.put(held.key, batch)
             await held.free.wait()

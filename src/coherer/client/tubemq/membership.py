@@ -134,7 +134,7 @@ class Membership:
         self.passport = cluster.passport()
         self.group_rules = NO_RULES
         self.default_rules = NO_RULES
-        self.priority = UNDEFINED
+        self.priority: int = UNDEFINED
         self.not_allocated = True
         self.failure: CohererError | None = None
         self._cluster = cluster
@@ -142,8 +142,8 @@ class Membership:
         self._owner = owner
         self._local_host = ""
         self._since_ms = int(time.time() * 1000)
-        self._group_check = UNDEFINED
-        self._default_check = UNDEFINED
+        self._group_check: int = UNDEFINED
+        self._default_check: int = UNDEFINED
         self._period_ms = cluster.options.heartbeat_ms
         self._quick = 0
         self._wait = waits()

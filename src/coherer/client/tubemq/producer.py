@@ -131,27 +131,64 @@ class _CallbackSink:
             _log.exception("The callback of a send failed")
 
 
-class _BulkSink:
-    """Counts outcomes."""
+class Bulk:
+    """Many messages with one report. Made by `Producer.bulk`; a `Sink`.
 
-    __slots__ = ("failed", "receipts", "sent")
+    ```python
+    bulk = producer.bulk()
+    await bulk.add(messages)
+    await bulk.add(more)
+    report = await bulk.finish()
+    ```
+    """
 
-    def __init__(self, receipts: list[Receipt] | None) -> None:
-        self.sent = 0
-        self.failed: list[tuple[Message, CohererError]] = []
-        self.receipts = receipts
+    def __init__(self, producer: Producer, *, receipts: bool) -> None:
+        self._producer = producer
+        self._receipts: list[Receipt] | None = [] if receipts else None
+        self._failed: list[tuple[Message, CohererError]] = []
+        self._sent = 0
+        self._left = 0  # posted, and no outcome yet
+        self._finished: asyncio.Future[None] | None = None
+
+    async def add(self, messages: Iterable[Message]) -> None:
+        """Post messages as there is room in the window.
+
+        Raises:
+            CohererError: a topic could not be published. What was posted before is sent.
+        """
+        await self._producer.post_many(messages, self)
+
+    async def finish(self) -> SendReport:
+        """What became of all of them, when that is known of each."""
+        while self._left > 0:
+            self._finished = asyncio.get_running_loop().create_future()
+            await self._finished
+        return SendReport(self._sent, self._failed, self._receipts or [])
+
+    def posted(self) -> None:
+        """A message is on its way."""
+        self._left += 1
+
+    def refused(self, message: Message, error: CohererError) -> None:
+        """A message could not be posted."""
+        self._failed.append((message, error))
 
     def stored(self, place: Place, reply: SendReply) -> None:
-        self.sent += 1
-        if self.receipts is not None:
-            self.receipts.append(receipt_of(place, reply))
+        """The broker has a message."""
+        self._sent += 1
+        if self._receipts is not None:
+            self._receipts.append(receipt_of(place, reply))
+        self._settled()
 
     def lost(self, message: Message, error: CohererError) -> None:
-        self.failed.append((message, error))
+        """A message was refused, or nobody knows."""
+        self._failed.append((message, error))
+        self._settled()
 
-    @property
-    def report(self) -> SendReport:
-        return SendReport(self.sent, self.failed, self.receipts or [])
+    def _settled(self) -> None:
+        self._left -= 1
+        if self._left == 0 and self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
 
 
 class Producer:
@@ -306,10 +343,10 @@ class Producer:
                 hint="`await producer.ready()` before each `submit`.",
             )
         if callback is not None:
-            self._post(message, _CallbackSink(callback))
+            self.post(message, _CallbackSink(callback))
             return None
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self._post(message, _FutureSink(future))
+        self.post(message, _FutureSink(future))
         return future
 
     async def ready(self) -> None:
@@ -335,22 +372,66 @@ class Producer:
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
         """
+        bulk = self.bulk(receipts=receipts)
+        await bulk.add(messages)
+        return await bulk.finish()
+
+    def bulk(self, *, receipts: bool = False) -> Bulk:
+        """Begin to send many messages that come bit by bit, with one report in the end.
+
+        Args:
+            receipts: keep them all, for the report.
+        """
         self._check()
-        bulk = _BulkSink([] if receipts else None)
-        window, routes, post = self._window, self._routes, self._post
+        return Bulk(self, receipts=receipts)
+
+    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+        """Post messages as there is room in the window; see `Bulk.add`."""
+        self._check()
+        window, routes, post = self._window, self._routes, self.post
         for count, message in enumerate(messages, 1):
             if message.topic not in routes:
                 await self.publish(message.topic)
             try:
                 post(message, bulk)
+                bulk.posted()
             except CohererError as error:
-                bulk.lost(message, error)
+                bulk.refused(message, error)
             if window.used >= window.limit:
                 await window.room()
             elif count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        await window.empty()
-        return bulk.report
+
+    def post(self, message: Message, sink: Sink) -> None:
+        """Send a message and have `sink` told; does not look at the window. For facades.
+
+        Raises:
+            UsageError: the message cannot be sent as it is, or its topic is not published.
+            UnavailableError: the topic has no partition any more.
+        """
+        route = self._routes.get(message.topic)
+        if route is None:
+            raise UsageError(
+                "The topic is not published.",
+                topic=message.topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
+                hint="`await producer.publish(topic)` before.",
+            )
+        if not route.places:
+            raise UnavailableError(
+                "The topic has no partition that takes messages any more.",
+                topic=message.topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+            )
+        parcel = pack(message, route.max_bytes)
+        now = self._loop.time()
+        place = route.next(self._quality, now)
+        self._window.used += 1
+        place.lane.post(Sent(place, message, sink, now + self._timeout_ms / 1000), parcel)
+
+    def publishes(self, topic: str) -> bool:
+        """Whether messages of a topic can be submitted."""
+        return topic in self._routes
 
     async def close(self) -> None:
         """Wait for what is under way, then leave. Calling it again does nothing."""
@@ -397,27 +478,6 @@ class Producer:
             raise ClosedError("The producer is closed.")
         if self._state != "open":
             raise UsageError("The producer is not started.", hint="Use `async with`.")
-
-    def _post(self, message: Message, sink: Sink) -> None:
-        route = self._routes.get(message.topic)
-        if route is None:
-            raise UsageError(
-                "The topic is not published.",
-                topic=message.topic,
-                code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
-                hint="`await producer.publish(topic)` before.",
-            )
-        if not route.places:
-            raise UnavailableError(
-                "The topic has no partition that takes messages any more.",
-                topic=message.topic,
-                code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
-            )
-        parcel = pack(message, route.max_bytes)
-        now = self._loop.time()
-        place = route.next(self._quality, now)
-        self._window.used += 1
-        place.lane.post(Sent(place, message, sink, now + self._timeout_ms / 1000), parcel)
 
     def _learn(self) -> None:
         """The master told about topics and brokers."""

@@ -213,6 +213,7 @@ class Reader:
             self.position = batch.offset + batch.delivered
             self._confirm = True
             if self.end is not None and self.position > self.end:
+                self.position = self.end
                 return batch.before(self.end)
             return batch
         # Only the answer to a commit tells where the package ended.

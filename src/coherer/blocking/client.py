@@ -1,0 +1,186 @@
+"""The client without asyncio."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Self, Unpack
+
+from coherer.blocking.admin import Admin
+from coherer.blocking.consumer import Consumer, Reader
+from coherer.blocking.portal import Portal
+from coherer.blocking.producer import Producer
+from coherer.client import ConnectKeywords
+from coherer.client import connect as connect_async
+from coherer.client.tubemq.client import ConsumerKeywords
+from coherer.client.tubemq.consumer import Topics
+from coherer.client.tubemq.quality import QualityRules
+from coherer.tubemq.names import Partition
+
+
+class Client:
+    """A client of a TubeMQ cluster. Made by `coherer.blocking.connect`; use it with `with`.
+
+    It has a thread in the background with an event loop; any number of threads may use it. A
+    client that is still open when the program ends leaves politely.
+
+    Args:
+        url: see `coherer.connect`.
+        options: see `coherer.connect`.
+    """
+
+    def __init__(self, url: str, **options: Unpack[ConnectKeywords]) -> None:
+        self._client = connect_async(url, **options)  # first: it checks its arguments
+        self._portal = Portal()
+        _open.add(self)
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def producer(
+        self,
+        *topics: str,
+        window: int = 5_000,
+        timeout_ms: int | None = None,
+        rules: QualityRules | None = None,
+    ) -> Producer:
+        """A producer.
+
+        Args:
+            topics: published at the start; others are at their first message.
+            window: how many messages may be under way.
+            timeout_ms: how long a message waits for its receipt; the client's timeout when None.
+            rules: when brokers are left out.
+
+        Raises:
+            UsageError: an option is out of range.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        inner = self._portal.do(
+            lambda: self._client.producer(
+                *topics, window=window, timeout_ms=timeout_ms, rules=rules
+            )
+        )
+        return Producer(self._portal, inner)
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
+        """A consumer.
+
+        Args:
+            group: the group; its members share the partitions of its topics, and all of them name
+                the same topics and filters.
+            topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
+            options: see `coherer.client.tubemq.consumer.ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        inner = self._portal.do(lambda: self._client.consumer(group, topics, **options))
+        return Consumer(self._portal, inner)
+
+    def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
+        """A reader of a range of one partition, which no group notices.
+
+        Args:
+            partition: one of `partitions`.
+            offset: where to begin.
+            end: the offset behind the last to read; the end of the partition at the start when
+                None.
+
+        Raises:
+            UsageError: the range makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        inner = self._portal.do(lambda: self._client.reader(partition, offset, end=end))
+        return Reader(self._portal, inner)
+
+    def partitions(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that take messages, sorted.
+
+        Raises:
+            RefusedError: there are none, or the topic does not exist.
+            UnavailableError: no master could be reached.
+        """
+        return self._portal.call(lambda: self._client.partitions(topic))
+
+    def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """What the brokers hold of a topic; see `coherer.client.Client.offsets`.
+
+        Returns:
+            Broker id and partition number, to the oldest offset and the one behind the newest.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        return self._portal.call(lambda: self._client.offsets(topic))
+
+    def admin(self) -> Admin:
+        """Administration of the cluster over HTTP."""
+        return Admin(self._portal, self._client.admin())
+
+    def close(self) -> None:
+        """Close what the client made, its connections and its thread.
+
+        Calling it again does nothing, and so does calling it after a fork.
+        """
+        _open.discard(self)
+        if self._portal.usable:
+            try:
+                self._portal.call(self._client.close)
+            finally:
+                self._portal.close()
+
+
+_open: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_open):
+        client.close()
+
+
+_shared: dict[object, Client] = {}
+_sharing = threading.Lock()
+
+
+def shared(url: str, **options: Unpack[ConnectKeywords]) -> Client:
+    """A client that everybody in this process shares who asks with the same arguments.
+
+    For processes that do one small task after the other, like Spark's workers. Do not close it;
+    `forget` it when it has failed.
+    """
+    key = _key(url, options)
+    with _sharing:
+        client = _shared.get(key)
+        if client is None:
+            client = _shared[key] = Client(url, **options)
+        return client
+
+
+def forget(url: str, **options: Unpack[ConnectKeywords]) -> None:
+    """Close the client that `shared` gives for these arguments; the next one is a new one."""
+    with _sharing:
+        client = _shared.pop(_key(url, options), None)
+    if client is not None:
+        client.close()
+
+
+def _key(url: str, options: ConnectKeywords) -> object:
+    return os.getpid(), url, tuple(sorted(options.items(), key=lambda item: item[0]))

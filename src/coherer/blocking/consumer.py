@@ -1,0 +1,247 @@
+"""The consumer and the reader without asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from types import TracebackType
+from typing import Self
+
+from coherer.blocking.portal import Portal
+from coherer.client.tubemq.consumer import Consumer as AsyncConsumer
+from coherer.client.tubemq.consumer import Handler, Progress
+from coherer.client.tubemq.reader import Reader as AsyncReader
+from coherer.errors import ClosedError
+from coherer.message import ReceivedMessage
+from coherer.tubemq.delivery import MessageBatch
+from coherer.tubemq.names import Partition
+
+
+class Consumer:
+    """Receives messages as a member of a group. Made by `Client.consumer`; use it with `with`.
+
+    `for message in consumer` and `for batch in consumer.batches()` confirm as their asyncio
+    counterparts do: a package is confirmed when what comes after it is asked for.
+
+    Listeners to assignments are called in the loop's thread and may not wait for the client.
+
+    Args:
+        portal: the way to the event loop.
+        consumer: does the work there.
+    """
+
+    def __init__(self, portal: Portal, consumer: AsyncConsumer) -> None:
+        self._portal = portal
+        self._consumer = consumer
+
+    def __repr__(self) -> str:
+        return repr(self._consumer)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._consumer.group
+
+    @property
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions that are ours now."""
+        return self._portal.do(lambda: self._consumer.assignment)
+
+    @property
+    def progress(self) -> dict[Partition, Progress]:
+        """How far each partition has been read."""
+        return self._portal.do(lambda: self._consumer.progress)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The keys of paused partitions."""
+        return self._consumer.paused
+
+    def start(self) -> None:
+        """See `coherer.client.tubemq.consumer.Consumer.start`."""
+        self._portal.call(self._consumer.start)
+
+    def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Partition]:
+        """Wait until at least one partition is ours; returns them.
+
+        Raises:
+            RequestTimeoutError: that took too long.
+        """
+        return self._portal.call(lambda: self._consumer.wait_assigned(timeout_ms))
+
+    def receive(self, timeout_ms: int | None = None) -> MessageBatch | None:
+        """The next package, to be passed to `confirm` or `reject`; None when time is up.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Raises:
+            ClosedError: the consumer was closed.
+            RefusedError: the master does not want us any more.
+        """
+        return self._portal.call(lambda: self._consumer.receive(timeout_ms))
+
+    def confirm(self, batch: MessageBatch) -> int:
+        """Say that a package is dealt with; returns the group's new offset in the partition.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the partition is not ours any more; the package comes again.
+            UnavailableError: no answer; the package may come again.
+        """
+        return self._portal.call(lambda: self._consumer.confirm(batch))
+
+    def reject(self, batch: MessageBatch) -> int:
+        """Say that a package could not be dealt with; it will be read again.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the partition is not ours any more; the package comes again anyway.
+            UnavailableError: no answer; the package comes again.
+        """
+        return self._portal.call(lambda: self._consumer.reject(batch))
+
+    def done(self, batch: MessageBatch) -> None:
+        """Like `confirm`, but the confirmation rides on the next get: cheaper, and no answer."""
+        self._portal.post(lambda: self._consumer.done(batch))
+
+    def put_back(self, batch: MessageBatch) -> None:
+        """Give a package back unread: it is received again from here."""
+        self._portal.post(lambda: self._consumer.put_back(batch))
+
+    def batches(self) -> Generator[MessageBatch]:
+        """Packages for `for`; each is confirmed when the loop asks for the next.
+
+        A package that a loop left early, by `break` or an error, is received again.
+        """
+        batch: MessageBatch | None = None
+        try:
+            while True:
+                batch = self._next(batch)
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            if batch is not None and self._portal.usable:
+                self.put_back(batch)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        with closing(self.batches()) as batches:
+            for batch in batches:
+                yield from batch
+
+    def run(self, handler: Handler, *, workers: int = 1) -> None:
+        """Have every package dealt with by `handler`, until the consumer is closed.
+
+        Args:
+            handler: gets a package, in a thread. When it returns, the package is confirmed; when
+                it raises, it is logged and the package comes again.
+            workers: packages dealt with at a time, of different partitions.
+
+        Raises:
+            RefusedError: the master does not want us any more.
+        """
+        self._portal.call(lambda: self._consumer.run(handler, workers=workers))
+
+    def pause(self, *partitions: Partition | str) -> None:
+        """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
+        self._portal.do(lambda: self._consumer.pause(*partitions))
+
+    def resume(self, *partitions: Partition | str) -> None:
+        """Undo `pause` for these partitions; without any, for all."""
+        self._portal.do(lambda: self._consumer.resume(*partitions))
+
+    def close(self) -> None:
+        """Give everything back and leave the group. Packages not confirmed come again."""
+        if self._portal.usable:
+            self._portal.call(self._consumer.close)
+
+    def _next(self, batch: MessageBatch | None) -> MessageBatch | None:
+        """Confirms a package and waits for the next, in one handover."""
+
+        async def work() -> MessageBatch | None:
+            if batch is not None:
+                self._consumer.done(batch)
+            try:
+                return await self._consumer.receive()
+            except ClosedError:
+                return None
+
+        return self._portal.call(work)
+
+
+class Reader:
+    """Reads a range of one partition. Made by `Client.reader`; use it with `with`.
+
+    Args:
+        portal: the way to the event loop.
+        reader: does the work there.
+    """
+
+    def __init__(self, portal: Portal, reader: AsyncReader) -> None:
+        self._portal = portal
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def exact(self) -> bool:
+        """Whether offsets count messages; known once it is open."""
+        return self._reader.exact
+
+    @property
+    def position(self) -> int:
+        """The next offset to read."""
+        return self._reader.position
+
+    @property
+    def end(self) -> int | None:
+        """The offset behind the last to read."""
+        return self._reader.end
+
+    def start(self) -> None:
+        """See `coherer.client.tubemq.reader.Reader.start`."""
+        self._portal.call(self._reader.start)
+
+    def read(self) -> MessageBatch | None:
+        """The next messages; None when the end is reached or there are no more.
+
+        Raises:
+            UnavailableError: the broker has not answered for as long as the timeout.
+            RefusedError: the broker does not let us read.
+        """
+        return self._portal.call(self._reader.read)
+
+    def __iter__(self) -> Iterator[MessageBatch]:
+        while (batch := self.read()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Give the partition back. Calling it again does nothing."""
+        if self._portal.usable:
+            self._portal.call(self._reader.close)

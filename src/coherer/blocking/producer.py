@@ -1,0 +1,198 @@
+"""The producer without asyncio.
+
+Messages go from the caller's thread to the loop's through a list, and the loop is woken once for
+all that are in it: a wake-up is a system call, and by far the dearest part of a handover.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Final, Self, overload
+
+from coherer.blocking.portal import Portal, wait_for
+from coherer.client.tubemq.lanes import Place
+from coherer.client.tubemq.producer import Bulk, Outcome, SendReport, receipt_of
+from coherer.client.tubemq.producer import Producer as AsyncProducer
+from coherer.errors import CohererError
+from coherer.message import Message, Receipt
+from coherer.tubemq.sending import SendReply
+
+CHUNK: Final = 512
+"""Messages that `send_many` hands over at a time."""
+
+
+class _FutureSink:
+    """Puts an outcome into a future that threads wait for."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Future[Receipt]) -> None:
+        self.future = future
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(receipt_of(place, reply))
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        del message
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class Producer:
+    """Sends messages. Made by `Client.producer`; use it with `with`, from any number of threads.
+
+    Args:
+        portal: the way to the event loop.
+        producer: does the work there.
+    """
+
+    def __init__(self, portal: Portal, producer: AsyncProducer) -> None:
+        self._portal = portal
+        self._producer = producer
+        self._waiting: deque[tuple[Message, Future[Receipt]]] = deque()
+        self._woken = False
+
+    def __repr__(self) -> str:
+        return repr(self._producer)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The published topics."""
+        return self._producer.topics
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages have no receipt yet."""
+        return self._producer.in_flight + len(self._waiting)
+
+    @property
+    def window(self) -> int:
+        """How many messages may be under way."""
+        return self._producer.window
+
+    def start(self) -> None:
+        """See `coherer.client.tubemq.producer.Producer.start`."""
+        self._portal.call(self._producer.start)
+
+    def publish(self, *topics: str) -> None:
+        """Announce topics; returns when messages to them can be sent.
+
+        Raises:
+            RefusedError: a topic has no partition that takes messages; code 444.
+            UnavailableError: no master, or no broker of a topic, could be reached in time.
+        """
+        self._portal.call(lambda: self._producer.publish(*topics))
+
+    def send(self, message: Message) -> Receipt:
+        """Send one message and wait for its receipt.
+
+        Raises:
+            UsageError: the message cannot be sent as it is.
+            RefusedError: the broker refused it.
+            DisconnectedError, RequestTimeoutError: it may or may not be stored.
+            UnavailableError: no broker could be reached; it was not sent.
+        """
+        return wait_for(self.submit(message))
+
+    @overload
+    def submit(self, message: Message) -> Future[Receipt]: ...
+
+    @overload
+    def submit(self, message: Message, *, callback: Callable[[Outcome], object]) -> None: ...
+
+    def submit(
+        self, message: Message, *, callback: Callable[[Outcome], object] | None = None
+    ) -> Future[Receipt] | None:
+        """Send one message; waits only while the window is full or the topic is not published.
+
+        Args:
+            message: what to send.
+            callback: gets the receipt or the error, in the loop's thread, instead of the future.
+
+        Returns:
+            A future of the receipt; None with a callback.
+        """
+        self._portal.check()
+        if not self._producer.publishes(message.topic):
+            self.publish(message.topic)
+        if self.in_flight >= self._producer.window:
+            self._portal.call(self._producer.ready)
+        future: Future[Receipt] = Future()
+        self._waiting.append((message, future))
+        if not self._woken:
+            self._woken = True
+            self._portal.post(self._hand_over)
+        if callback is None:
+            return future
+        future.add_done_callback(lambda done: callback(_outcome(done)))
+        return None
+
+    def ready(self) -> None:
+        """Wait until there is room in the window."""
+        self._portal.call(self._producer.ready)
+
+    def flush(self) -> None:
+        """Wait until every message under way has its receipt or its error."""
+        self._portal.call(self._producer.flush)
+
+    def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
+        """Send many messages, the fastest way.
+
+        Args:
+            messages: taken in this thread, some hundred at a time.
+            receipts: keep them all, for the report.
+
+        Returns:
+            What became of them, when that is known of each.
+
+        Raises:
+            CohererError: a topic could not be published. What was sent before is sent.
+        """
+        bulk: Bulk = self._portal.do(lambda: self._producer.bulk(receipts=receipts))
+        source = iter(messages)
+        while chunk := list(islice(source, CHUNK)):
+            self._portal.call(partial(bulk.add, chunk))
+        return self._portal.call(bulk.finish)
+
+    def close(self) -> None:
+        """Wait for what is under way, then leave. Calling it again does nothing."""
+        if self._portal.usable:
+            self._portal.call(self._producer.close)
+
+    def _hand_over(self) -> None:
+        """Runs in the loop: post what has gathered."""
+        self._woken = False
+        waiting, post = self._waiting, self._producer.post
+        while waiting:
+            message, future = waiting.popleft()
+            sink = _FutureSink(future)
+            try:
+                post(message, sink)
+            except CohererError as error:
+                sink.lost(message, error)
+
+
+def _outcome(future: Future[Receipt]) -> Outcome:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    assert isinstance(error, CohererError)  # noqa: S101 - nothing else is put there
+    return error
