@@ -65,6 +65,15 @@ class ListReader:
     ) -> None:
         self._queue.open_readers -= 1
 
+    @property
+    def exact(self) -> bool:
+        return self._queue.exact
+
+    @property
+    def position(self) -> int:
+        low, _ = self._queue.held[self._one.topic][self._one.broker, self._one.partition]
+        return max(self._at, low)
+
     def read(self) -> ListBatch | None:
         if self._queue.broken:
             raise DisconnectedError("The broker is gone.")
@@ -85,6 +94,7 @@ class ListQueue:
     def __init__(self, held: dict[str, dict[tuple[str, int], tuple[int, int]]]) -> None:
         self.held = held
         self.step = 7
+        self.exact = True
         self.broken = False
         self.damaged: set[int] = set()
         self.closed = False

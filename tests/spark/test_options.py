@@ -100,6 +100,7 @@ def test_what_spark_adds_is_ignored() -> None:
         ({"topic": "a", "minPartitions": "9", "maxPartitions": "8"}, "larger"),
         ({"topic": "a", "url": "http://x"}, "tubemq://host:port"),
         ({"topic": "a", "url": ""}, "tubemq://host:port"),
+        ({"topic": "a", "url": "tubemq://h:x"}, "no host:port"),
         ({"topic": "a", "group": " "}, "empty"),
         ({"topic": "a", "password": "p", "passwordFile": "f"}, "not both"),
     ],

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from coherer.client.address import parse
 from coherer.errors import UsageError
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
 
@@ -158,8 +159,7 @@ def _pattern(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    if not re.fullmatch(r"tubemq(s)?://[^/?#\s,]+(,[^/?#\s,]+)*/?", value.strip()):
-        raise ValueError("write it as tubemq://host:port,host:port")
+    parse(value.strip())
     return value.strip()
 
 

@@ -30,7 +30,17 @@ class Batch(Protocol):
 
 
 class RangeReader(Protocol):
-    """Reads one range of one partition, in order."""
+    """Reads one range of one partition, in order; to be used with `with`."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether offsets count messages; known once it is open."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Where the next read begins; at first the start, or behind it when messages are gone."""
+        ...
 
     def read(self) -> Batch | None:
         """The next messages; None when the end of the range is reached."""

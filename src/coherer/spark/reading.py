@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from coherer.spark.columns import to_rows
 from coherer.spark.planning import DataLossError, Range
-from coherer.spark.queue import Queue
+from coherer.spark.queue import Queue, RangeReader
 
 BATCH_BYTES: Final = 1_000_000
 """Aim for this size of a RecordBatch. From 10 MB on throughput halves (spark.md, section 2.1)."""
@@ -59,22 +59,38 @@ def rows(queue: Queue, ranges: Sequence[Range], reading: Reading) -> Iterator[pa
 
 
 def _range_rows(queue: Queue, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
-    at = one.start
     with queue.reader(one) as reader:
-        while at < one.end:
-            batch = reader.read()
-            if batch is None:
-                break
-            found = _before(batch.to_arrow(), one.end)
-            for gap in _gaps(found, at):
-                _lose(one, *gap, reading)
-            if found.num_rows:
-                at = _last(found) + 1
-                yield to_rows(found, reading.schema)
-            elif batch.offset >= one.end:
-                break
+        if reader.exact:
+            yield from _counted_rows(reader, one, reading)
+        else:
+            yield from _indexed_rows(reader, one, reading)
+
+
+def _counted_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The rows of a broker whose offsets count messages: each offset must be there."""
+    at = one.start
+    while at < one.end:
+        batch = reader.read()
+        if batch is None:
+            break
+        found = _before(batch.to_arrow(), one.end)
+        for gap in _gaps(found, at):
+            _lose(one, *gap, reading)
+        if found.num_rows:
+            at = _last(found) + 1
+            yield to_rows(found, reading.schema)
+        elif batch.offset >= one.end:
+            break
     if at < one.end:
         _lose(one, at, one.end, reading)
+
+
+def _indexed_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The rows of a broker whose offsets are places in an index: only the start can be checked."""
+    if reader.position > one.start:
+        _lose(one, one.start, min(reader.position, one.end), reading)
+    while (batch := reader.read()) is not None:
+        yield to_rows(batch.to_arrow(), reading.schema)
 
 
 def _gaps(found: pa.RecordBatch, start: int) -> list[tuple[int, int]]:
