@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from coherer.message import ReceivedMessage
     from coherer.tubemq.delivery import MessageBatch
 
-_WAIT_MS = 60_000
-"""How long a single wait lasts when there is no timeout."""
+_WAIT_MS = 1_000
+"""How long a single wait lasts when there is no timeout: Windows sees Ctrl-C only between waits."""
 
 app = typer.Typer(add_completion=False)
 

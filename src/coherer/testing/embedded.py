@@ -6,24 +6,20 @@ another loop, or stop the node while its own code goes on.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from coherer import net
+from coherer.blocking.portal import Portal
 from coherer.errors import UsageError
 from coherer.server.node import Node, NodeOptions
 
 T = TypeVar("T")
 
-START_TIMEOUT_S = 30.0
 _PORTS = ("master_port", "broker_port", "admin_port")
 
 
@@ -38,7 +34,7 @@ class EmbeddedNode:
     def __init__(self, options: NodeOptions) -> None:
         self.directory = options.directory
         self.options = options
-        self._loop: _LoopThread | None = None
+        self._portal: Portal | None = None
         self._node: Node | None = None
 
     def __repr__(self) -> str:
@@ -53,7 +49,7 @@ class EmbeddedNode:
             UsageError: it is stopped.
         """
         if self._node is None:
-            raise UsageError("The embedded node is stopped.", hint="Call start().")
+            raise _stopped()
         return self._node
 
     @property
@@ -76,11 +72,11 @@ class EmbeddedNode:
         """Start it; also again after `stop`, on the same files and ports."""
         if self._node is not None:
             return
-        self._loop = _LoopThread()
+        self._portal = Portal()
         try:
-            self._node = self._loop.run(_started(self.options))
+            self._node = self._portal.call(lambda: _started(self.options))
         except BaseException:
-            self._loop.close()
+            self._portal.close()
             raise
         ports = {name: getattr(self._node, name) for name in _PORTS}
         self.options = msgspec.structs.replace(
@@ -89,14 +85,14 @@ class EmbeddedNode:
 
     def stop(self) -> None:
         """Stop it in order; what is stored stays. Nothing happens if it is stopped."""
-        if self._node is None or self._loop is None:
+        if self._node is None or self._portal is None:
             return
-        node, loop = self._node, self._loop
-        self._node = self._loop = None
+        node, portal = self._node, self._portal
+        self._node = self._portal = None
         try:
-            loop.run(node.stop())
+            portal.call(node.stop)
         finally:
-            loop.close()
+            portal.close()
 
     def restart(self) -> None:
         """Stop and start it: connections break, and everything stored is there again."""
@@ -108,41 +104,23 @@ class EmbeddedNode:
         node = self.node
         self.call(lambda: node.create_topic(name, partitions))
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the node's event loop and wait for what it returns."""
-        assert self._loop is not None  # noqa: S101 - `node` has raised before
-        return self._loop.run(work)
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function in the node's event loop and wait for what it returns."""
+        return self._running.call(work)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function in the node's thread and wait for what it returns."""
+        return self._running.do(function)
 
-        async def work() -> T:
-            return function()
+    @property
+    def _running(self) -> Portal:
+        if self._portal is None:
+            raise _stopped()
+        return self._portal
 
-        return self.run(work())
 
-
-class _LoopThread:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self._loop = net.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="coherer-node", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return done.result(START_TIMEOUT_S)
-
-    def close(self) -> None:
-        self.run(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+def _stopped() -> UsageError:
+    return UsageError("The embedded node is stopped.", hint="Call start().")
 
 
 async def _started(options: NodeOptions) -> Node:

@@ -1,0 +1,72 @@
+"""Our administration client with {our, Java} master and broker."""
+
+from __future__ import annotations
+
+import pytest
+from peers.clients import closing
+from peers.java import HOST
+from peers.runs import At, scenario
+from peers.site import PAIRS
+from test_matrix import drain, numbered, until
+
+from coherer.client.admin import Admin, GroupState
+from coherer.errors import RefusedError
+
+
+def admin_of(at: At) -> Admin:
+    return Admin(f"http://{HOST}:{at.deployed.web.port}", at.deployed.web.token)
+
+
+@scenario(PAIRS, partitions=2)
+async def test_admin_sees_where_a_group_is_and_moves_it(at: At) -> None:
+    """Members, owners, committed offsets and lag; then the group reads everything again."""
+    admin, group = admin_of(at), at.group()
+    producer = await at.clients.producer(at.master, [at.topic])
+    async with closing(producer):
+        for message in numbered(at.topic, range(6)):
+            await producer.send(message)
+    for partition in await admin.partitions(at.topic):
+        assert partition.min_offset == 0
+        assert partition.max_offset is not None
+        assert partition.max_offset > 0
+
+    async def caught_up() -> GroupState | None:
+        found = await admin.groups(group)
+        return found[0] if found and found[0].lag == 0 else None
+
+    puller = await at.clients.puller(at.master, group, {at.topic: []})
+    async with closing(puller):
+        await drain(puller, 6)
+        await until(caught_up, "the group's lag is 0")
+        state = await caught_up()
+        assert state is not None
+        assert (len(state.members), state.topics) == (1, (at.topic,))
+        assert not {broker.broker_id for broker in at.deployed.brokers} & set(state.silent)
+        assert {p.owner for p in state.partitions} == {state.members[0].id}
+        assert all(p.committed == p.max_offset for p in state.partitions)
+
+    offsets = await admin.reset_offsets(group, at.topic, "earliest")
+    assert set(offsets.values()) == {0}
+    puller = await at.clients.puller(at.master, group, {at.topic: []})
+    async with closing(puller):
+        packages = await drain(puller, 6)
+    bodies = [message.body for package in packages for message in package.messages]
+    assert sorted(bodies) == [b"n%06d" % number for number in range(6)]
+
+
+@scenario(PAIRS)
+async def test_admin_creates_and_deletes(at: At) -> None:
+    """What is there is refused or pardoned; what is deleted is gone, also if nobody used it."""
+    admin, name = admin_of(at), f"{at.topic}_new"
+    brokers = [broker.broker_id for broker in at.deployed.brokers]
+    await admin.create_topic(name, 3, brokers)
+    with pytest.raises(RefusedError) as caught:
+        await admin.create_topic(name, 3, brokers)
+    assert caught.value.code == 402
+    await admin.create_topic(name, 3, brokers, exist_ok=True)
+    (topic,) = await admin.topics(name)
+    assert dict(topic.partitions) == dict.fromkeys(brokers, (0, 1, 2))
+    await admin.delete_topic(name)
+    assert await admin.topics(name) == []
+    known = {broker.id: broker for broker in await admin.brokers()}
+    assert all(known[number].running for number in brokers)
