@@ -31,12 +31,24 @@ def generate(python: str) -> dict[str, str]:
     classes then know their module, so that they can be pickled.
     """
     with tempfile.TemporaryDirectory() as out:
-        command = [python, "-m", "grpc_tools.protoc", f"--proto_path={MESSAGES.as_posix()}={PROTO}"]
-        command += [f"--python_out={out}", f"--pyi_out={out}"]
-        command += [(MESSAGES / f"{name}.proto").as_posix() for name in NAMES]
-        subprocess.run(command, check=True)
+        compile_to(python, f"--python_out={out}", f"--pyi_out={out}")
         found = sorted((Path(out) / MESSAGES).glob("*_pb2.*"))
         return {path.name: strict(path.read_text("utf-8")) for path in found}
+
+
+def describe(python: str) -> bytes:
+    """Returns the serialized `FileDescriptorSet` of the .proto files."""
+    with tempfile.TemporaryDirectory() as out:
+        path = Path(out) / "all"
+        compile_to(python, f"--descriptor_set_out={path}")
+        return path.read_bytes()
+
+
+def compile_to(python: str, *outputs: str) -> None:
+    """Runs the compiler of `python`'s grpcio-tools."""
+    command = [python, "-m", "grpc_tools.protoc", f"--proto_path={MESSAGES.as_posix()}={PROTO}"]
+    command += [*outputs, *((MESSAGES / f"{name}.proto").as_posix() for name in NAMES)]
+    subprocess.run(command, check=True)
 
 
 def strict(text: str) -> str:
