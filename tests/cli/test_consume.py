@@ -31,6 +31,9 @@ class Batch:
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return iter(self.messages)
 
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
 
 @dataclass
 class Consumer:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
@@ -131,7 +132,7 @@ class Printer:
         self, form: Form, write: Callable[[bytes], object], maximum: int | None = None
     ) -> None:
         self.count = 0
-        self._line = _LINES[form]
+        self._lines = _LINES[form]
         self._write = write
         self._maximum = maximum
 
@@ -157,36 +158,29 @@ class Printer:
 
     def show(self, batch: MessageBatch) -> ReceivedMessage | None:
         """Print a package; the last printed message if there was no need of all."""
-        left = len(batch) if self._maximum is None else self._maximum - self.count
-        printed: list[bytes] = []
-        last: ReceivedMessage | None = None
-        for message in batch:
-            if len(printed) == left:
-                break
-            printed.append(self._line(message))
-            last = message
-        else:
-            last = None
-        self.count += len(printed)
-        self._write(b"".join(printed))
+        size = len(batch)
+        count = size if self._maximum is None else min(size, self._maximum - self.count)
+        self._write(b"".join(line + b"\n" for line in self._lines(batch, count)))
         sys.stdout.flush()
-        return last
+        self.count += count
+        return None if count == size else next(islice(batch, count - 1, None))
 
 
-def _text(message: ReceivedMessage) -> bytes:
-    return message.body + b"\n"
+def _text(batch: MessageBatch, count: int) -> Iterable[bytes]:
+    return batch.bodies()[:count]
 
 
-def _hex(message: ReceivedMessage) -> bytes:
-    return message.body.hex().encode() + b"\n"
+def _hex(batch: MessageBatch, count: int) -> Iterable[bytes]:
+    return (body.hex().encode() for body in batch.bodies()[:count])
 
 
-def _json(message: ReceivedMessage) -> bytes:
+def _json(batch: MessageBatch, count: int) -> Iterable[bytes]:
     import msgspec
 
     from coherer.cli.reading import Envelope
 
-    return msgspec.json.encode(Envelope.of(message)) + b"\n"
+    encode, envelope = msgspec.json.Encoder().encode, Envelope.of
+    return (encode(envelope(message)) for message in islice(batch, count))
 
 
 _LINES = {Form.text: _text, Form.hex: _hex, Form.json: _json}
