@@ -31,7 +31,7 @@ class Clock:
 class FullFiles(OsFiles):
     """A disk with room for so many sectors; None for no end of it. Holes take no room.
 
-    `fail_at` makes the n-th changing operation from now on fail, whatever it is.
+    `fail_at` makes the n-th changing operation from now on fail, whatever it is, once.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class FullFiles(OsFiles):
         if self.fail_at is not None:
             self.fail_at -= 1
             if self.fail_at < 0:
+                self.fail_at = None
                 raise OSError(errno.ENOSPC, "No space left on device")
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -67,7 +68,8 @@ class FullFiles(OsFiles):
         self._step()
         inode = os.fstat(handle).st_ino
         for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
-            if (inode, sector) in self._taken:
+            data_at = self.next_data(handle, sector * SECTOR)
+            if (inode, sector) in self._taken or data_at == sector * SECTOR:
                 continue
             if self.room is not None:
                 if self.room <= 0:

@@ -17,7 +17,8 @@ GIB = 1024**3
 class StoreOptions(Struct, frozen=True, kw_only=True):
     """How the store lays out its files and how often it looks after them.
 
-    Sizes hold for a new directory; files that are there keep theirs.
+    Sizes hold for a new directory; files that are there keep theirs, but for those of the index:
+    an index file that was made with other numbers is not used.
 
     Args:
         segment_bytes: size of a file of the commit log. Java's brokers want the same number in

@@ -1,0 +1,192 @@
+"""No room: the whole batch is refused, nothing of it is seen, and it heals."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from coherer.errors import StoreError, StoreFullError
+from coherer.store import OsFiles
+
+
+def batch(bench: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
+    return [
+        bench.draft(begin + n, "tu"[n % 2], n % 3, size=700, key=f"k{n}", **how)
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("room", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
+def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, room: int) -> None:
+    store = bench.open(files=full_files)
+    store.append(batch(bench, 0, 5))
+    before, end = bench.everything(store), store.end_offset
+    full_files.room = room
+    refused = 0
+    for _ in range(3):
+        try:
+            store.append(batch(bench, 100))
+        except StoreFullError:
+            refused += 1
+            assert bench.everything(store) == before
+            assert store.end_offset == end
+            # Nobody who comes later sees it either.
+            crashed = bench.open(bench.crash())
+            assert bench.everything(crashed) == before
+            assert not crashed.recovery.damage
+            crashed.close()
+        else:
+            before, end = bench.everything(store), store.end_offset
+    assert refused
+    full_files.room = None
+    placed = store.append(batch(bench, 200))
+    assert placed[0].physical_offset == end
+    after = bench.everything(store)
+    assert sum(map(len, after.values())) == sum(map(len, before.values())) + 30
+    assert bench.everything(bench.open(bench.crash())) == after
+    store.close()
+    again = bench.open()
+    assert bench.everything(again) == after
+    assert again.recovery.clean
+    assert not again.recovery.damage
+    firsts = [name for name in after["t", 0].values() if int(name.split("/")[2]) % 100 == 0]
+    assert {bench.label(record) for record in again.by_key("t", "k0")} == set(firsts)
+
+
+def test_every_operation_may_be_the_one_that_fails(bench: Any, full_files: Any) -> None:
+    store = bench.open(files=full_files)
+    store.append(batch(bench, 0, 3))
+    number, survived = 1000, 0
+    for fail_at in range(200):
+        before = bench.everything(store)
+        full_files.fail_at = fail_at
+        number += 100
+        try:
+            store.append(batch(bench, number, 40))
+        except StoreFullError:
+            assert bench.everything(store) == before
+            full_files.fail_at = None
+            crashed = bench.open(bench.crash())
+            assert bench.everything(crashed) == before
+            crashed.close()
+        else:
+            survived += 1
+            full_files.fail_at = None
+            if survived == 3:
+                break
+    assert survived == 3
+    expected = bench.everything(store)
+    store.close()
+    again = bench.open()
+    assert bench.everything(again) == expected
+    assert (again.recovery.clean, again.recovery.damage) == (True, ())
+
+
+def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
+    """The disk fails so badly that even the cleaning up fails; it is done before the next write."""
+
+    class Stubborn(OsFiles):
+        left: int | None = None
+
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    raise OSError(errno.EDQUOT, "Disk quota exceeded")
+            super().write(handle, data, offset)
+
+    files = Stubborn()
+    store = bench.open(files=files)
+    store.append(batch(bench, 0, 3))
+    before = bench.everything(store)
+    for left in (0, 1, 2, 3):
+        files.left = left
+        with pytest.raises(StoreFullError):
+            store.append(batch(bench, 100, 12))
+        assert bench.everything(store) == before
+    files.left = None
+    store.append(batch(bench, 200, 2))
+    expected = bench.everything(store)
+    assert sum(map(len, expected.values())) == 5
+    crashed = bench.open(bench.crash())
+    assert bench.everything(crashed) == expected
+    assert not crashed.recovery.damage
+    assert crashed.recovery.cut_bytes == 0
+
+
+def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
+    store = bench.open(files=full_files)
+    store.append(batch(bench, 0, 6))
+    full_files.room = 0
+    with pytest.raises(StoreFullError):
+        store.flush_queues()
+    assert len(store.by_key("t", "k0")) == 1  # found among those that wait
+    full_files.room = None
+    store.flush_queues()
+    assert len(store.by_key("t", "k0")) == 1
+    assert len(list((bench.directory / "index").iterdir())) == 1
+
+
+def test_keys_do_not_wait_without_end(bench: Any, full_files: Any, monkeypatch: Any) -> None:
+    from coherer.store.index import KeyIndex
+
+    monkeypatch.setattr(KeyIndex, "PENDING_MAX", 4)
+    store = bench.open(files=full_files)
+    store.append(batch(bench, 0, 6))
+    full_files.room = 0
+    before = bench.everything(store)
+    with pytest.raises(StoreFullError):
+        store.append([bench.draft(9, key="k9")])
+    assert bench.everything(store) == before
+    store_without_keys = [bench.draft(9, size=1)]
+    full_files.room = None
+    store.append(store_without_keys)
+    store.append([bench.draft(10, key="k9")])
+    assert [bench.label(record) for record in store.by_key("t", "k9")] == ["t/0/10"]
+
+
+def test_a_full_disk_can_be_opened_and_read(bench: Any, full_files: Any) -> None:
+    store = bench.open()
+    store.append(batch(bench, 0, 6))
+    expected = bench.everything(store)
+    full_files.room = 0
+    again = bench.open(bench.crash(), files=full_files)
+    assert bench.everything(again) == expected
+    assert "No room" in str(again.recovery)
+    with pytest.raises(StoreFullError):
+        again.append(batch(bench, 100))
+    full_files.room = None
+    again.append(batch(bench, 100, 1))
+
+
+def test_a_full_disk_keeps_the_old_configuration(bench: Any, full_files: Any) -> None:
+    store = bench.open(files=full_files)
+    store.save_config("topics.json", b"old")
+    full_files.room = 0
+    with pytest.raises(StoreFullError):
+        store.save_config("topics.json", b"new")
+    assert store.load_config("topics.json") == b"old"
+    full_files.room = None
+    store.save_config("topics.json", b"new")
+    assert store.load_config("topics.json") == b"new"
+
+
+def test_other_errors_are_not_called_full(bench: Any) -> None:
+    class Broken(OsFiles):
+        broken = False
+
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            if self.broken:
+                raise OSError(errno.EIO, "Input/output error")
+            super().write(handle, data, offset)
+
+    files = Broken()
+    store = bench.open(files=files)
+    files.broken = True
+    with pytest.raises(StoreError) as caught:
+        store.append([bench.draft(0)])
+    assert not isinstance(caught.value, StoreFullError)
+    files.broken = False
+    store.append([bench.draft(0)])
