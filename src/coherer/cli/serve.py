@@ -65,6 +65,7 @@ def serve(
     broker_id: o.BrokerId = None,
     host: o.Host = None,
     advertised_host: o.AdvertisedHost = None,
+    advertised_broker_port: o.AdvertisedBrokerPort = None,
     master_port: o.MasterPort = None,
     broker_port: o.BrokerPort = None,
     admin_port: o.AdminPort = None,

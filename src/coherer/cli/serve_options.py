@@ -98,6 +98,15 @@ AdvertisedHost = Annotated[
         rich_help_panel="Network",
     ),
 ]
+AdvertisedBrokerPort = Annotated[
+    int | None,
+    typer.Option(
+        "--advertised-broker-port",
+        help="Port of the broker that clients are told, where something stands in between. "
+        "Default: its own.",
+        rich_help_panel="Network",
+    ),
+]
 MasterPort = Annotated[
     int | None,
     typer.Option(

@@ -52,6 +52,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         roles: `"master"`, `"broker"`, or both.
         host: the address to listen on. Only this machine can reach the default.
         advertised_host: the address that clients and brokers are told; None for `host`.
+        advertised_broker_port: the port of the broker that clients are told, where something
+            stands in between (a container's published port, a proxy); None for its own.
         master_port: the master's port; 0 for any free one.
         broker_port: the broker's port; 0 for any free one.
         admin_port: the port of the HTTP administration; 0 for any free one, None for none.
@@ -87,6 +89,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     roles: frozenset[Literal["master", "broker"]] = frozenset({"master", "broker"})
     host: str = "127.0.0.1"
     advertised_host: str | None = None
+    advertised_broker_port: int | None = None
     master_port: int = 8715
     broker_port: int = 8123
     admin_port: int | None = 8080
@@ -329,7 +332,7 @@ class Node:
             BrokerOptions(
                 broker_id=options.broker_id,
                 host=options.reachable_host,
-                port=self.broker_port,
+                port=options.advertised_broker_port or self.broker_port,
                 tls_port=tls_port,
                 sync_flush=options.flush == "sync",
                 lease_timeout_ms=options.lease_timeout_ms,
