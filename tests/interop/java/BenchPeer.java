@@ -41,9 +41,9 @@ final class BenchPeer implements Driver.Peer {
                 return produce(request);
             case "sync":
                 return sync(request);
-            case "pull":
+            case "consume_pull":
                 return pull(request);
-            case "push":
+            case "consume_push":
                 return push(request);
             case "latency":
                 return latency(request);

@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 from coherer import Message, ReceivedMessage
 
-from .driver import Event, JavaDriver, Json
+from .driver import Driver, Event, Json
 
 TIME_FORMAT = "%Y%m%d%H%M"
 CALL_TIMEOUT_S = 60.0
+Start = Literal["earliest", "latest", "always-latest"]
 WRITABLE_WAIT_MS = 90_000
 
 
@@ -98,7 +99,7 @@ class Clients(Protocol):
         group: str,
         topics: Mapping[str, Sequence[str]],
         *,
-        start: str = "earliest",
+        start: Start = "earliest",
     ) -> Puller: ...
     async def pusher(
         self,
@@ -176,8 +177,8 @@ def _sent(form: Json) -> Sent:
     )
 
 
-class _JavaClient:
-    def __init__(self, driver: JavaDriver) -> None:
+class _DrivenClient:
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._name = ""
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -206,7 +207,7 @@ class _JavaClient:
         await self.ask("close")
 
 
-class JavaProducer(_JavaClient):
+class JavaProducer(_DrivenClient):
     """Java's producer."""
 
     async def send(self, message: Message) -> Sent:
@@ -235,8 +236,8 @@ class JavaProducer(_JavaClient):
         return Load({body.encode() for body in bodies}, cast("dict[str, int]", form["failures"]))
 
 
-class JavaPuller(_JavaClient):
-    """Java's pull consumer."""
+class DrivenPuller(_DrivenClient):
+    """A pull consumer in another process, Java's or ours."""
 
     async def get(self, wait_ms: int = 20_000) -> Package | None:
         """The next package with messages."""
@@ -265,7 +266,7 @@ class JavaPuller(_JavaClient):
             yield package(form)
 
 
-class JavaPusher(_JavaClient):
+class JavaPusher(_DrivenClient):
     """Java's push consumer."""
 
     _thrown = 0
@@ -294,7 +295,7 @@ class JavaClients:
     name = "java"
     heartbeat_ms = 2_000
 
-    def __init__(self, driver: JavaDriver, another: Callable[[], JavaDriver]) -> None:
+    def __init__(self, driver: Driver, another: Callable[[], Driver]) -> None:
         self._driver = driver
         self._another = another
 
@@ -318,10 +319,10 @@ class JavaClients:
         group: str,
         topics: Mapping[str, Sequence[str]],
         *,
-        start: str = "earliest",
+        start: Start = "earliest",
     ) -> Puller:
         """A member of a group."""
-        return await _java_puller(self._driver, master, group, topics, start)
+        return await driven_puller(self._driver, master, group, topics, start)
 
     async def pusher(
         self,
@@ -347,17 +348,17 @@ class JavaClients:
     async def mortal(self, master: str, group: str, topics: Mapping[str, Sequence[str]]) -> Mortal:
         """A consumer in a JVM of its own."""
         driver = await asyncio.to_thread(self._another)
-        return _JavaMortal(driver, await _java_puller(driver, master, group, topics))
+        return DrivenMortal(driver, await driven_puller(driver, master, group, topics))
 
 
-async def _java_puller(
-    driver: JavaDriver,
+async def driven_puller(
+    driver: Driver,
     master: str,
     group: str,
     topics: Mapping[str, Sequence[str]],
-    start: str = "earliest",
-) -> JavaPuller:
-    puller = JavaPuller(driver)
+    start: Start = "earliest",
+) -> DrivenPuller:
+    puller = DrivenPuller(driver)
     await puller.open(
         "pull",
         master=master,
@@ -371,12 +372,15 @@ async def _java_puller(
     return puller
 
 
-class _JavaMortal:
-    def __init__(self, driver: JavaDriver, puller: JavaPuller) -> None:
+class DrivenMortal:
+    """A pull consumer whose process can be killed."""
+
+    def __init__(self, driver: Driver, puller: DrivenPuller) -> None:
         self._driver = driver
         self.puller: Puller = puller
 
     async def kill(self) -> None:
+        """SIGKILL."""
         await asyncio.to_thread(self._driver.kill)
 
 

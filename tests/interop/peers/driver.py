@@ -1,12 +1,12 @@
-"""Java clients, many in one JVM, driven by JSON lines (`Driver.java`)."""
+"""Clients in other processes, driven by JSON lines (`Driver.java`, `driver_main.py`)."""
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeAlias
@@ -18,23 +18,23 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 Event: TypeAlias = "dict[str, Json]"
 
 
-class JavaError(Exception):
-    """What a Java client threw."""
+OUR_MAIN = Path(__file__).parent / "driver_main.py"
 
 
-class JavaDriver:
-    """The JVM with the clients.
+class DriverError(Exception):
+    """What a client threw, or that its process is gone."""
+
+
+class Driver:
+    """A process with clients.
 
     Args:
-        tube: the Java system.
-        logs: folder of its log.
         name: for the log.
+        command: what to run.
+        logs: folder of its log.
     """
 
-    def __init__(
-        self, tube: JavaTube, logs: Path, name: str = "java-driver", heap_mb: int = 512
-    ) -> None:
-        command = tube.command("Driver", heap_mb=heap_mb, log="warn")
+    def __init__(self, name: str, command: Sequence[str], logs: Path) -> None:
         self.child = Child(name, command, logs, pipe_stdout=True)
         self._calls = itertools.count(1)
         self._names = itertools.count(1)
@@ -45,7 +45,7 @@ class JavaDriver:
         self._reader.start()
 
     def call(self, on: str, do: str, **parameters: object) -> Future[Json]:
-        """Asks client `on` to do something; the future holds what it answers, or `JavaError`."""
+        """Asks client `on` to do something; the future holds what it answers, or `DriverError`."""
         number = next(self._calls)
         future: Future[Json] = Future()
         line = json.dumps({"call": number, "on": on, "do": do, **parameters}) + "\n"
@@ -56,7 +56,7 @@ class JavaDriver:
                 self.child.stdin.flush()
             except OSError as gone:
                 del self._waiting[number]
-                raise JavaError(f"the driver is gone: {self.child.log_end()}") from gone
+                raise DriverError(f"the driver is gone: {self.child.log_end()}") from gone
         return future
 
     def open(
@@ -77,7 +77,7 @@ class JavaDriver:
                 with self._lock:
                     future = self._waiting.pop(said["call"])
                 if "error" in said:
-                    future.set_exception(JavaError(said["error"]))
+                    future.set_exception(DriverError(said["error"]))
                 else:
                     future.set_result(said["ok"])
             elif said.get("on") in self._listeners:
@@ -86,7 +86,7 @@ class JavaDriver:
             left = list(self._waiting.values())
             self._waiting.clear()
         for future in left:
-            future.set_exception(JavaError(f"the driver ended: {self.child.log_end()}"))
+            future.set_exception(DriverError(f"the driver ended: {self.child.log_end()}"))
 
     def kill(self) -> None:
         """SIGKILL: all of its clients die without a word."""
@@ -98,23 +98,29 @@ class JavaDriver:
         self._reader.join(5)
 
 
-def message(
-    topic: str,
-    body: bytes,
-    tag: str | None = None,
-    time: str | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> dict[str, object]:
-    """The JSON form of a message to send; `time` is yyyyMMddHHmm."""
-    return {
-        "topic": topic,
-        "body": base64.b64encode(body).decode(),
-        "tag": tag,
-        "time": time,
-        "properties": dict(properties or {}),
-    }
+class JavaDriver(Driver):
+    """A JVM with Java clients.
+
+    Args:
+        tube: the Java system.
+        logs: folder of its log.
+        name: for the log.
+        heap_mb: its memory.
+    """
+
+    def __init__(
+        self, tube: JavaTube, logs: Path, name: str = "java-driver", heap_mb: int = 512
+    ) -> None:
+        super().__init__(name, tube.command("Driver", heap_mb=heap_mb, log="warn"), logs)
 
 
-def bodies(messages: Sequence[Mapping[str, object]]) -> list[bytes]:
-    """The bodies of received messages."""
-    return [base64.b64decode(str(item["body"])) for item in messages]
+class OurDriver(Driver):
+    """A process with our clients, for those that are to be killed.
+
+    Args:
+        logs: folder of its log.
+        name: for the log.
+    """
+
+    def __init__(self, logs: Path, name: str = "our-driver") -> None:
+        super().__init__(name, [sys.executable, str(OUR_MAIN)], logs)

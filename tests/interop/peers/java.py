@@ -90,25 +90,26 @@ class WebApi:
         )
         self.change("admin_online_broker_configure", brokerId=broker_id)
 
-    def add_topic(self, topic: str, broker_ids: Iterable[int], partitions: int) -> None:
-        """Deploys a topic with one store on brokers."""
+    def add_topic(
+        self, topic: str, broker_ids: Iterable[int], partitions: int, **settings: int
+    ) -> None:
+        """Deploys a topic with one store on brokers; further settings are the API's own."""
         self.change(
             "admin_add_new_topic_record",
             topicName=topic,
             brokerId=",".join(map(str, broker_ids)),
             numPartitions=partitions,
             numTopicStores=1,
-            **QUICK_FLUSH,
+            **(settings or QUICK_FLUSH),
         )
 
     def writable(self, topic: str) -> bool:
-        """Whether producers are given the topic."""
+        """Whether producers are given the topic on each of its brokers."""
         data = self("admin_query_topic_info", topicName=topic).get("data")
-        return (
-            isinstance(data, list)
-            and bool(data)
-            and all(item["isSrvAcceptPublish"] for item in data)
-        )
+        if not isinstance(data, list) or not data:
+            return False
+        states = [one["runInfo"]["acceptPublish"] for item in data for one in item["topicInfo"]]
+        return bool(states) and all(str(state).lower() == "true" for state in states)
 
 
 class JavaMaster:

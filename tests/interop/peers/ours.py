@@ -11,9 +11,11 @@ from .process import Child, free_ports, listens
 
 NODE_MAIN = Path(__file__).parent / "node_main.py"
 START_TIMEOUT_S = 30.0
+LEASE_MS = 20_000  # as the Java brokers here
 
 
-def _node(name: str, folder: Path, host: str, **options: object) -> Child:
+def start_node(name: str, folder: Path, host: str, **options: object) -> Child:
+    """A process with a node of ours; the options are those of `NodeOptions`, and `topics`."""
     folder.mkdir(parents=True, exist_ok=True)
     given = json.dumps({"directory": str(folder / "data"), "host": host, **options})
     return Child(name, [sys.executable, str(NODE_MAIN), given], folder)
@@ -34,7 +36,7 @@ class OurMaster:
         self.port, self.web_port = free_ports(2)
         self.address = f"{HOST}:{self.port}"
         self.web = WebApi(self.web_port, TOKEN)
-        self.child = _node(
+        self.child = start_node(
             "our-master",
             folder,
             HOST,
@@ -42,7 +44,8 @@ class OurMaster:
             master_port=self.port,
             admin_port=self.web_port,
             balance_period_ms=balance_ms,
-            consumer_timeout_ms=consumer_timeout_ms,
+            client_timeout_ms=consumer_timeout_ms,
+            auto_create_topics=False,
             admin_token=TOKEN,
         )
 
@@ -52,7 +55,7 @@ class OurMaster:
 
     def stop(self) -> None:
         """Ends it."""
-        self.child.stop()
+        self.child.stop(grace_s=0)
 
 
 class OurBroker:
@@ -79,7 +82,7 @@ class OurBroker:
 
     def start(self) -> None:
         """Starts the process; `wait` waits for it."""
-        self.child = _node(
+        self.child = start_node(
             f"our-broker-{self.broker_id}",
             self.folder,
             self.host,
@@ -87,7 +90,8 @@ class OurBroker:
             broker_id=self.broker_id,
             broker_port=self.port,
             admin_port=None,
-            master=self._master,
+            master=f"tubemq://{self._master}",
+            lease_timeout_ms=LEASE_MS,
             **self._options,
         )
 
@@ -100,10 +104,9 @@ class OurBroker:
 
     def crash(self) -> None:
         """SIGKILL: what it acknowledged is in the kernel's hands."""
-        assert self.child is not None
-        self.child.kill()
+        self.stop()
 
     def stop(self) -> None:
         """Ends it."""
         if self.child is not None:
-            self.child.stop()
+            self.child.stop(grace_s=0)

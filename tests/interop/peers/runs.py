@@ -22,12 +22,14 @@ import pytest
 
 from .cache import UnavailableError, prepare
 from .clients import Clients, JavaClients
+from .our_clients import OurClients
 from .site import Deployed, Place, Site, wait
 
 AT_ONCE = 12
 READY_TIMEOUT_S = 180.0
 SCENARIO_TIMEOUT_S = 120.0
 SAY_S = 0.5
+TOPIC_CHARS = 50  # of 64, for a topic's name
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,12 @@ class Wanted:
     @property
     def name(self) -> str:
         """Of the topic, and part of the group's."""
-        return f"{self.scenario.__name__.removeprefix('test_')}_{self.cell.client}"
+        name = self.scenario.__name__.removeprefix("test_")[:TOPIC_CHARS]
+        return f"{name}_{self.cell.client}_{self.cell.place.code}"
 
 
 def scenario(
-    places: Iterable[Place], *, partitions: int = 4, clients: Iterable[str] = ("java",)
+    places: Iterable[Place], *, partitions: int = 4, clients: Iterable[str] = ("java", "ours")
 ) -> Callable[[Scenario], Callable[..., None]]:
     """Makes a test of a scenario, one per cell."""
     cells = [Cell(client, place) for place in places for client in clients]
@@ -231,7 +234,8 @@ class Runs:
             raise site.failure
         assert site.java_driver is not None
         clients: Mapping[str, Clients] = {
-            "java": JavaClients(site.java_driver, site.driver),
+            "java": JavaClients(site.java_driver, site.java_clients),
+            "ours": OurClients(site.our_clients),
         }
         slots = asyncio.Semaphore(AT_ONCE)
         restarts = Restarts(self._wanted)

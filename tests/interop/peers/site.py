@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .cache import JavaTube
-from .driver import JavaDriver
+from .driver import JavaDriver, OurDriver
 from .java import HOST, JavaBroker, JavaMaster, WebApi, wait_writable
 from .ours import OurBroker, OurMaster
 
@@ -45,12 +45,18 @@ class Place:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def code(self) -> str:
+        """A few letters, for names of topics."""
+        return "".join(word[0] for word in self.name.replace("-", "/").split("/"))
+
     def __hash__(self) -> int:
         return hash(self.name)
 
 
 PAIRS = [
     Place("java/java", "java", ("java",)),
+    Place("java/ours", "java", ("ours",)),
 ]
 SEVERAL = [
     Place("java/several", "java", ("java", "java")),
@@ -109,8 +115,7 @@ class Site:
         self._lock = threading.Lock()
         self._stops: list[Callable[[], None]] = []
         self._stopped = False
-        self._drivers = 0
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1)  # of brokers and drivers
         self.java_driver: JavaDriver | None = None
         self.places: dict[Place, Deployed] = {}
         self.known = threading.Event()
@@ -121,12 +126,16 @@ class Site:
         """Begins, and returns at once."""
         self._thread.start()
 
-    def driver(self) -> JavaDriver:
+    def java_clients(self) -> JavaDriver:
         """A further JVM of clients."""
-        with self._lock:
-            self._drivers += 1
-            name = f"java-driver-{self._drivers}"
+        name = f"java-driver-{next(self._numbers)}"
         driver = JavaDriver(self._tube, self._folder, name, heap_mb=256)
+        self._owe(driver.stop)
+        return driver
+
+    def our_clients(self) -> OurDriver:
+        """A further process of our clients."""
+        driver = OurDriver(self._folder, f"our-driver-{next(self._numbers)}")
         self._owe(driver.stop)
         return driver
 
@@ -149,7 +158,7 @@ class Site:
     def _bring_up(self) -> None:
         try:
             start = time.monotonic()
-            self.java_driver = self.driver()
+            self.java_driver = self.java_clients()
             masters = {kind: self._master(kind) for kind in {p.master for p in self._topics}}
             shared: dict[tuple[str, str, int], Broker] = {}
             for place in self._topics:

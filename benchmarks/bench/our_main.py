@@ -1,0 +1,276 @@
+"""Our client, told what to measure as Java's is (`BenchPeer.java`): JSON lines in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import coherer
+from coherer import Message, net
+from coherer.client import Client
+from coherer.client.tubemq.consumer import Consumer
+from coherer.client.tubemq.producer import Producer
+from coherer.tubemq.delivery import MessageBatch
+
+Request: TypeAlias = dict[str, object]
+Answer: TypeAlias = dict[str, object]
+HEAD = struct.Struct(">qq")
+JOIN_S = 60.0
+
+
+def number(request: Request, name: str, otherwise: int | None = None) -> int:
+    """A number of a request."""
+    value = request.get(name, otherwise)
+    assert isinstance(value, int), name
+    return value
+
+
+def report(count: int, seconds: float, **more: object) -> Answer:
+    """What every case answers."""
+    return {"count": count, "seconds": seconds, **more}
+
+
+class Peer:
+    """One client of one cluster."""
+
+    def __init__(self, request: Request) -> None:
+        self._client: Client = coherer.connect(
+            f"tubemq://{request['master']}", heartbeat_ms=number(request, "heartbeat_ms")
+        )
+        self._producers: dict[int, Producer] = {}
+
+    async def producer(self, window: int, topic: str) -> Producer:
+        """A producer with that window, made once."""
+        if window not in self._producers:
+            made = self._client.producer(window=window)
+            self._producers[window] = await made.__aenter__()
+        await self._producers[window].publish(topic)
+        return self._producers[window]
+
+    async def publish(self, request: Request) -> Answer:
+        """Sees that the topic can be written to."""
+        end = time.monotonic() + number(request, "wait_ms") / 1000
+        while True:
+            try:
+                await self.producer(5000, str(request["topic"]))
+            except coherer.CohererError:
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                return {}
+
+    async def produce(self, request: Request) -> Answer:
+        """Many in flight."""
+        topic, count = str(request["topic"]), number(request, "count")
+        producer = await self.producer(number(request, "window"), topic)
+        body = b"x" * number(request, "size")
+        start = time.perf_counter()
+        sent = await producer.send_many(Message(topic, body) for _ in range(count))
+        return report(count, time.perf_counter() - start, failed=len(sent.failed))
+
+    async def sync(self, request: Request) -> Answer:
+        """Callers that wait for each answer."""
+        topic, callers = str(request["topic"]), number(request, "threads")
+        each = number(request, "count") // callers
+        producer = await self.producer(5000, topic)
+        message = Message(topic, b"x" * number(request, "size"))
+
+        async def call() -> None:
+            for _ in range(each):
+                await producer.send(message)
+
+        start = time.perf_counter()
+        await asyncio.gather(*(call() for _ in range(callers)))
+        return report(each * callers, time.perf_counter() - start, failed=0)
+
+    async def _consume(
+        self, request: Request, take: Callable[[Consumer, Progress], Awaitable[None]]
+    ) -> Answer:
+        progress = Progress(number(request, "count"))
+        consumer = self._client.consumer(
+            str(request["group"]), str(request["topic"]), start="earliest"
+        )
+        async with consumer, asyncio.timeout(number(request, "wait_ms", 60_000) / 1000):
+            await take(consumer, progress)
+        return report(progress.got, progress.seconds, bytes=progress.size)
+
+    async def consume_pull(self, request: Request) -> Answer:
+        """Message by message."""
+
+        async def take(consumer: Consumer, progress: Progress) -> None:
+            got = size = 0
+            async for message in consumer:
+                if not got:
+                    progress.begin()
+                got += 1
+                size += len(message.body)
+                if got >= progress.wanted:
+                    progress.end(got, size)
+                    return
+
+        return await self._consume(request, take)
+
+    async def consume_batches(self, request: Request) -> Answer:
+        """Batch by batch, with the bodies as a list."""
+        return await self._consume(request, lambda c, p: self._batches(c, p, MessageBatch.bodies))
+
+    async def consume_arrow(self, request: Request) -> Answer:
+        """Batch by batch, as Arrow."""
+        return await self._consume(request, lambda c, p: self._batches(c, p, MessageBatch.to_arrow))
+
+    async def _batches(
+        self, consumer: Consumer, progress: Progress, use: Callable[[MessageBatch], object]
+    ) -> None:
+        got = size = 0
+        async for batch in consumer.batches():
+            if not got:
+                progress.begin()
+            use(batch)
+            got += len(batch)
+            size += batch.size_bytes
+            if got >= progress.wanted:
+                progress.end(got, size)
+                return
+
+    async def consume_push(self, request: Request) -> Answer:
+        """A handler that looks at every message."""
+
+        async def take(consumer: Consumer, progress: Progress) -> None:
+            done = asyncio.Event()
+            got = size = 0
+
+            async def handle(batch: MessageBatch) -> None:
+                nonlocal got, size
+                if not got:
+                    progress.begin()
+                for message in batch:
+                    got += 1
+                    size += len(message.body)
+                if got >= progress.wanted and not done.is_set():
+                    progress.end(got, size)
+                    done.set()
+
+            running = asyncio.create_task(consumer.run(handle))
+            await done.wait()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        return await self._consume(request, take)
+
+    async def latency(self, request: Request) -> Answer:
+        """A producer at a steady rate and a handler in one process."""
+        topic = str(request["topic"])
+        producer = await self.producer(5000, topic)
+        meter = Meter(number(request, "count"), number(request, "warm"))
+        size = number(request, "size")
+        consumer = self._client.consumer(str(request["group"]), topic, start="latest")
+        async with consumer:
+            running = asyncio.create_task(consumer.run(meter.handle))
+            async with asyncio.timeout(JOIN_S):
+                while not meter.joined.is_set():
+                    await producer.send(Message(topic, stamped(-1, size)))
+                    await asyncio.sleep(0.1)
+            gap = 1 / number(request, "rate")
+            next_at = time.perf_counter()
+            for index in range(meter.warm + meter.count):
+                await asyncio.sleep(max(next_at - time.perf_counter(), 0))
+                producer.submit(Message(topic, stamped(index, size)), callback=lambda _: None)
+                next_at += gap
+            async with asyncio.timeout(20):
+                await meter.done.wait()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return meter.report()
+
+
+class Progress:
+    """From the first message to the last: joining the group is not what is measured."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.got = self.size = 0
+        self.seconds = 0.0
+        self._start = 0.0
+
+    def begin(self) -> None:
+        """The first is there."""
+        self._start = time.perf_counter()
+
+    def end(self, got: int, size: int) -> None:
+        """Enough are there."""
+        self.seconds = time.perf_counter() - self._start
+        self.got, self.size = got, size
+
+
+class Meter:
+    """Times of messages on their way."""
+
+    def __init__(self, count: int, warm: int) -> None:
+        self.count, self.warm = count, warm
+        self.joined, self.done = asyncio.Event(), asyncio.Event()
+        self._taken: list[int] = []
+
+    async def handle(self, batch: MessageBatch) -> None:
+        """Notes the times of a package."""
+        now = time.perf_counter_ns()
+        for message in batch:
+            index, sent = HEAD.unpack_from(message.body)
+            if index < 0:
+                self.joined.set()
+            elif index >= self.warm:
+                self._taken.append(now - sent)
+        if len(self._taken) >= self.count:
+            self.done.set()
+
+    def report(self) -> Answer:
+        """Percentiles."""
+        taken = sorted(self._taken)
+        return report(
+            len(taken),
+            0,
+            p50_ms=taken[len(taken) // 2] / 1e6,
+            p99_ms=taken[len(taken) * 99 // 100] / 1e6,
+            max_ms=taken[-1] / 1e6,
+        )
+
+
+def stamped(index: int, size: int) -> bytes:
+    """A body with its number and the time."""
+    return HEAD.pack(index, time.perf_counter_ns()).ljust(size, b"\0")
+
+
+async def main() -> None:
+    """Answers until stdin ends."""
+    peers: dict[str, Peer] = {}
+    say({"event": "ready"})
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        request = json.loads(line)
+        gc.collect()
+        try:
+            if request["do"] == "bench":
+                peers[request["on"]] = Peer(request)
+                answer: Answer = {"ok": True}
+            else:
+                answer = {"ok": await getattr(peers[request["on"]], request["do"])(request)}
+        except Exception as error:  # noqa: BLE001 - the run shall hear of it
+            answer = {"error": repr(error)}
+        say({"call": request["call"], **answer})
+
+
+def say(form: Answer) -> None:
+    """One line."""
+    sys.stdout.write(json.dumps(form) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    net.run(main())
+    os._exit(0)

@@ -1,0 +1,209 @@
+"""Samples, their medians, and the table of them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+
+from rich.table import Table
+
+from bench.cases import JAVA, OURS, Case
+
+PAIRS = [(JAVA, JAVA), (OURS, JAVA), (JAVA, OURS), (OURS, OURS)]
+"""Client and broker, in the order of the table."""
+
+NAMES = {JAVA: "Java", OURS: "ours"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One repetition.
+
+    Args:
+        rate: messages per second; None for latency.
+        p50_ms: for latency.
+        p99_ms: for latency.
+        client_us: CPU of the client process per message.
+        broker_us: CPU of the broker process per message.
+        failed: sends that were refused.
+    """
+
+    rate: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    client_us: float | None = None
+    broker_us: float | None = None
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Single:
+    """A figure that has no Java beside it.
+
+    Args:
+        key: for the JSON.
+        title: for the table.
+        unit: of the values.
+        values: one per repetition.
+        goal: the highest (or, with `at_least`, lowest) value wanted.
+        at_least: whether more is better.
+    """
+
+    key: str
+    title: str
+    unit: str
+    values: list[float]
+    goal: float | None = None
+    at_least: bool = False
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is reached."""
+        if self.goal is None:
+            return None
+        return self.median >= self.goal if self.at_least else self.median <= self.goal
+
+
+@dataclass
+class Results:
+    """All that was measured.
+
+    Args:
+        cases: what was run.
+    """
+
+    cases: list[Case]
+    samples: dict[tuple[str, str, str], list[Sample]] = field(default_factory=dict)
+    singles: list[Single] = field(default_factory=list)
+
+    def add(self, case: Case, client: str, broker: str, sample: Sample) -> None:
+        """Notes a repetition."""
+        self.samples.setdefault((case.key, client, broker), []).append(sample)
+
+    def median(self, key: str, client: str, broker: str, what: str) -> float | None:
+        """The median of one field over the repetitions."""
+        samples = self.samples.get((key, client, broker), [])
+        values = [value for sample in samples if (value := getattr(sample, what)) is not None]
+        return statistics.median(values) if values else None
+
+    def ratio(self, case: Case) -> float | None:
+        """Our pair to Java's."""
+        ours = self.median(case.key, OURS, OURS, "rate")
+        java = self.median(case.reference or case.key, JAVA, JAVA, "rate")
+        return ours / java if ours and java else None
+
+    def met(self, case: Case) -> bool | None:
+        """Whether the case's goal is reached; None without one, or without a figure."""
+        if case.goal_ms is not None:
+            p50 = self.median(case.key, OURS, OURS, "p50_ms")
+            return None if p50 is None else p50 <= case.goal_ms
+        ratio = self.ratio(case)
+        return None if case.goal is None or ratio is None else ratio >= case.goal
+
+    def json(self) -> dict[str, object]:
+        """Everything, for a file."""
+        return {
+            "cases": [self._case(case) for case in self.cases],
+            "singles": [
+                {**asdict(single), "median": single.median, "met": single.met}
+                for single in self.singles
+            ],
+        }
+
+    def _case(self, case: Case) -> dict[str, object]:
+        pairs = {
+            f"{client} client, {broker} broker": {
+                "median": {
+                    name: self.median(case.key, client, broker, name)
+                    for name in ("rate", "p50_ms", "p99_ms", "client_us", "broker_us")
+                },
+                "samples": [asdict(one) for one in self.samples[case.key, client, broker]],
+            }
+            for client, broker in PAIRS
+            if (case.key, client, broker) in self.samples
+        }
+        return {
+            "key": case.key,
+            "title": case.title,
+            "ratio_to_java": self.ratio(case),
+            "goal": case.goal if case.goal_ms is None else case.goal_ms,
+            "met": self.met(case),
+            "pairs": pairs,
+        }
+
+    def tables(self) -> list[Table]:
+        """Rates, CPU, and single figures."""
+        tables = [self._rates(), self._cpu()]
+        return [*tables, self._singles()] if self.singles else tables
+
+    def _rates(self) -> Table:
+        table = Table(title="Messages per second, client \u2192 broker", title_justify="left")
+        table.add_column("")
+        for client, broker in PAIRS:
+            table.add_column(f"{NAMES[client]} \u2192 {NAMES[broker]}", justify="right")
+        table.add_column("ours / Java", justify="right")
+        table.add_column("goal", justify="right")
+        for case in self.cases:
+            cells = [self._cell(case, client, broker) for client, broker in PAIRS]
+            table.add_row(case.title, *cells, self._ratio_text(case), self._goal_text(case))
+        return table
+
+    def _cell(self, case: Case, client: str, broker: str) -> str:
+        rate = self.median(case.key, client, broker, "rate")
+        if rate is not None:
+            failed = sum(one.failed for one in self.samples[case.key, client, broker])
+            return f"{rate:,.0f}" + (f" ({failed} refused)" if failed else "")
+        p50 = self.median(case.key, client, broker, "p50_ms")
+        p99 = self.median(case.key, client, broker, "p99_ms")
+        return "" if p50 is None else f"{p50:,.2f} ms, p99 {p99:,.2f}"
+
+    def _ratio_text(self, case: Case) -> str:
+        ratio = self.ratio(case)
+        return "" if ratio is None else f"{ratio:.2f}"
+
+    def _goal_text(self, case: Case) -> str:
+        if case.goal_ms is not None:
+            wanted = f"\u2264 {case.goal_ms:g} ms"
+        elif case.goal is not None:
+            wanted = f"\u2265 {case.goal:g}"
+        else:
+            return ""
+        return f"{wanted} {mark(self.met(case))}"
+
+    def _cpu(self) -> Table:
+        table = Table(
+            title="CPU per message in \u00b5s, client process + broker process",
+            title_justify="left",
+        )
+        table.add_column("")
+        for client, broker in PAIRS:
+            table.add_column(f"{NAMES[client]} \u2192 {NAMES[broker]}", justify="right")
+        for case in self.cases:
+            cells = []
+            for pair in PAIRS:
+                of_client = self.median(case.key, *pair, "client_us")
+                of_broker = self.median(case.key, *pair, "broker_us")
+                known = of_client is not None and of_broker is not None
+                cells.append(f"{of_client:.1f} + {of_broker:.1f}" if known else "")
+            table.add_row(case.title, *cells)
+        return table
+
+    def _singles(self) -> Table:
+        table = Table(title="Ours alone", title_justify="left")
+        for name in ("", "median", "goal"):
+            table.add_column(name, justify="left" if not name else "right")
+        for single in self.singles:
+            sign = "\u2265" if single.at_least else "\u2264"
+            goal = "" if single.goal is None else f"{sign} {single.goal:g} {mark(single.met)}"
+            table.add_row(single.title, f"{single.median:,.6g} {single.unit}", goal)
+        return table
+
+
+def mark(met: bool | None) -> str:
+    """Whether a goal is reached, as a sign."""
+    return "" if met is None else "\u2713" if met else "\u2717"

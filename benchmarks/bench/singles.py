@@ -1,0 +1,78 @@
+"""What is measured of ours alone: start, memory, Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from peers.process import Child
+
+from bench.results import Single
+from bench.usage import resident_mb
+
+HERE = Path(__file__).parent
+IDLE_S = 3.0
+START_TIMEOUT_S = 60.0
+SPARK_TIMEOUT_S = 300.0
+
+
+def embedded(folder: Path, repetitions: int) -> list[Single]:
+    """From the start of a node to the first receipt; each in a fresh process."""
+    command = [sys.executable, str(HERE / "embedded_main.py"), "first", str(folder)]
+    runs = []
+    for _ in range(repetitions):
+        begin = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=True)
+        whole_ms = (time.perf_counter() - begin) * 1000
+        runs.append({**json.loads(done.stdout), "whole_ms": whole_ms})
+    return [
+        Single(
+            "first-acknowledged",
+            "embedded node, start to first receipt",
+            "ms",
+            [run["first_ms"] for run in runs],
+            goal=300,
+        ),
+        Single(
+            "process",
+            "a whole process: Python, imports, node, receipt, stop",
+            "ms",
+            [run["whole_ms"] for run in runs],
+        ),
+    ]
+
+
+def idle(folder: Path, repetitions: int) -> list[Single]:
+    """Resident memory of a node that does nothing."""
+    values = []
+    for number in range(repetitions):
+        command = [sys.executable, str(HERE / "embedded_main.py"), "idle", str(folder)]
+        child = Child(f"idle-{number}", command, folder, pipe_stdout=True)
+        try:
+            if not child.stdout.readline():
+                raise RuntimeError(child.log_end())
+            time.sleep(IDLE_S)
+            value = resident_mb(child.pid)
+            if value is not None:
+                values.append(value)
+        finally:
+            child.stop()
+    if not values:
+        return []
+    return [Single("idle", "memory of an idle node", "MB", values, goal=80)]
+
+
+def spark(url: str, topic: str, rows: int, repetitions: int) -> list[Single]:
+    """Rows per second into Spark, local[2], written nowhere."""
+    command = [sys.executable, str(HERE / "spark_main.py"), url, topic, str(repetitions)]
+    done = subprocess.run(command, capture_output=True, timeout=SPARK_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode("utf-8", "replace")[-3000:])
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if answer["rows"] < rows:
+        raise RuntimeError(f"Spark saw {answer['rows']:,} rows of at least {rows:,}")
+    rates = [answer["rows"] / seconds for seconds in answer["seconds"]]
+    return [Single("spark", "1 KiB rows into Spark, local[2]", "rows/s", rates, at_least=True)]

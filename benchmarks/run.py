@@ -1,0 +1,203 @@
+"""Our client and broker beside Java's, in one run on one machine: see README.md here.
+
+python benchmarks/run.py [--quick] [--only produce,sync,latency] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.cases import CASES, OURS, Case
+from bench.results import PAIRS, Results, Sample
+from bench.singles import embedded, idle, spark
+from bench.sites import SETTINGS, Bench
+from bench.usage import cpu_seconds, machine, versions
+from peers.cache import UnavailableError, prepare
+from rich.console import Console
+
+REPETITIONS = 5
+QUICK_REPETITIONS = 1
+WARM_SHARE = 0.25
+CASE_TIMEOUT_S = 180.0
+FREE_GB = 20
+
+console = Console(width=max(Console().width, 150))
+_groups = itertools.count(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, shows, and writes."""
+    options = _options(arguments)
+    tube = None
+    if not options.without_java:
+        try:
+            tube = prepare(_say)
+        except UnavailableError as reason:
+            console.print(f"[red]No Java system, ours alone is measured:[/] {reason}")
+    cases = [case for case in CASES if _wanted(case.key, options.only)]
+    results = Results(cases)
+    about: dict[str, object] = {"machine": machine()}
+    folder = Path(tempfile.mkdtemp(prefix="coherer-bench-", dir=options.folder))
+    try:
+        _check_room(folder, quick=options.quick)
+        _measure_singles(results, options, folder)
+        if cases or _wanted("spark", options.only):
+            with Bench(tube, folder, _say) as bench:
+                _measure(bench, results, options)
+                _measure_spark(bench, results, options)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    about |= {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(tube.version if tube else "absent"),
+        "settings": SETTINGS,
+        "repetitions": options.repetitions,
+        "quick": options.quick,
+        **results.json(),
+    }
+    for table in results.tables():
+        console.print(table)
+    if options.json:
+        options.json.write_text(json.dumps(about, indent=2) + "\n")
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Our client and broker beside Java's.")
+    parser.add_argument("--quick", action="store_true", help="few messages, one repetition")
+    parser.add_argument("--only", default="", help="comma separated beginnings of names of cases")
+    parser.add_argument("--repetitions", type=int)
+    parser.add_argument("--json", type=Path, help="where to write everything")
+    parser.add_argument("--folder", type=Path, help="for data; the system's temporary folder")
+    parser.add_argument("--without-java", action="store_true")
+    options = parser.parse_args(arguments)
+    options.only = [name for name in options.only.split(",") if name]
+    usual = QUICK_REPETITIONS if options.quick else REPETITIONS
+    options.repetitions = options.repetitions or usual
+    return options
+
+
+def _wanted(key: str, only: Sequence[str]) -> bool:
+    return not only or any(key.startswith(name) for name in only)
+
+
+def _say(text: str) -> None:
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}", highlight=False)
+
+
+def _check_room(folder: Path, *, quick: bool) -> None:
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    if free_gb < (FREE_GB / 10 if quick else FREE_GB):
+        sys.exit(f"{folder} has {free_gb:.0f} GB free; {FREE_GB} are needed. See --folder.")
+
+
+def _measure(bench: Bench, results: Results, options: argparse.Namespace) -> None:
+    """Every case with every pair, once to warm up, then interleaved."""
+    todo = [
+        (case, client, broker)
+        for case in results.cases
+        for client, broker in PAIRS
+        if client in case.clients and (client, broker) in bench.clients
+    ]
+    if any(case.topic == "consume" for case in results.cases):
+        _fill(bench, options)
+    for repetition in range(options.repetitions + 1):
+        for case, client, broker in todo:
+            warm = repetition == 0
+            count = case.counted(quick=options.quick)
+            sample = _one(bench, case, client, broker, int(count * WARM_SHARE) if warm else count)
+            what = "warm-up" if warm else f"{repetition}/{options.repetitions}"
+            figure = f"{sample.rate:,.0f}/s" if sample.rate else f"p50 {sample.p50_ms:.2f} ms"
+            _say(f"{what} {case.title}, {client} client, {broker} broker: {figure}")
+            if not warm:
+                results.add(case, client, broker, sample)
+
+
+def _consumed(options: argparse.Namespace) -> int:
+    return max(case.counted(quick=options.quick) for case in CASES if case.topic == "consume")
+
+
+def _fill(bench: Bench, options: argparse.Namespace) -> None:
+    """What is consumed from the beginning, sent by each broker's own client."""
+    count = int(_consumed(options) * 1.02)
+    for kind in bench.systems:
+        _say(f"{count:,} messages of 1 KiB are sent to the {kind} broker, to be consumed")
+        name = bench.clients[kind, kind]
+        asked = bench.drivers[kind].call(
+            name, "produce", topic="consume", count=count, size=1024, window=500
+        )
+        answer = asked.result(CASE_TIMEOUT_S)
+        assert isinstance(answer, dict)
+        assert answer["failed"] == 0, answer
+
+
+def _one(bench: Bench, case: Case, client: str, broker: str, count: int) -> Sample:
+    driver = bench.drivers[client]
+    pids = bench.systems[broker].pids
+    before = _cpu([driver.child.pid]), _cpu(pids)
+    asked = driver.call(
+        bench.clients[client, broker],
+        case.action,
+        topic=case.topic,
+        count=count,
+        group=f"bench{next(_groups)}",
+        **case.parameters,
+    )
+    answer = asked.result(CASE_TIMEOUT_S)
+    assert isinstance(answer, dict)
+    after = _cpu([driver.child.pid]), _cpu(pids)
+    done = int(str(answer["count"]))
+    if done < count - count % 16:
+        raise RuntimeError(f"{case.title}, {client} client, {broker} broker: {done} of {count}")
+    us = [(b - a) / done * 1e6 for a, b in zip(before, after, strict=True)]
+    seconds = float(str(answer["seconds"]))
+    return Sample(
+        rate=done / seconds if seconds else None,
+        p50_ms=_number(answer.get("p50_ms")),
+        p99_ms=_number(answer.get("p99_ms")),
+        client_us=us[0],
+        broker_us=us[1],
+        failed=int(str(answer.get("failed", 0))),
+    )
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
+def _cpu(pids: Sequence[int]) -> float:
+    return sum(cpu_seconds(pid) or 0.0 for pid in pids)
+
+
+def _measure_singles(results: Results, options: argparse.Namespace, folder: Path) -> None:
+    """Start and memory, before anything else runs."""
+    for key, measure in (("embedded", embedded), ("idle", idle)):
+        if _wanted(key, options.only):
+            _say(f"{key}: {options.repetitions} fresh processes")
+            results.singles += measure(folder, options.repetitions)
+
+
+def _measure_spark(bench: Bench, results: Results, options: argparse.Namespace) -> None:
+    """Rows into Spark, from the topic that is consumed."""
+    if _wanted("spark", options.only):
+        if not any(case.topic == "consume" for case in results.cases):
+            _fill(bench, options)
+        _say("Spark reads")
+        url = f"tubemq://{bench.systems[OURS].master}"
+        results.singles += spark(url, "consume", _consumed(options), options.repetitions)
+
+
+if __name__ == "__main__":
+    begin = time.monotonic()
+    code = main()
+    _say(f"took {time.monotonic() - begin:.0f} s")
+    sys.exit(code)
