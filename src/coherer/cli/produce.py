@@ -17,7 +17,7 @@ import typer
 from coherer.cli.options import DEFAULT_URL, Json, Password, Url, User, connect
 from coherer.cli.output import FAILED, INTERRUPTED, say_json
 from coherer.cli.signals import signals_interrupt
-from coherer.errors import UsageError
+from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
     from coherer.cli.reading import Stamp
@@ -125,10 +125,13 @@ def produce(
         ):
             send_all(producer, batches, total, show)
     except KeyboardInterrupt:
-        typer.echo("Interrupted.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
         _say(total, as_json=as_json)
+        raise typer.Exit(INTERRUPTED) from None
+    except CohererError:
+        if total.sent or total.failed:
+            _say(total, as_json=as_json)
+        raise
+    _say(total, as_json=as_json)
     if total.failed:
         raise typer.Exit(FAILED)
 

@@ -1,0 +1,83 @@
+"""`coherer topics` against a node."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import coherer
+import coherer.blocking
+from coherer.cli.main import app
+from coherer.testing import EmbeddedNode
+
+
+@pytest.fixture
+def name() -> str:
+    return f"cli_{uuid.uuid4().hex}"
+
+
+def topics(node: EmbeddedNode, *words: str, stdin: str | None = None) -> Result:
+    words = ("topics", *words, "--admin", node.admin_url)
+    return CliRunner().invoke(app, list(words), input=stdin, catch_exceptions=False)
+
+
+def listed(node: EmbeddedNode) -> dict[str, dict[str, object]]:
+    return {topic["name"]: topic for topic in json.loads(topics(node, "list", "--json").stdout)}
+
+
+def test_the_life_of_a_topic(coherer_node: EmbeddedNode, name: str) -> None:
+    done = topics(coherer_node, "create", name, "--partitions", "3")
+    assert (done.exit_code, done.stdout) == (0, f"{name}: created\n")
+    assert listed(coherer_node)[name] == {
+        "name": name, "partitions": {"1": [0, 1, 2]}, "writable": True, "readable": True
+    }  # fmt: skip
+    shown = topics(coherer_node, "list").stdout
+    assert [line.split()[1:] for line in shown.splitlines() if line.startswith(name)] == [
+        ["3", "1", "yes", "yes"]
+    ]
+
+    again = topics(coherer_node, "create", name)
+    assert again.exit_code == 1
+    assert again.stderr.startswith("error: ")
+    assert topics(coherer_node, "create", name, "--if-missing").exit_code == 0
+
+    kept = topics(coherer_node, "delete", name, stdin="n\n")
+    assert kept.exit_code == 1
+    assert name in listed(coherer_node)
+    assert topics(coherer_node, "delete", name, stdin="y\n").exit_code == 0
+    assert name not in listed(coherer_node)
+    gone = topics(coherer_node, "delete", name, "--yes")
+    assert gone.exit_code == 1
+    assert gone.stderr.startswith("error: There is no such topic.")
+
+
+def test_a_created_topic_can_be_used_at_once(coherer_node: EmbeddedNode, name: str) -> None:
+    topics(coherer_node, "create", name, "--partitions", "2", "--json")
+    with (
+        coherer.blocking.connect(coherer_node.url) as client,
+        client.producer(name) as producer,
+    ):
+        producer.send_many(coherer.Message(name, b"%d" % n) for n in range(10)).check()
+    partitions = json.loads(topics(coherer_node, "describe", name, "--json").stdout)
+    assert [(p["broker"], p["partition"], p["min"]) for p in partitions] == [(1, 0, 0), (1, 1, 0)]
+    assert sum(p["max"] for p in partitions) == 10
+    shown = topics(coherer_node, "describe", name).stdout
+    assert "max offset" in shown
+
+
+def test_what_is_not_there(coherer_node: EmbeddedNode, name: str) -> None:
+    done = topics(coherer_node, "describe", name)
+    assert done.exit_code == 1
+    assert name in done.stderr
+    assert topics(coherer_node, "create", "7 bad").exit_code == 1
+    assert topics(coherer_node, "create", name, "--broker", "9").exit_code == 1
+
+
+def test_changes_need_the_token(coherer_node: EmbeddedNode, name: str) -> None:
+    done = topics(coherer_node, "create", name, "--token", "wrong")
+    assert done.exit_code == 1
+    assert "Is the token right?" in done.stderr
+    assert name not in listed(coherer_node)
