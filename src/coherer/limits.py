@@ -71,6 +71,9 @@ STALLED_WRITE_MS: Final = 60_000
 CONNECTIONS_MAX: Final = 4096
 """Connections that one port accepts: files and memory of a process are finite."""
 
+ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
+"""A request to the HTTP administration: address, or form. 10,000 offsets fit."""
+
 ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
 

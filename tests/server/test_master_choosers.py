@@ -152,7 +152,10 @@ def test_rules_and_orders_come_along(stage: Stage) -> None:
     assert tasks.defFlowControlInfo == "[0]"
     assert not tasks.HasField("csmFrmMaxOffsetCtrlId")
     held = pb.OpsTaskInfo(defFlowCheckId=tasks.defFlowCheckId)
-    assert register(stage, opsTaskInfo=held).opsTaskInfo.defFlowControlInfo == " "
+    assert not register(stage, opsTaskInfo=held).opsTaskInfo.HasField("defFlowControlInfo")
+    state.catalog.set_cluster({"flow_enabled": False}, state.change("me"))
+    tasks = register(stage, opsTaskInfo=held).opsTaskInfo
+    assert (tasks.defFlowCheckId, tasks.defFlowControlInfo) == (-2, " ")
     group = state.groups.get("g")
     assert group is not None
     group.from_max_id = 7

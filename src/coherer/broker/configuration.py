@@ -31,6 +31,7 @@ class OpCode(enum.IntEnum):
 
     NOT_EXIST = 401
     EXISTED = 402
+    UNCHANGED = 403
     RELATED_NOT_CLEANED = 404
     MISSING = 405
     ILLEGAL_STATUS = 406

@@ -123,6 +123,7 @@ class Member(msgspec.Struct, kw_only=True):
     Args:
         id: its client id.
         host: the address that it named.
+        address: where its requests come from.
         secure: whether it talks to us over TLS.
         held: the partitions that it reported.
         named: partitions that it wants, and from which offset (bound groups).
@@ -134,6 +135,7 @@ class Member(msgspec.Struct, kw_only=True):
 
     id: str
     host: str
+    address: str = ""
     secure: bool = False
     held: frozenset[Partition] = frozenset()
     named: Mapping[Partition, int] = msgspec.field(default_factory=dict[Partition, int])

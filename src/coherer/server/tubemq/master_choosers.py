@@ -79,6 +79,7 @@ class ChooserDesk:
         member = Member(
             id=request.clientId,
             host=request.hostName,
+            address=caller.host,
             secure=caller.secure,
             node_id=node_id if count > 0 else UNDEFINED,
         )
@@ -169,17 +170,17 @@ class ChooserDesk:
     def _tasks(
         self, group_name: str, group: Group | None, held: pb.OpsTaskInfo, proof: Proof | None
     ) -> pb.OpsTaskInfo:
-        # A client that holds no rules leaves the ids out.
+        # A client that holds no rules leaves the ids out, and as Java we answer only what differs.
         state = self._state
         default_id, default_rules = state.flow_rules(_held_id(held, "defFlowCheckId"))
         own_id, rules, priority = state.group_rules(group_name, _held_id(held, "groupFlowCheckId"))
-        tasks = pb.OpsTaskInfo(
-            defFlowCheckId=default_id,
-            defFlowControlInfo=default_rules,
-            groupFlowCheckId=own_id,
-            groupFlowControlInfo=rules,
-            qryPriorityId=priority,
-        )
+        tasks = pb.OpsTaskInfo()
+        if default_id != _held_id(held, "defFlowCheckId"):
+            tasks.defFlowCheckId, tasks.defFlowControlInfo = default_id, default_rules
+        if own_id != _held_id(held, "groupFlowCheckId"):
+            tasks.groupFlowCheckId, tasks.groupFlowControlInfo = own_id, rules
+        if priority != _held_id(held, "qryPriorityId"):
+            tasks.qryPriorityId = priority
         if group is not None and 0 <= group.from_max_id != held.csmFrmMaxOffsetCtrlId:
             tasks.csmFrmMaxOffsetCtrlId = group.from_max_id
         if proof is None or proof.require:

@@ -62,7 +62,12 @@ class ConsumerDesk:
     def _enter(self, request: pb.RegisterRequestC2M, caller: Caller, now_ms: int) -> Group:
         topics = self._entry.check_topics(request.topicList, request.clientId)
         filters = read_filters(request.topicCondition, topics)
-        member = Member(id=request.clientId, host=request.hostName, secure=caller.secure)
+        member = Member(
+            id=request.clientId,
+            host=request.hostName,
+            address=caller.host,
+            secure=caller.secure,
+        )
         member.held = self._held(request.subscribeInfo, member)
         kind = GroupKind.BOUND if request.requireBound else GroupKind.NORMAL
         if request.requireBound:

@@ -1,0 +1,240 @@
+"""The HTTP administration: parameters, HTTP itself, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from coherer import limits, net
+from coherer.errors import CohererError
+from coherer.server.admin import AdminApp, AdminService, Method
+from coherer.server.admin_params import Answer, ParamError, Params, found
+
+# -- parameters
+
+
+def test_either_name_of_a_parameter_is_found() -> None:
+    params = Params({"topic": "a", "groupName": "g"})
+    assert params["topicName"] == "a"
+    assert params["groupName"] == "g"
+    assert params.get("consumeGroup") is None
+    assert "confModAuthToken" not in params
+    assert dict(params) == {"topic": "a", "groupName": "g"}
+    assert len(params) == 2
+
+
+def test_numbers_flags_and_lists() -> None:
+    params = Params({"brokerId": "1, 2,,1", "numPartitions": " 8 ", "withTopic": "TRUE", "x": ""})
+    assert params.numbers("brokerId") == [1, 2]
+    assert params.words("brokerId") == ["1", "2"]
+    assert params.words("x") == []
+    assert params.number("numPartitions") == 8
+    assert params.number("x") is None
+    assert params.flag("withTopic") is True
+    assert params.flag("x") is None
+
+
+@pytest.mark.parametrize("text", ["x", "1.5", "٣", "-", "1" * 20])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(ParamError, match="illegal value for brokerId"):
+        Params({"brokerId": text}).number("brokerId")
+
+
+def test_what_is_no_flag_and_what_is_missing() -> None:
+    with pytest.raises(ParamError, match="true or false"):
+        Params({"withTopic": "maybe"}).flag("withTopic")
+    with pytest.raises(ParamError, match="Parameter modifyUser is missing or value is blank!"):
+        Params({"modifyUser": " "}).required("modifyUser")
+
+
+# -- the table
+
+
+def echo(params: Params) -> Answer:
+    if params.get("fail") == "param":
+        raise ParamError("That is wrong.")
+    if params.get("fail") == "refused":
+        raise CohererError("That cannot be.", code=402)
+    if params.get("fail") == "bug":
+        raise RuntimeError("ours")
+    return found([{key: params[key] for key in params if key != "confModAuthToken"}])
+
+
+APP = AdminApp(
+    {"admin_ask": Method(echo), "admin_change": Method(echo, changes=True)}, token="secret"
+)
+UNAUTHORIZED = "Bad request from client, illegal access, unauthorized request!"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "text"),
+    [
+        ("", {}, "Bad request from client, Please take with method parameter!"),
+        ("admin_other", {}, "Bad request from client, unsupported method!"),
+        ("admin_change", {}, UNAUTHORIZED),
+        ("admin_change", {"confModAuthToken": "wrong"}, UNAUTHORIZED),
+        ("admin_ask", {"authToken": "wrong"}, UNAUTHORIZED),
+        ("admin_ask", {"fail": "param"}, "That is wrong."),
+        ("admin_ask", {"fail": "refused"}, "That cannot be."),
+    ],
+)
+def test_what_is_refused(method: str, params: dict[str, str], text: str) -> None:
+    assert APP.handle(method, params) == {"result": False, "errCode": 400, "errMsg": text}
+
+
+def test_what_is_served() -> None:
+    assert APP.handle("admin_ask", {"a": "b"})["data"] == [{"a": "b"}]
+    assert APP.handle("admin_change", {"authToken": "secret", "a": "b"})["result"] is True
+
+
+def test_a_closed_table_says_why() -> None:
+    app = AdminApp({"admin_ask": Method(echo)}, closed=lambda: "Not now.")
+    assert app.handle("admin_ask", {}) == {"result": False, "errCode": 511, "errMsg": "Not now."}
+
+
+# -- HTTP
+
+
+class Http:
+    """Sends bytes and waits for what comes back."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def send(self, data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(data)
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    async def get(self, target: str, *headers: str) -> tuple[int, str, bytes]:
+        lines = [f"GET {target} HTTP/1.1", "Host: node:8080", "Connection: close", *headers]
+        return parted(await self.send("\r\n".join([*lines, "", ""]).encode()))
+
+    async def post(self, target: str, form: bytes, *headers: str) -> tuple[int, str, bytes]:
+        lines = [f"POST {target} HTTP/1.1", "Host: node:8080", "Connection: close", *headers]
+        lines.append(f"Content-Length: {len(form)}")
+        return parted(await self.send("\r\n".join([*lines, "", ""]).encode() + form))
+
+
+def parted(answer: bytes) -> tuple[int, str, bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), head.decode(), body
+
+
+class Standby:
+    """Where the active master is."""
+
+    url: str | None = None
+
+
+@pytest.fixture
+def standby() -> Standby:
+    return Standby()
+
+
+@pytest.fixture
+async def http(standby: Standby) -> AsyncIterator[Http]:
+    broker = AdminApp({"admin_hello": Method(lambda _: found([{"who": "broker"}]))})
+    service = AdminService(APP, broker, elsewhere=lambda: standby.url)
+    listener = await net.listen("127.0.0.1", 0, service.make)
+    yield Http(listener.port)
+    await listener.close()
+
+
+async def test_a_query_in_the_address(http: Http) -> None:
+    status, head, body = await http.get("/webapi.htm?method=admin_ask&a=%C3%BC&b=x+y")
+    assert status == 200
+    assert "application/json" in head
+    assert msgspec.json.decode(body)["data"] == [{"a": "ü", "b": "x y"}]
+
+
+async def test_a_form(http: Http) -> None:
+    form = b"method=admin_change&confModAuthToken=secret&a=b"
+    status, _, body = await http.post("/webapi.htm", form)
+    assert (status, msgspec.json.decode(body)["data"]) == (200, [{"a": "b"}])
+
+
+async def test_other_paths_are_the_brokers(http: Http) -> None:
+    for path in ("/broker.htm", "/"):
+        _, _, body = await http.get(f"{path}?method=admin_hello")
+        assert msgspec.json.decode(body)["data"] == [{"who": "broker"}]
+
+
+async def test_a_callback_wraps_the_answer(http: Http) -> None:
+    status, head, body = await http.get("/webapi.htm?method=admin_ask&callback=show")
+    assert status == 200
+    assert "text/plain" in head
+    assert body.startswith(b'show({"result":true')
+    _, head, _ = await http.get("/webapi.htm?method=admin_ask&callback=alert(1)")
+    assert "json" in head
+
+
+async def test_a_standby_sends_on(http: Http, standby: Standby) -> None:
+    standby.url = "http://10.0.0.1:8080/"
+    status, head, _ = await http.get("/webapi.htm?method=admin_ask&a=b")
+    assert status == 302
+    assert "http://10.0.0.1:8080/webapi.htm?method=admin_ask&a=b" in head
+    status, _, _ = await http.get("/broker.htm?method=admin_hello")
+    assert status == 200
+
+
+async def test_several_requests_on_one_connection(http: Http) -> None:
+    one = b"GET /broker.htm?method=admin_hello HTTP/1.1\r\nHost: node\r\n\r\n"
+    last = b"GET /broker.htm?method=admin_hello HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+    answer = await http.send(one + one + last)
+    assert answer.count(b"HTTP/1.1 200") == 3
+
+
+async def test_who_waits_for_permission_to_send_gets_it(http: Http) -> None:
+    status, head, _ = await http.post("/webapi.htm", b"method=admin_ask", "Expect: 100-continue")
+    assert (status, "HTTP/1.1 100" in head) == (100, True)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Origin: null"],
+)
+async def test_pages_from_elsewhere_are_refused(http: Http, header: str) -> None:
+    status, _, _ = await http.post("/webapi.htm", b"method=admin_ask", header)
+    assert status == 403
+
+
+@pytest.mark.parametrize("header", ["Origin: http://node:8080", "Sec-Fetch-Site: same-origin"])
+async def test_our_own_pages_are_not(http: Http, header: str) -> None:
+    status, _, _ = await http.post("/webapi.htm", b"method=admin_ask", header)
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+        (b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\n\xff\xff", 400),
+        (b"GET http://[x/ HTTP/1.0\r\n\r\n", 400),
+    ],
+)
+async def test_what_is_no_request(http: Http, data: bytes, status: int) -> None:
+    assert parted(await http.send(data))[0] == status
+
+
+async def test_long_requests_are_cut_off(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADMIN_REQUEST_BYTES_MAX", 1000)
+    assert (await http.post("/webapi.htm", b"a" * 1001))[0] == 413
+    assert parted(await http.send(b"GET /webapi.htm?a=" + b"a" * 1001))[0] == 431
+
+
+async def test_an_error_of_ours_is_an_answer(http: Http) -> None:
+    assert (await http.get("/webapi.htm?method=admin_ask&fail=bug"))[0] == 500
+
+
+async def test_a_node_without_a_role_says_so() -> None:
+    listener = await net.listen("127.0.0.1", 0, AdminService(APP).make)
+    assert (await Http(listener.port).get("/broker.htm?method=admin_hello"))[0] == 404
+    await listener.close()
