@@ -38,7 +38,7 @@ from coherer.tubemq.names import BrokerInfo, Partition
 
 _log = logging.getLogger(__name__)
 
-TAKE_TRIES: Final = 5
+TAKE_TRIES: Final = 7
 """Tries to register a partition with its broker; then it is left to the next balance."""
 
 Listener = Callable[[frozenset[Partition]], Awaitable[None] | None]

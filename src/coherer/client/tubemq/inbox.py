@@ -16,13 +16,12 @@ class Inbox:
     """A queue of packages, oldest first; those of paused partitions wait aside.
 
     Args:
-        limit_bytes: no more is fetched while so much waits.
+        limit_bytes: no more is fetched while so much waits to be taken.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[str, MessageBatch]] = deque()
-        self._bytes = 0
         self._paused: frozenset[str] = frozenset()
         self._takers: deque[asyncio.Future[None]] = deque()
         self._room: asyncio.Event = asyncio.Event()
@@ -37,30 +36,28 @@ class Inbox:
             self._waiting.appendleft((key, batch))
         else:
             self._waiting.append((key, batch))
-        self._count(batch.size_bytes)
+        self._count()
         self.wake()
 
     def take(self) -> tuple[str, MessageBatch] | None:
-        """The oldest package of a partition that is not paused."""
-        for place, (key, batch) in enumerate(self._waiting):
-            if key not in self._paused:
-                del self._waiting[place]
-                self._count(-batch.size_bytes)
-                return key, batch
+        """The oldest package of a partition that is not paused, and its key."""
+        for place, entry in enumerate(self._waiting):
+            if entry[0] not in self._paused:
+                return self._remove(place)
         return None
 
     def drop(self, key: str) -> bool:
         """Forget the package of a partition; whether there was one."""
-        for place, (owner, batch) in enumerate(self._waiting):
-            if owner == key:
-                del self._waiting[place]
-                self._count(-batch.size_bytes)
+        for place, entry in enumerate(self._waiting):
+            if entry[0] == key:
+                self._remove(place)
                 return True
         return False
 
     def pause(self, keys: frozenset[str]) -> None:
         """Hold back the packages of these partitions, and of no others."""
         self._paused = keys
+        self._count()
         self.wake()
 
     def wake(self) -> None:
@@ -80,9 +77,19 @@ class Inbox:
         """Wait until more may be fetched."""
         await self._room.wait()
 
-    def _count(self, size_bytes: int) -> None:
-        self._bytes += size_bytes
-        if self._bytes < self._limit_bytes:
+    def _remove(self, place: int) -> tuple[str, MessageBatch]:
+        entry = self._waiting[place]
+        del self._waiting[place]
+        self._count()
+        return entry
+
+    def _count(self) -> None:
+        # There are as many entries as partitions at most, so adding up is cheap for a package.
+        # Those of paused partitions do not count: they must not keep the others from coming.
+        size_bytes = sum(
+            batch.size_bytes for key, batch in self._waiting if key not in self._paused
+        )
+        if size_bytes < self._limit_bytes:
             self._room.set()
         else:
             self._room.clear()

@@ -21,7 +21,7 @@ from coherer.tubemq import codes
 
 _log = logging.getLogger(__name__)
 
-RETRY_MS_FIRST: Final = 50
+RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000
 """Waiting between tries of something that may succeed later: doubled from the first to the last."""
 
@@ -135,7 +135,7 @@ def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
 
     >>> wait = waits()
     >>> [wait() for _ in range(7)]
-    [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64]
     """
     next_ms = RETRY_MS_FIRST
 

@@ -36,8 +36,8 @@ from coherer.tubemq.names import Partition, SubscribeInfo, TopicCondition, requi
 
 _log = logging.getLogger(__name__)
 
-QUICK_BEATS: Final = 12
-"""Quick heartbeats in a row that bring nothing, before the usual period: about 8 s of them."""
+QUICK_BEATS: Final = 15
+"""Quick heartbeats in a row that bring nothing, before the usual period: about 9 s of them."""
 
 FINAL_CODES: Final = frozenset(
     {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from coherer.client.tubemq.door import Door, Place
 from coherer.client.tubemq.fetching import LOST_CODES
@@ -37,6 +37,10 @@ PASSING_CODES: Final = frozenset(
 
 EMPTY_MS: Final = 5
 """Pause after an empty package: with Java's broker several in a row are normal."""
+
+
+Package: TypeAlias = tuple[MessageBatch, int]
+"""Messages, and the offset behind them."""
 
 
 class Reader:
@@ -75,6 +79,7 @@ class Reader:
         self._slot: int | None = None
         self._state = "new"
         self._confirm = False
+        self._ahead: asyncio.Task[Package | None] | None = None
         self._max_offset = -1
         self._door: Door
 
@@ -123,27 +128,15 @@ class Reader:
         """
         if self._state != "open":
             raise ClosedError("The reader is not open.")
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_ms / 1000
-        wait = waits()
         while self.end is None or self.position < self.end:
             if self.exact and self.position >= self._max_offset and not await self._more():
                 return None
-            try:
-                batch = await self._get()
-            except CohererError as error:
-                lost = isinstance(error, UnavailableError) or error.code in LOST_CODES
-                pause = wait()
-                if not (lost or error.code in PASSING_CODES) or loop.time() + pause > deadline:
-                    raise
-                _log.info("Reading %s: %s", self.partition.key, error)
-                await asyncio.sleep(pause)
-                if lost:
-                    await self._planner.ready()
-                    await self._take()
-                continue
-            if batch is None:
+            package = await self._persist()
+            if package is None:
                 return None
+            batch, self.position = package
+            if self.exact:
+                self._fetch_ahead()
             if len(batch):
                 return batch
             await asyncio.sleep(EMPTY_MS / 1000)
@@ -154,6 +147,7 @@ class Reader:
         opened, self._state = self._state == "open", "closed"
         if not opened:
             return
+        await self._forget_ahead()
         try:
             await self._door.give_up(self.partition, consumed=False)
         except CohererError as error:
@@ -182,7 +176,38 @@ class Reader:
         start = await self._take()
         return start.max_offset > self.position
 
-    async def _get(self) -> MessageBatch | None:
+    async def _persist(self) -> Package | None:
+        """The next package, asked for again while there is hope."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
+        wait = waits()
+        while True:
+            ahead, self._ahead = self._ahead, None
+            try:
+                return await (ahead or self._get())
+            except CohererError as error:
+                lost = isinstance(error, UnavailableError) or error.code in LOST_CODES
+                pause = wait()
+                if not (lost or error.code in PASSING_CODES) or loop.time() + pause > deadline:
+                    raise
+                _log.info("Reading %s: %s", self.partition.key, error)
+            await asyncio.sleep(pause)
+            if lost:
+                await self._planner.ready()
+                await self._take()
+
+    def _fetch_ahead(self) -> None:
+        """Ask for the next package while the application looks at this one."""
+        if self._confirm and self.position < min(self._max_offset, self.end or self.position):
+            self._ahead = asyncio.create_task(self._get(), name=f"read {self.partition.key}")
+
+    async def _forget_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _get(self) -> Package | None:
         link = await self._door.link(self.partition.broker)
         confirm, self._confirm = self._confirm, False
         body = await self._door.get(
@@ -207,17 +232,15 @@ class Reader:
             partition=self.partition.id,
         )
 
-    async def _arrived(self, batch: MessageBatch) -> MessageBatch:
+    async def _arrived(self, batch: MessageBatch) -> Package:
         self._max_offset = max(self._max_offset, batch.max_offset)
         if self.exact:
-            self.position = batch.offset + batch.delivered
             self._confirm = True
-            if self.end is not None and self.position > self.end:
-                self.position = self.end
-                return batch.before(self.end)
-            return batch
+            end = batch.offset + batch.delivered
+            if self.end is None or end <= self.end:
+                return batch, end
+            return batch.before(self.end), self.end
         # Only the answer to a commit tells where the package ended.
         link = await self._door.link(self.partition.broker)
         answer = await self._door.commit(link, self.partition, consumed=True)
-        self.position = self._door.committed(link, self.partition, answer).currOffset
-        return batch
+        return batch, self._door.committed(link, self.partition, answer).currOffset

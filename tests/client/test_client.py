@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import weakref
+from pathlib import Path
+
+import pytest
+
+import coherer
+from coherer.client.address import Address, parse
+from coherer.client.tubemq.cluster import ClientOptions, Passport, Signer, address_number
+from coherer.errors import (
+    ClosedError,
+    ForkedError,
+    RefusedError,
+    RequestTimeoutError,
+    UnavailableError,
+    UsageError,
+)
+from coherer.message import Message
+from coherer.net import TlsOptions
+from coherer.tubemq import codes, methods
+from coherer.tubemq import messages as pb
+
+
+@pytest.fixture
+async def client(fake):
+    async with coherer.connect(f"tubemq://127.0.0.1:{fake.master.port}", timeout_ms=500) as client:
+        yield client
+
+
+async def test_all_together(fake, client) -> None:
+    async with client.producer("demo") as producer:
+        await producer.send_many(Message("demo", b"%d" % n) for n in range(10))
+    async with client.consumer("readers", "demo", start="earliest") as consumer:
+        bodies = set()
+        async for message in consumer:
+            bodies.add(message.body)
+            if len(bodies) == 10:
+                break
+    assert fake.broker.connections == fake.master.connections == 1
+
+
+async def test_what_there_is(fake, client) -> None:
+    fake.topics["other"] = 1
+    fake.put("demo", 2, b"a", b"b")
+    assert [one.key for one in await client.partitions("demo")] == [
+        "1:demo:0",
+        "1:demo:1",
+        "1:demo:2",
+    ]
+    offsets, others = await asyncio.gather(client.offsets("demo"), client.offsets("other"))
+    assert offsets == {("1", 0): (0, 0), ("1", 1): (0, 0), ("1", 2): (0, 2)}
+    assert others == {("1", 0): (0, 0)}
+    fake.put("demo", 2, b"c")
+    fake.producers.clear()  # the master forgets who was silent
+    assert (await client.offsets("demo"))["1", 2] == (0, 3)
+    groups = {request.groupName for request in fake.asked(methods.PARTITION_REGISTER)}
+    assert len(groups) == 2  # at a time; used again after
+    assert all(group.startswith("coherer_reader_") for group in groups)
+    assert not fake.holders
+    assert not fake.groups
+
+
+async def test_a_topic_that_is_not_there(fake, client) -> None:
+    with pytest.raises(RefusedError) as caught:
+        await client.offsets("nowhere")
+    assert caught.value.topic == "nowhere"
+
+
+async def read(reader) -> list[bytes]:
+    bodies: list[bytes] = []
+    while (batch := await reader.read()) is not None:
+        bodies += batch.bodies()
+    return bodies
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, None, range(23)),
+        (0, 23, range(23)),
+        (3, 17, range(3, 17)),
+        (5, 10, range(5, 10)),
+        (7, 7, ()),
+        (7, 8, (7,)),
+        (20, 100, range(20, 23)),
+        (23, 30, ()),
+    ],
+)
+async def test_ranges_are_exact(fake, client, start: int, end: int | None, expected) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, *[b"%d" % n for n in range(23)])
+    [partition] = await client.partitions("demo")
+    async with client.reader(partition, start, end=end) as reader:
+        assert await read(reader) == [b"%d" % n for n in expected]
+        assert await reader.read() is None
+    assert not fake.holders
+
+
+async def test_a_range_whose_end_comes_while_it_is_read(fake, client) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, b"0")
+    [partition] = await client.partitions("demo")
+    async with client.reader(partition, 0, end=3) as reader:
+        assert (await reader.read()).bodies() == [b"0"]
+        assert await reader.read() is None
+        fake.put("demo", 0, b"1", b"2", b"3")
+        assert (await reader.read()).bodies() == [b"1", b"2"]
+        assert await reader.read() is None
+
+
+async def test_two_readers_of_one_partition(fake, client) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, *[b"%d" % n for n in range(12)])
+    [partition] = await client.partitions("demo")
+    async with client.reader(partition, 0) as first, client.reader(partition, 6) as second:
+        assert (await first.read()).offset == 0
+        assert (await second.read()).offset == 6
+        assert (await first.read()).offset == 5
+
+
+async def test_a_reader_survives_a_broken_connection_and_a_restart(fake, kit, client) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, *[b"%d" % n for n in range(20)])
+    [partition] = await client.partitions("demo")
+    async with client.reader(partition, 0) as reader:
+        bodies = (await reader.read()).bodies()
+        fake.script(methods.GET_MESSAGES, kit.hang_up)
+        bodies += (await reader.read()).bodies()
+        await fake.restart_broker()
+        bodies += await read(reader)
+    assert bodies == [b"%d" % n for n in range(20)]
+
+
+async def test_refusals_that_pass(fake, kit, client) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, b"a")
+    [partition] = await client.partitions("demo")
+    fake.script(methods.GET_MESSAGES, kit.refuse(452, minLimitTime=1), kit.refuse(503))
+    async with client.reader(partition, 0) as reader:
+        assert (await reader.read()).bodies() == [b"a"]
+
+
+async def test_a_reader_that_gives_up(fake, kit, client) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, b"a")
+    [partition] = await client.partitions("demo")
+    async with client.reader(partition, 0) as reader:
+        fake.always(methods.GET_MESSAGES, kit.refuse(403, "closed"))
+        with pytest.raises(codes.ForbiddenError, match="closed"):
+            await reader.read()
+        fake.always(methods.GET_MESSAGES, kit.refuse(503, "busy"))
+        with pytest.raises(codes.ServiceUnavailableError, match="busy"):
+            await reader.read()
+        fake.always(methods.GET_MESSAGES, kit.silence)
+        with pytest.raises(RequestTimeoutError):
+            await reader.read()
+
+
+async def test_a_partition_that_is_not_there(fake, kit, client) -> None:
+    [partition, *_] = await client.partitions("demo")
+    fake.script(methods.PARTITION_REGISTER, kit.refuse(403, "no such thing"))
+    reader = client.reader(partition, 0)
+    with pytest.raises(codes.ForbiddenError):
+        await reader.start()
+    with pytest.raises(ClosedError):
+        await reader.read()
+    await reader.close()
+
+
+async def test_a_reader_with_a_broker_of_java(fake, client) -> None:
+    fake.ours = fake.holds_gets = False
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, *[b"%d" % n for n in range(12)])
+    [partition] = await client.partitions("demo")
+    assert await client.offsets("demo") == {("1", 0): (0, 12 * 28)}
+    async with client.reader(partition, 2 * 28, end=8 * 28) as reader:
+        assert (await reader.read()).bodies() == [b"%d" % n for n in range(2, 7)]
+        assert (reader.exact, reader.position) == (False, 7 * 28)
+        batch = await reader.read()
+        assert batch.bodies() == [b"%d" % n for n in range(7, 12)]  # the whole package
+        assert (batch.offset, reader.position) == (7 * 28, 12 * 28)
+        assert await reader.read() is None
+    async with client.reader(partition, 0) as reader:
+        assert len(await read(reader)) == 12
+
+
+async def test_empty_packages(fake, client) -> None:
+    fake.ours = fake.holds_gets = False
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, b"a")
+    [partition] = await client.partitions("demo")
+    fake.script(
+        methods.GET_MESSAGES,
+        lambda asked: asked.answer(currOffset=0, maxOffset=28, currDataDlt=1),
+    )
+    async with client.reader(partition, 0) as reader:
+        assert await read(reader) == [b"a"]
+
+
+async def test_nonsense_ranges(fake, client) -> None:
+    [partition, *_] = await client.partitions("demo")
+    for start, end in ((-1, None), (5, 4)):
+        with pytest.raises(UsageError):
+            client.reader(partition, start, end=end)
+
+
+async def test_closing_closes_everything(fake) -> None:
+    client = coherer.connect(f"tubemq://127.0.0.1:{fake.master.port}")
+    producer = client.producer("demo")
+    await producer.start()
+    consumer = client.consumer("readers", "demo")
+    await consumer.start()
+    reader = client.reader((await client.partitions("demo"))[0], 0)
+    await reader.start()
+    await client.close()
+    await client.close()
+    assert len(fake.asked(methods.PRODUCER_CLOSE)) == 2  # the planner is one
+    assert len(fake.asked(methods.CONSUMER_CLOSE)) == 1
+    assert not fake.holders
+    for use in (client.producer, lambda: client.consumer("g", "t")):
+        with pytest.raises(ClosedError):
+            use()
+
+
+async def test_a_client_forgets_what_is_gone(fake, client) -> None:
+    reader = client.reader((await client.partitions("demo"))[0], 0)
+    async with reader:
+        await reader.read()
+    gone = weakref.ref(reader)
+    del reader
+    gc.collect()
+    assert gone() is None
+
+
+async def test_a_fork(client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ForkedError):
+            client.producer("demo")
+        with pytest.raises(ForkedError):
+            await client.offsets("demo")
+
+
+async def test_tls_is_asked_for_by_the_scheme(fake) -> None:
+    assert coherer.connect("tubemqs://127.0.0.1").options.tls == TlsOptions()
+    mine = TlsOptions(trust=Path("/no/such/file.pem"))
+    client = coherer.connect("tubemqs://127.0.0.1", tls=mine)
+    assert client.options.tls == mine
+    with pytest.raises(UsageError):
+        await client.partitions("demo")
+    plain = coherer.connect(
+        f"tubemqs://127.0.0.1:{fake.master.port}", timeout_ms=50, connect_timeout_ms=200
+    )
+    with pytest.raises(UnavailableError):  # nobody speaks TLS there
+        await plain.partitions("demo")
+    await plain.close()
+    await client.close()
+
+
+def test_administration() -> None:
+    client = coherer.connect("tubemq://10.0.0.1:8715,10.0.0.2")
+    assert "10.0.0.1:8080" in repr(client.admin())
+    other = coherer.connect("tubemq://10.0.0.1", admin="http://10.0.0.9:9999")
+    assert "10.0.0.9:9999" in repr(other.admin())
+
+
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("tubemq://a", (("a", 8715),)),
+        ("tubemq://a:1,b:2, c", (("a", 1), ("b", 2), ("c", 8715))),
+        ("tubemq://a,a", (("a", 8715),)),
+        ("tubemqs://a", (("a", 8716),)),
+        ("tubemq://[::1],[fe80::1]:99/", (("::1", 8715), ("fe80::1", 99))),
+    ],
+)
+def test_urls(url: str, servers: tuple[tuple[str, int], ...]) -> None:
+    assert parse(url) == Address(url.split(":", maxsplit=1)[0], servers, url.startswith("tubemqs"))
+
+
+@pytest.mark.parametrize(
+    "url", ["", "a:1", "http://a", "tubemq://", "tubemq://a:x", "tubemq://a:0", "tubemq://a,,b"]
+)
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(UsageError):
+        coherer.connect(url)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"addresses": ()},
+        {"user": "ann"},
+        {"password": "x"},
+        {"timeout_ms": 1},
+        {"timeout_ms": 600_001},
+        {"heartbeat_ms": 0},
+        {"connect_timeout_ms": 0},
+    ],
+)
+def test_options_that_make_no_sense(options) -> None:
+    with pytest.raises(UsageError):
+        ClientOptions(**({"addresses": (("a", 1),)} | options))
+
+
+def test_what_is_shown_to_servers() -> None:
+    nobody = Passport(None)
+    assert nobody.for_master() is None
+    assert nobody.for_broker() == pb.AuthorizedInfo(visitAuthorizedToken=-2)
+    ann = Passport(Signer("ann", "secret"))
+    assert ann.signs
+    ann.renew(pb.MasterAuthorizedInfo(visitAuthorizedToken=5, authAuthorizedToken="granted"))
+    ann.renew(pb.MasterAuthorizedInfo(visitAuthorizedToken=6))
+    assert ann.for_broker(prefer_token=True).authAuthorizedToken == "granted"
+    assert ann.for_broker().authAuthorizedToken.startswith("ann ")
+    told = ann.for_master()
+    assert told is not None
+    assert (told.authInfo.userName, told.authorizedToken) == ("ann", "granted")
+    assert "secret" not in repr(Signer("ann", "secret"))
+    assert address_number("1.2.3.4") == 0x01020304

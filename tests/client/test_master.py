@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from coherer.client.tubemq.cluster import ClientOptions, Cluster
+from coherer.client.tubemq.master import Masters, persist
+from coherer.errors import (
+    ConnectError,
+    ProtocolError,
+    RefusedError,
+    RequestTimeoutError,
+    UnavailableError,
+)
+from coherer.tubemq import messages as pb
+from coherer.tubemq import methods
+
+CLOSE = pb.CloseRequestP2M(clientId="p")
+
+
+async def ask(masters: Masters) -> pb.CloseResponseM2P:
+    return await masters.ask(methods.PRODUCER_CLOSE, CLOSE, pb.CloseResponseM2P)
+
+
+@pytest.fixture
+async def two(fake):
+    """Two masters, in the order in which they are used."""
+    second = await fake.listen()
+    ports = sorted([fake.master.port, second.port], key=str)
+    options = ClientOptions(
+        addresses=tuple(("127.0.0.1", port) for port in reversed(ports)), timeout_ms=100
+    )
+    cluster = Cluster(options)
+    yield cluster.masters, [f"127.0.0.1:{port}" for port in ports]
+    await cluster.pool.close()
+
+
+async def test_one_at_a_time_in_sorted_order(fake, two) -> None:
+    masters, names = two
+    for _ in range(3):
+        await ask(masters)
+        assert masters.server == names[0]
+    assert repr(masters) == f"<Masters {','.join(names)}>"
+    assert (await masters.link()).server == names[0]
+
+
+@pytest.mark.parametrize("trouble", ["standby", "silence", "hang_up", "error", "garbage"])
+async def test_any_trouble_moves_on_to_the_next(fake, kit, two, trouble: str) -> None:
+    masters, names = two
+    steps = {
+        "error": lambda asked: asked.fail("java.lang.Exception", "oops"),
+        "garbage": lambda asked: asked.connection.write(
+            asked.session.reply_raw(asked.request, b"\xff")
+        ),
+    }
+    fake.script(methods.PRODUCER_CLOSE, steps.get(trouble) or getattr(kit, trouble))
+    first = await masters.link()
+    assert (await ask(masters)).success
+    assert masters.server == names[1]
+    assert not first.open
+
+
+async def test_an_answer_that_says_no_is_an_answer(fake, kit, two) -> None:
+    masters, names = two
+    fake.script(methods.PRODUCER_CLOSE, kit.refuse(415))
+    assert (await ask(masters)).errCode == 415
+    assert masters.server == names[0]
+
+
+async def test_once_round_and_no_further(fake, kit, two) -> None:
+    masters, names = two
+    fake.script(methods.PRODUCER_CLOSE, kit.standby, kit.silence)
+    with pytest.raises(RequestTimeoutError):
+        await ask(masters)
+    assert masters.server == names[0]
+    assert len(fake.asked(methods.PRODUCER_CLOSE)) == 2
+
+
+async def test_a_master_that_is_down(fake) -> None:
+    cluster = Cluster(ClientOptions(addresses=(("127.0.0.1", 1), ("127.0.0.1", fake.master.port))))
+    assert (await ask(cluster.masters)).success
+    await cluster.pool.close()
+
+
+async def test_persistence() -> None:
+    attempts: list[int] = []
+
+    async def attempt() -> int:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ConnectError("no")
+        return len(attempts)
+
+    assert await persist(attempt, timeout_ms=5_000, final=()) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout_ms", "tries"),
+    [
+        (RefusedError("no", code=400), 5_000, 1),
+        (RefusedError("no", code=431), 30, 2),
+        (UnavailableError("no"), 0, 1),
+        (ProtocolError("no"), 5_000, 1),
+    ],
+)
+async def test_an_end_to_persistence(error: Exception, timeout_ms: int, tries: int) -> None:
+    attempts: list[int] = []
+
+    async def attempt() -> None:
+        attempts.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        await persist(attempt, timeout_ms=timeout_ms, final={400})
+    assert len(attempts) >= tries
+    assert len(attempts) <= tries + 1

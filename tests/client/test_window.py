@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coherer.client.tubemq.window import Window
+
+
+@pytest.mark.parametrize(("limit", "low"), [(1, 0), (2, 1), (8, 7), (800, 700)])
+async def test_who_waits_is_woken_when_an_eighth_is_free(limit: int, low: int) -> None:
+    window = Window(limit)
+    window.used = limit
+    assert window.full
+    waiting = [asyncio.ensure_future(window.room()) for _ in range(2)]
+    await asyncio.sleep(0)
+    while window.used > low:
+        assert not any(one.done() for one in waiting)
+        window.settle()
+    await asyncio.gather(*waiting)
+
+
+async def test_no_waiting_while_there_is_room() -> None:
+    window = Window(2)
+    window.used = 1
+    await window.room()
+    window.used = 0
+    await window.empty()
+
+
+async def test_waiting_for_the_last() -> None:
+    window = Window(5)
+    window.used = 3
+    waiting = [asyncio.ensure_future(window.empty()) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    window.settle()
+    window.settle()
+    await asyncio.sleep(0)
+    assert not waiting[1].done()
+    window.settle()
+    await waiting[1]
