@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from coherer.tubemq import columns  # noqa: E402
+from coherer.tubemq import columns
 
 names = st.sampled_from(["$msgType$", "$msgTime$", "a", "b", "ä", "", "\0"])
 values = st.text("xyä=\0", max_size=3)
