@@ -136,7 +136,8 @@ class IndexFile:
         self._write_slots(before, after)
         if self.count == 1:
             self.begin_ms, self.begin_offset = first_ms, keys[0].physical_offset
-        self.end_ms, self.end_offset = keys[-1].store_ms, keys[-1].physical_offset
+        self.end_ms = max(self.end_ms, *[key.store_ms for key in keys])
+        self.end_offset = keys[-1].physical_offset
         self.used_slots += sum(number == 0 for number in before.values())
         self.count += len(keys)
         self._write_head()

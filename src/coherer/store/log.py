@@ -257,10 +257,10 @@ class CommitLog:
 
     def _remove(self, segment: Segment) -> None:
         with self._guard:
-            self._segments.pop(segment.begin)
             self._close(segment)
             segment.view = None
-            self._files.remove(segment.path)
+            self._files.remove(segment.path)  # Windows refuses while slices of it are out
+            self._segments.pop(segment.begin)
 
     def _close(self, segment: Segment) -> None:
         if segment.handle is not None:

@@ -347,14 +347,16 @@ class Store:
         """
         deleted = 0
         with our_errors("delete old files"):
-            while self._too_old(now_ms) or self._too_large():
-                self._log.drop_first()
-                deleted += 1
-            if deleted:
-                for queue in self._queues.values():
-                    queue.trim(self._log.begin)
-                if self._index is not None:
-                    self._index.trim(self._log.begin)
+            try:
+                while self._too_old(now_ms) or self._too_large():
+                    self._log.drop_first()
+                    deleted += 1
+            finally:
+                if deleted:
+                    for queue in self._queues.values():
+                        queue.trim(self._log.begin)
+                    if self._index is not None:
+                        self._index.trim(self._log.begin)
         return deleted
 
     def _too_old(self, now_ms: int) -> bool:

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.store.checkpoint import Checkpoint, CheckpointFile
+from coherer.store.files import OsFiles
+
+i64 = st.integers(0, (1 << 63) - 1)
+checkpoints = st.builds(
+    Checkpoint, i64, i64, i64, offset=st.none() | i64, index_file=i64, index_count=i64
+)
+
+
+@given(checkpoints)
+def test_there_and_back(checkpoint: Checkpoint) -> None:
+    data = checkpoint.encode()
+    assert len(data) == 4096
+    # What Java reads; it reads and writes nothing else.
+    assert struct.unpack_from(">qqq", data) == (
+        checkpoint.log_ms,
+        checkpoint.queues_ms,
+        checkpoint.index_ms,
+    )
+    found = Checkpoint.decode(data)
+    if checkpoint.offset is None:
+        assert found == Checkpoint(checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms)
+    else:
+        assert found == checkpoint
+
+
+@given(checkpoints, st.integers(0, 4095), st.integers(1, 255))
+def test_damage_makes_it_believe_less(checkpoint: Checkpoint, at: int, change: int) -> None:
+    data = bytearray(checkpoint.encode())
+    data[at] ^= change
+    found = Checkpoint.decode(bytes(data))
+    assert found.offset in (None, checkpoint.offset)
+    if at < 24:
+        assert found.offset is None
+
+
+@given(st.binary(max_size=100))
+def test_a_short_file(data: bytes) -> None:
+    found = Checkpoint.decode(data)
+    assert found.offset is None
+    if len(data) < 24:
+        assert found == Checkpoint()
+
+
+def test_javas_rule() -> None:
+    assert Checkpoint(10_000, 9_000, 0).replay_ms == 6_000
+    assert Checkpoint(9_000, 10_000, 0).replay_ms == 6_000
+    assert Checkpoint(0, 10_000, 0).replay_ms == 0
+
+
+def test_the_file(tmp_path: Path) -> None:
+    file = CheckpointFile(OsFiles(), tmp_path / "checkpoint")
+    assert file.load() == Checkpoint()
+    file.save(Checkpoint(1, 2, 3, 4, 5, 6))
+    file.save(Checkpoint(2, 2, 3, 4, 5, 6))
+    assert file.load() == Checkpoint(2, 2, 3, 4, 5, 6)
+
+
+def test_the_times_java_needs(bench: Any, clock: Any) -> None:
+    """Its times never promise more than what was synced when it was written."""
+    store = bench.open()
+    store.append([bench.draft(0)])
+    first_ms = clock.ms
+    clock.ms += 100
+    store.flush_queues()
+    store.append([bench.draft(1)])
+    data = (bench.directory / "checkpoint").read_bytes()
+    assert struct.unpack_from(">qqq", data) == (first_ms, first_ms, 0)
+    store.flush()
+    assert (bench.directory / "checkpoint").read_bytes() == data
+    store.flush_queues()
+    data = (bench.directory / "checkpoint").read_bytes()
+    assert struct.unpack_from(">qqq", data) == (clock.ms, clock.ms, 0)
+    store.close()
+    again = bench.open()
+    again.close()  # nothing new: the times stay
+    data = (bench.directory / "checkpoint").read_bytes()
+    assert struct.unpack_from(">qqq", data) == (clock.ms, clock.ms, 0)

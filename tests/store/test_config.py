@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coherer.errors import StoreError, UsageError
+from coherer.store.files import OsFiles
+
+
+def test_a_file_is_replaced_and_the_old_one_kept(bench: Any) -> None:
+    store = bench.open()
+    assert store.load_config("topics.json") is None
+    store.save_config("topics.json", b"1")
+    store.save_config("topics.json", b"2")
+    assert store.load_config("topics.json") == b"2"
+    config = bench.directory / "config"
+    assert (config / "topics.json.bak").read_bytes() == b"1"
+    assert sorted(path.name for path in config.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_the_backup_counts_where_the_file_is_gone(bench: Any, left: bytes | None) -> None:
+    store = bench.open()
+    store.save_config("topics.json", b"1")
+    store.save_config("topics.json", b"2")
+    path: Path = bench.directory / "config" / "topics.json"
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    assert store.load_config("topics.json") == b"1"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", "a..b", ".hidden"])
+def test_names_stay_in_the_directory(bench: Any, name: str) -> None:
+    store = bench.open()
+    with pytest.raises(UsageError):
+        store.save_config(name, b"")
+    with pytest.raises(UsageError):
+        store.load_config(name)
+
+
+def test_a_reader_never_finds_a_part(bench: Any) -> None:
+    """At every step of a save there is the old or the new content."""
+    seen: list[bytes | None] = []
+
+    class Watching(OsFiles):
+        watch = False
+
+        def _look(self) -> None:
+            if self.watch:
+                config = bench.directory / "config"
+                for name in ("topics.json", "topics.json.bak"):
+                    if (config / name).exists() and (config / name).stat().st_size:
+                        seen.append((config / name).read_bytes())
+                        break
+                else:
+                    seen.append(None)
+
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            self._look()
+            super().write(handle, data, offset)
+            self._look()
+
+        def replace(self, source: Path, target: Path) -> None:
+            super().replace(source, target)
+            self._look()
+
+    files = Watching()
+    store = bench.open(files=files)
+    store.save_config("topics.json", b"1")
+    files.watch = True
+    store.save_config("topics.json", b"22")
+    assert seen == [b"1", b"1", b"1", b"22"]
+
+
+def test_what_cannot_be_read_is_our_error(bench: Any) -> None:
+    store = bench.open()
+    (bench.directory / "config" / "topics.json").mkdir()
+    with pytest.raises(StoreError, match=r"read topics\.json"):
+        store.load_config("topics.json")

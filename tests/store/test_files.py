@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coherer.errors import StoreError
+from coherer.store import files as module
+from coherer.store.files import OsFiles, Seeking
+
+
+@pytest.fixture(params=["by position", "by seeking"])
+def files(request: Any, monkeypatch: Any) -> OsFiles:
+    if request.param == "by seeking":  # what Windows does
+        monkeypatch.setattr(module, "_write_at", Seeking.write)
+        monkeypatch.setattr(module, "_read_at", Seeking.read)
+        monkeypatch.delattr(os, "SEEK_DATA", raising=False)
+    return OsFiles()
+
+
+def test_reads_what_was_written(files: OsFiles, tmp_path: Path) -> None:
+    handle = files.open(tmp_path / "a", create=True)
+    files.resize(handle, 3_000_000)
+    files.write(handle, b"hello", 2_500_000)
+    assert files.size(handle) == 3_000_000
+    assert files.read(handle, 7, 2_499_999) == b"\0hello\0"
+    assert files.read(handle, 100, 2_999_999) == b"\0"
+    assert files.read(handle, 100, 3_000_000) == b""
+    mapped = files.map(handle, 3_000_000)
+    assert mapped[2_500_000:2_500_005] == b"hello"
+    files.write(handle, b"j", 2_500_000)
+    assert mapped[2_500_000:2_500_005] == b"jello"
+    found = files.next_data(handle, 10)
+    assert found is not None
+    assert 10 <= found <= 2_500_000
+    assert files.next_data(handle, 2_900_000) is None
+    files.sync(handle)
+    files.close(handle)
+    assert mapped[2_500_004:2_500_005] == b"o"
+
+
+def test_a_short_write_goes_on(files: OsFiles, tmp_path: Path, monkeypatch: Any) -> None:
+    real = module._write_at
+    monkeypatch.setattr(module, "_write_at", lambda h, d, o: real(h, d[:3], o))
+    handle = files.open(tmp_path / "a", create=True)
+    files.write(handle, b"0123456789", 5)
+    assert files.read(handle, 20, 0) == bytes(5) + b"0123456789"
+    files.close(handle)
+
+
+def test_names(files: OsFiles, tmp_path: Path) -> None:
+    assert files.names(tmp_path / "none") == []
+    files.make_directory(tmp_path / "a" / "b")
+    files.make_directory(tmp_path / "a" / "b")
+    files.close(files.open(tmp_path / "a" / "c", create=True))
+    assert files.names(tmp_path / "a") == ["b", "c"]
+    assert files.names(tmp_path / "a" / "c") == []
+    files.sync_directory(tmp_path / "a")
+    files.replace(tmp_path / "a" / "c", tmp_path / "a" / "d")
+    assert files.exists(tmp_path / "a" / "d")
+    files.remove(tmp_path / "a" / "d")
+    files.remove(tmp_path / "a" / "d")
+    files.remove_tree(tmp_path / "a")
+    files.remove_tree(tmp_path / "a")
+    assert not files.exists(tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        files.open(tmp_path / "a")
+
+
+def test_a_lock_holds_within_the_process(tmp_path: Path) -> None:
+    files = OsFiles()
+    handle = files.lock(tmp_path / "lock")
+    with pytest.raises(StoreError):
+        OsFiles().lock(tmp_path / "lock")
+    files.unlock(tmp_path / "lock", handle)
+    files.unlock(tmp_path / "lock", files.lock(tmp_path / "lock"))
+
+
+def test_a_lock_holds_between_processes(tmp_path: Path) -> None:
+    """It is the lock that Java's broker takes: on the first byte, by POSIX."""
+    files = OsFiles()
+    script = (
+        "import sys, pathlib; from coherer.store import OsFiles\n"
+        "try: OsFiles().lock(pathlib.Path(sys.argv[1])); print('locked')\n"
+        "except Exception as error: print(type(error).__name__)"
+    )
+
+    def other() -> str:
+        command = [sys.executable, "-c", script, str(tmp_path / "lock")]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    handle = files.lock(tmp_path / "lock")
+    assert other() == "StoreError"
+    files.unlock(tmp_path / "lock", handle)
+    assert other() == "locked"

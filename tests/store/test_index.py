@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coherer.record.layout import decode
+from coherer.store import Draft
+from coherer.store.batch import IndexKey
+from coherer.store.checkpoint import Checkpoint
+from coherer.store.files import OsFiles
+from coherer.store.index import ENTRY, HEAD, IndexFile, KeyIndex, key_hash
+
+FULL_SIZE = 420_000_040
+
+
+def find(
+    index: KeyIndex, key: str, *, begin: int = 0, end: int = 1 << 60, most: int = 99
+) -> list[int]:
+    found: list[int] = []
+
+    def accept(offset: int) -> bool:
+        found.append(offset)
+        return True
+
+    index.find("TopicTest", key, (begin, end), accept, most)
+    return found
+
+
+def test_worked_example(tmp_path: Path) -> None:
+    """Protocol page, 13.13, at Java's sizes."""
+    index = KeyIndex(OsFiles(), tmp_path, 5_000_000, 20_000_000)
+    assert index.load(Checkpoint(), clean=True) == []
+    assert list(tmp_path.iterdir()) == []  # made when the first key comes
+    index.add([IndexKey("TopicTest", "k1", 4096, 1_650_000_000_123)])
+    index.write(1_650_000_000_500)
+    (path,) = tmp_path.iterdir()
+    assert len(path.name) == 17
+    assert path.stat().st_size == FULL_SIZE
+    assert path.stat().st_blocks * 512 < 1 << 20  # sparse
+    with path.open("rb") as file:
+        begin_ms, end_ms, begin, end, used, count = HEAD.unpack(file.read(HEAD.size))
+        assert (begin_ms, end_ms) == (1_650_000_000_123, 1_650_000_000_123)
+        assert (begin, end, used, count) == (4096, 4096, 1, 2)
+        file.seek(10_984_136)
+        assert file.read(4) == b"\0\0\0\1"
+        file.seek(20_000_060)
+        assert file.read(20).hex() == "0029e6a800000000000010000000000000000000"
+    assert find(index, "k1") == [4096]
+    index.close()
+
+
+def test_hashes() -> None:
+    assert key_hash("TopicTest", "k1") == 2746024
+    assert all(key_hash("t", str(n)) >= 0 for n in range(2000))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Any:
+    made = KeyIndex(OsFiles(), tmp_path / "index", 7, 20)
+    (tmp_path / "index").mkdir()
+    made.load(Checkpoint(), clean=True)
+    yield made
+    made.close()
+
+
+def test_chains_times_and_files(index: KeyIndex, tmp_path: Path) -> None:
+    for n in range(100):
+        index.add([IndexKey("TopicTest", f"k{n % 5}", n, 1_000_000 + n * 1000)])
+        if n % 9 == 0:
+            index.write(1_000_000 + n)
+    index.write(2_000_000)
+    assert len(list((tmp_path / "index").iterdir())) == 6  # 19 entries a file
+    assert find(index, "k3") == list(range(98, 0, -5))
+    assert find(index, "k3", most=2) == [98, 93]
+    assert find(index, "k3", begin=1_050_000) == list(range(98, 50, -5))
+    assert find(index, "k3", end=1_050_000) == list(range(48, 0, -5))
+    assert find(index, "k3", begin=1_060_000, end=1_070_000) == [68, 63]
+    assert find(index, "k9") == []
+
+
+def test_keys_are_found_before_they_are_written(index: KeyIndex) -> None:
+    index.add([IndexKey("TopicTest", "k", 1, 10), IndexKey("TopicTest", "j", 2, 11)])
+    index.add([IndexKey("TopicTest", "k", 3, 12)])
+    assert find(index, "k") == [3, 1]
+    index.write(12)
+    index.add([IndexKey("TopicTest", "k", 4, 13)])
+    assert find(index, "k") == [4, 3, 1]
+    assert find(index, "k", begin=13) == [4, 3, 1][:1] + find(index, "k", begin=13)[1:]
+
+
+def test_times_that_go_back_count_as_the_first(index: KeyIndex) -> None:
+    index.add([IndexKey("TopicTest", "a", 1, 9_000), IndexKey("TopicTest", "b", 2, 5_000)])
+    index.write(9_000)
+    assert find(index, "b", begin=9_000) == [2]
+
+
+def reopen(tmp_path: Path, checkpoint: Checkpoint, *, clean: bool) -> KeyIndex:
+    again = KeyIndex(OsFiles(), tmp_path / "index", 7, 20)
+    again.load(checkpoint, clean=clean)
+    return again
+
+
+def test_after_a_crash_the_vouched_entries_count(index: KeyIndex, tmp_path: Path) -> None:
+    for n in range(30):
+        index.add([IndexKey("TopicTest", f"k{n % 3}", n, 1000 * n)])
+    index.write(30_000)
+    number, count = index.mark()
+    assert count == 30 - 19 + 1
+    checkpoint = Checkpoint(offset=999, index_file=number, index_count=count)
+    for n in range(30, 60):
+        index.add([IndexKey("TopicTest", f"k{n % 3}", n, 1000 * n)])
+    index.write(60_000)
+    assert len(find(index, "k0")) == 20
+    again = reopen(tmp_path, checkpoint, clean=False)
+    assert find(again, "k0") == list(range(27, -1, -3))
+    assert again.indexed_to == 29
+    assert len(list((tmp_path / "index").iterdir())) == 2
+    for n in range(30, 60):
+        again.add([IndexKey("TopicTest", f"k{n % 3}", n, 1000 * n)])
+    again.write(60_000)
+    assert find(again, "k0") == find(index, "k0")
+    again.close()
+
+
+def test_after_javas_crash_files_newer_than_its_checkpoint_go(
+    index: KeyIndex, tmp_path: Path
+) -> None:
+    for n in range(50):
+        index.add([IndexKey("TopicTest", "k", n, 1000 * n)])
+    index.write(50_000)
+    again = reopen(tmp_path, Checkpoint(index_ms=18_000), clean=False)
+    assert find(again, "k") == list(range(18, -1, -1))
+    again.close()
+
+
+def test_a_clean_start_takes_what_is_there(index: KeyIndex, tmp_path: Path) -> None:
+    index.add([IndexKey("TopicTest", "k", n, n) for n in range(50)])
+    index.write(50)
+    again = reopen(tmp_path, Checkpoint(), clean=True)
+    assert find(again, "k") == list(range(49, -1, -1))
+    again.close()
+
+
+def test_full_files_are_told_to_the_checkpoint(index: KeyIndex) -> None:
+    index.add([IndexKey("TopicTest", "k", n, 1000 + n) for n in range(10)])
+    index.write(50)
+    assert index.sync() == 0
+    index.add([IndexKey("TopicTest", "k", n, 1000 + n) for n in range(10, 45)])
+    index.write(50)
+    assert index.sync() == 1000 + 37
+
+
+def test_files_of_another_size_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20220101000000000").write_bytes(bytes(100))
+    again = KeyIndex(OsFiles(), tmp_path / "index", 7, 20)
+    (note,) = again.load(Checkpoint(), clean=True)
+    assert "is not used" in note
+    assert (tmp_path / "index" / "20220101000000000").exists()
+
+
+def test_a_loop_in_a_damaged_file_ends(index: KeyIndex, tmp_path: Path) -> None:
+    index.add([IndexKey("TopicTest", "k", n, n) for n in range(5)])
+    index.write(50)
+    (path,) = (tmp_path / "index").iterdir()
+    with path.open("r+b") as file:
+        file.seek(HEAD.size + 7 * 4 + 3 * ENTRY.size)
+        file.write(ENTRY.pack(key_hash("TopicTest", "k"), 77, 0, 5))
+    assert find(index, "k") == [4, 3, 77]
+
+
+def test_restored_slots_equal_written_ones(tmp_path: Path) -> None:
+    file = IndexFile(OsFiles(), tmp_path / "1", 2000, 5000)
+    file.put([IndexKey("TopicTest", f"k{n % 900}", n, n) for n in range(3000)])
+    before = (tmp_path / "1").read_bytes()
+    file.put([IndexKey("TopicTest", f"j{n}", n, 3000 + n) for n in range(500)])
+    file.restore(3001)
+    after = (tmp_path / "1").read_bytes()
+    entries = HEAD.size + 2000 * 4 + 3001 * 20
+    assert after[HEAD.size : entries] == before[HEAD.size : entries]
+    assert HEAD.unpack(after[:40])[4:] == HEAD.unpack(before[:40])[4:]
+    file.close()
+
+
+def test_the_store_finds_by_key(bench: Any, clock: Any) -> None:
+    store = bench.open()
+    for n in range(60):
+        store.append([bench.draft(n, "tu"[n % 2], key=f"k{n % 4} all"), bench.draft(n, "t")])
+        clock.ms += 1000
+    found = [bench.label(record) for record in store.by_key("t", "k2")]
+    assert found == [f"t/0/{n}" for n in range(58, 0, -4)]
+    assert store.by_key("u", "k2") == []
+    assert len(store.by_key("u", "all", max_count=7)) == 7
+    begin_ms = 1_650_000_000_000
+    span = store.by_key("t", "all", begin_ms=begin_ms + 10_000, end_ms=begin_ms + 14_000)
+    assert [bench.label(record) for record in span] == ["t/0/14", "t/0/12", "t/0/10"]
+
+
+def test_words_that_only_share_a_hash_are_told_apart(bench: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(0, key="Aa"), bench.draft(1, key="BB")])
+    assert key_hash("t", "Aa") == key_hash("t", "BB")
+    assert [bench.label(record) for record in store.by_key("t", "Aa")] == ["t/0/0"]
+
+
+def test_unique_ids_are_keys(bench: Any) -> None:
+    store = bench.open()
+    text = b"UNIQ_KEY\x010A\x02KEYS\x01k"
+    store.append([Draft("t", 0, b"x", text, keys=("0A", "k"))])
+    image = bench.crash()
+    for opened in (store, bench.open(image)):
+        (record,) = opened.by_key("t", "0A")
+        assert decode(record).body == b"x"
+        assert len(opened.by_key("t", "k")) == 1
+
+
+def test_without_an_index(bench: Any) -> None:
+    store = bench.open(index_enabled=False)
+    store.append([bench.draft(0, key="k")])
+    assert store.by_key("t", "k") == []
+    store.close()
+    assert not list((bench.directory / "index").iterdir())

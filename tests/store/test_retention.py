@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from typing import Any
+
+from coherer.store import ReadStatus
+
+HOUR = 3_600_000
+
+
+def fill(bench: Any, store: Any, count: int = 60, *, step_ms: int = 1000) -> None:
+    for number in range(count):
+        store.append([bench.draft(number, "tu"[number % 2], size=1000, key=f"k{number}")])
+        bench.clock.ms += step_ms
+
+
+def files(bench: Any, *path: str) -> list[int]:
+    return sorted(int(name.name) for name in bench.directory.joinpath(*path).iterdir())
+
+
+def test_by_size(bench: Any, clock: Any) -> None:
+    store = bench.open(retention_bytes=40_000, retention_hours=None)
+    fill(bench, store)
+    assert store.end_offset > 60_000
+    before = bench.everything(store)
+    assert store.clean(clock.ms) == 2
+    assert store.clean(clock.ms) == 0
+    assert files(bench, "commitlog") == [32_768, 49_152, 65_536]
+    assert store.min_offset == 32_768
+    first, last = store.queue_range("t", 0)
+    assert (first, last) == (14, 30)
+    assert files(bench, "consumequeue", "t", "0") == [0, 400]
+    for key, queue in bench.everything(store).items():
+        low, high = store.queue_range(*key)
+        assert queue == {at: before[key][at] for at in range(low, high)}
+    below = store.read("t", 0, 3, max_bytes=1, max_count=1)
+    assert (below.status, below.next_offset) == (ReadStatus.BELOW, 14)
+    assert store.record_at(0) is None
+    assert store.by_key("t", "k0") == []
+    assert len(store.by_key("t", "k58")) == 1
+    # The same after a start, clean or not.
+    expected = bench.everything(store)
+    crashed = bench.open(bench.crash())
+    assert bench.everything(crashed) == expected
+    assert crashed.queue_range("t", 0) == (14, 30)
+    assert not crashed.recovery.damage
+    store.close()
+    assert bench.everything(bench.open()) == expected
+
+
+def test_queue_files_go_when_all_of_theirs_is_gone(bench: Any, clock: Any) -> None:
+    store = bench.open(retention_bytes=1)
+    fill(bench, store, 150)
+    assert store.clean(clock.ms) == 10
+    first, last = store.queue_range("t", 0)
+    assert (first // 20 * 400, last) == (files(bench, "consumequeue", "t", "0")[0], 75)
+    assert first == store.queue_range("u", 0)[0]
+    store.close()
+    assert bench.open().queue_range("t", 0) == (first, last)
+
+
+def test_a_quiet_queue_keeps_its_number(bench: Any, clock: Any) -> None:
+    """All its messages are gone; the next one gets the next offset, not 0."""
+    store = bench.open(retention_bytes=1)
+    store.append([bench.draft(n, "quiet") for n in range(3)])
+    fill(bench, store, 40)
+    store.clean(clock.ms)
+    assert store.queue_range("quiet", 0) == (3, 3)
+    assert store.read("quiet", 0, 3, max_bytes=1, max_count=1).status is ReadStatus.EMPTY
+    store.close()
+    again = bench.open()
+    assert again.queue_range("quiet", 0) == (3, 3)
+    again.append([bench.draft(3, "quiet")])
+    assert bench.labels(again, "quiet") == {3: "quiet/0/3"}
+    assert bench.labels(bench.open(bench.crash()), "quiet") == {3: "quiet/0/3"}
+
+
+def test_by_age(bench: Any, clock: Any) -> None:
+    store = bench.open(retention_hours=1)
+    begin = clock.ms
+    fill(bench, store, step_ms=60_000)  # an hour, 14 messages a file
+    assert store.clean(begin + HOUR) == 0
+    assert store.clean(begin + HOUR + 13 * 60_000) == 0
+    assert store.clean(begin + HOUR + 14 * 60_000) == 1  # the youngest of the file is an hour old
+    assert store.min_offset == 16_384
+    assert store.clean(begin + 100 * HOUR) == 3
+    assert len(files(bench, "commitlog")) == 1  # the one that is being written stays
+    assert store.queue_range("t", 0)[0] < store.queue_range("t", 0)[1]
+
+
+def test_for_ever(bench: Any, clock: Any) -> None:
+    store = bench.open(retention_hours=None)
+    fill(bench, store)
+    assert store.clean(clock.ms + 10**6 * HOUR) == 0
+
+
+def test_index_files_of_deleted_messages_go(bench: Any, clock: Any) -> None:
+    store = bench.open(retention_bytes=1)
+    fill(bench, store, 100)
+    store.flush_queues()
+    assert len(files(bench, "index")) == 3
+    store.clean(clock.ms)
+    assert len(files(bench, "index")) == 1
+    assert store.by_key("u", "k1") == []
+
+
+def test_what_cannot_be_deleted_now_is_deleted_later(
+    bench: Any, clock: Any, monkeypatch: Any
+) -> None:
+    import pytest
+
+    from coherer.errors import StoreError
+    from coherer.store import OsFiles
+
+    files_ = OsFiles()
+    store = bench.open(files=files_, retention_bytes=1)
+    fill(bench, store)
+    expected = bench.everything(store)
+
+    def refuse(path: Any) -> None:
+        raise PermissionError(13, "in use", str(path))  # Windows, while it is mapped
+
+    monkeypatch.setattr(files_, "remove", refuse)
+    with pytest.raises(StoreError):
+        store.clean(clock.ms)
+    assert bench.everything(store) == expected
+    monkeypatch.undo()
+    assert store.clean(clock.ms) == 4
