@@ -23,7 +23,7 @@ lint: $(VENV)/check.stamp
 
 types: $(VENV)/check.stamp
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/check.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
