@@ -25,9 +25,11 @@ import msgspec
 
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.server.admin import AdminService
 from coherer.server.tubemq.broker import Broker
 from coherer.server.tubemq.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
 from coherer.server.tubemq.master import Master, MasterOptions
+from coherer.server.tubemq.master_admin import elsewhere, master_admin
 from coherer.server.tubemq.master_service import MasterService
 from coherer.server.tubemq.state import BrokerOptions
 from coherer.store import OsFiles, Store, StoreOptions
@@ -188,6 +190,7 @@ class Node:
         self._listeners: list[net.Listener] = []
         self._embedded: EmbeddedLink | None = None
         self._remote: RemoteLink | None = None
+        self._admin: AdminService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = _nothing
         self._next_s: dict[str, float] = {}
@@ -223,10 +226,15 @@ class Node:
         """
         _warn_when_open(self.options)
         try:
+            await self._open_admin()
             if "broker" in self.options.roles:
                 await self._open_broker()
             if "master" in self.options.roles:
                 await self._open_master()
+            self._admin = AdminService(
+                master_admin(self.master) if self.master is not None else None,
+                elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
+            )
             self._connect()
         except BaseException:
             await self.stop()
@@ -306,6 +314,11 @@ class Node:
 
     # -- start
 
+    async def _open_admin(self) -> None:
+        # First, because the broker tells its master the port.
+        if self.options.admin_port is not None:
+            self.admin_port = (await self._listen(self.options.admin_port, self._to_admin)).port
+
     async def _open_broker(self) -> None:
         options = self.options
         store = self._store = Store.open(
@@ -334,6 +347,7 @@ class Node:
                 host=options.reachable_host,
                 port=options.advertised_broker_port or self.broker_port,
                 tls_port=tls_port,
+                web_port=max(self.admin_port, 0),
                 sync_flush=options.flush == "sync",
                 lease_timeout_ms=options.lease_timeout_ms,
                 hold_ms=_hold_ms(options),
@@ -377,6 +391,11 @@ class Node:
         if self.broker is None:
             raise ClosedError("The broker is not there yet.")
         return self.broker.make(connection)
+
+    def _to_admin(self, connection: net.Connection) -> net.Receiver:
+        if self._admin is None:
+            raise ClosedError("The node has not started yet.")
+        return self._admin.make(connection)
 
     async def _listen(
         self,

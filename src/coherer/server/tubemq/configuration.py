@@ -69,6 +69,7 @@ class Configuration:
             flowCheckId=self._flow_id,
             qryPriorityId=self._priority_id,
             clsConfig=pb.ClusterConfig(configId=self._cluster_id),
+            webPort=options.web_port,
         )
 
     def heartbeat(self) -> pb.HeartRequestB2M:

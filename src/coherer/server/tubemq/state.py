@@ -31,6 +31,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         host: the address that clients and the master know it by.
         port: the port likewise.
         tls_port: the port for TLS, announced to the master; None without TLS.
+        web_port: where the broker's HTTP administration is, told to a master of ours; 0: nowhere.
         sync_flush: acknowledge a send after its bytes are on the disk, not when they are written.
         lease_timeout_ms: a consumer that does not show itself for so long loses its partitions.
         hold_ms: how long a get that finds nothing waits for a message at most. With few fetching
@@ -45,6 +46,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8123
     tls_port: int | None = None
+    web_port: int = 0
     sync_flush: bool = False
     lease_timeout_ms: int = 30_000
     hold_ms: int = 5_000
