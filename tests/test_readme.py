@@ -10,7 +10,9 @@ import pytest
 import coherer.blocking
 
 BLOCKS = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text("utf-8"), re.S
+    r"```python\n(.*?)```",
+    (Path(__file__).parent.parent / "README.md").read_text("utf-8"),
+    re.DOTALL,
 )
 SPARK = [block for block in BLOCKS if "pyspark" in block]
 FIXTURE = [block for block in BLOCKS if "def test_" in block]
