@@ -57,7 +57,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         number = column.startswith("#")
         table.add_column(column.removeprefix("#"), justify="right" if number else "left")
