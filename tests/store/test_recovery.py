@@ -151,6 +151,29 @@ def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
     assert bench.everything(again) == bench.everything(store)
 
 
+def test_half_an_entry_in_a_page_of_its_own_is_not_believed(bench: Any) -> None:
+    """Pages of a queue reached the disk in any order: entry 102 lies across two of them."""
+    store = bench.open(queue_segment_bytes=6_000)
+    store.append([bench.draft(number, size=1) for number in range(10)])
+    store.flush_queues()
+    store.append([bench.draft(number, size=1) for number in range(10, 280)])
+    expected = bench.everything(store)
+    image = bench.crash()
+    path = image / "consumequeue" / "t" / "0" / f"{0:020d}"
+    whole = path.read_bytes()
+    for last in range(103, 280, 2):
+        torn = whole[:200] + bytes(2048 - 200) + whole[2048 : last * 20]
+        path.write_bytes(torn.ljust(6_000, b"\0"))
+        entry = struct.unpack(">qiq", torn[2040:2060])
+        assert entry[0] == 0
+        assert entry[1] > 0
+        copy = shutil.copytree(image, image.parent / f"torn{last}")
+        again = bench.open(copy)
+        assert bench.everything(again) == expected
+        assert not again.recovery.damage
+        again.close()
+
+
 def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
     store = bench.open()
     places = fill(bench, store, 200)
