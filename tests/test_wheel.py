@@ -46,7 +46,5 @@ def test_the_wheel_is_pure_and_runs_elsewhere(tmp_path: Path) -> None:
         run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, PYTHONPATH=str(target))
         == "0\n"
     )
-    version = run(
-        sys.executable, "-m", "coherer.cli", "--version", cwd=tmp_path, PYTHONPATH=str(target)
-    )
+    version = run(sys.executable, "-m", "coherer.cli", "--version", cwd=tmp_path, **path)
     assert "0.1.0" in version

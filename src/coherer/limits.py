@@ -93,7 +93,7 @@ TAIL_BYTES_CACHED: Final = 512
 """Longer ends of send requests are not remembered."""
 
 LEASES_MAX: Final = 65_536
-"""Partitions that may be read at one broker at a time: a lease and its position take about 1 KiB."""
+"""Partitions that may be read at one broker at a time: each takes about 1 KiB."""
 
 SCANS_PER_GET: Final = 8
 """Reads without a match after which a get with filters is answered, so that others have a turn."""
@@ -103,3 +103,6 @@ MESSAGES_PER_GET: Final = 16_384
 
 FILTER_NEAR_END: Final = 100_000
 """A consumer with filters is near the end of its partition when so few messages are left."""
+
+WINDOW_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+"""What a producer has under way at a time, however few messages that are: it is in memory here."""
