@@ -7,6 +7,7 @@ port the master tells. What a broker did not tell is None, never 0.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
 
@@ -23,6 +24,7 @@ from coherer.client.admin_records import (
 )
 from coherer.client.webapi import Answer, Endpoint, WebApi
 from coherer.errors import (
+    CohererError,
     ConnectError,
     RefusedError,
     RequestTimeoutError,
@@ -31,6 +33,8 @@ from coherer.errors import (
 )
 
 __all__ = ["Admin", "BrokerState", "GroupState", "MemberState", "PartitionState", "TopicState"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -312,7 +316,8 @@ class Admin:
                 api.call(records.GroupOffsets, "admin_query_offset", {**by_topic, **by_group}),
                 api.call(records.Owner, "admin_query_consumer_regmap", by_group),
             )
-        except UnavailableError:
+        except CohererError as error:
+            _log.warning("Broker %d does not tell its offsets: %s", broker.id, error)
             return None  # its partitions are shown as unknown
         return records.BrokerAnswers(held, offsets, owners)
 
