@@ -42,9 +42,7 @@ def test_the_wheel_is_pure_and_runs_elsewhere(tmp_path: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     target = tmp_path / "installed"
     run(*pip, "install", "--no-deps", "--target", str(target), str(wheel), cwd=tmp_path)
-    assert (
-        run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, PYTHONPATH=str(target))
-        == "0\n"
-    )
+    path = {"PYTHONPATH": str(target)}
+    assert run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, **path) == "0\n"
     version = run(sys.executable, "-m", "coherer.cli", "--version", cwd=tmp_path, **path)
     assert "0.1.0" in version
