@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from coherer.cli.main import app
 from coherer.cli.produce import Total, send_all
-from coherer.client.tubemq.producer import SendReport
+from coherer.client import SendReport
 from coherer.errors import RefusedError
 from coherer.message import Message
 from coherer.testing import EmbeddedNode

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
-from coherer.client.tubemq.consumer import Consumer, ConsumerOptions
+from coherer.client.tubemq.consumer import Consumer
+from coherer.client.tubemq.consumer_options import ConsumerOptions
 from coherer.client.tubemq.positions import Bound
 from coherer.errors import (
     ClosedError,
@@ -476,6 +477,32 @@ async def test_a_refusal_later_reaches_who_waits(fake, kit, consumer: Consumer) 
     consumer._membership.hurry()
     with pytest.raises(codes.TopicSetError, match="other topics"):
         await waiting
+
+
+async def test_credentials_may_be_refused_for_a_while(fake, kit, way: Cluster) -> None:
+    async with consumer_of(way) as consumer:
+        await consumer.wait_assigned(2_000)
+        fake.script(methods.CONSUMER_HEARTBEAT, *[kit.refuse(415)] * 5)
+        consumer._membership.hurry()
+        await fake.until(lambda: not fake._scripts[methods.CONSUMER_HEARTBEAT])
+        fake.put("demo", 0, b"a")
+        assert await one(consumer)
+        fake.always(methods.CONSUMER_HEARTBEAT, kit.refuse(415))
+        consumer._membership.hurry()
+        with pytest.raises(codes.CertificateError):
+            await consumer.receive()
+
+
+async def test_a_start_that_is_broken_off_leaves_the_group(fake, kit, way: Cluster) -> None:
+    registered = kit.handlers[methods.CONSUMER_REGISTER]
+    fake.script(methods.CONSUMER_REGISTER, kit.refuse(431), registered)
+    await way.pool.get("127.0.0.1", fake.master.port)
+    task = asyncio.ensure_future(consumer_of(way).start())
+    await fake.until(lambda: fake.groups[GROUP])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    if task.cancelled():
+        await fake.until(lambda: not fake.groups[GROUP])
 
 
 async def test_nobody_there() -> None:

@@ -278,6 +278,18 @@ async def test_a_window(fake, kit, way: Cluster) -> None:
         assert len(await asyncio.gather(*futures)) == 2
 
 
+async def test_a_window_of_bytes(fake, way: Cluster) -> None:
+    async with Producer(way, ["demo"], window_bytes=1_500) as producer:
+        producer.submit(message(b"x" * 1_000))
+        assert not producer.full
+        producer.submit(message(b"x" * 1_000))
+        with pytest.raises(WindowFullError, match="2000 bytes"):
+            producer.submit(message())
+        await producer.ready()
+        report = await producer.send_many(message(b"x" * 1_000) for _ in range(20))
+        assert report.sent == 20
+
+
 async def test_many(fake, way: Cluster) -> None:
     async with Producer(way, ["demo"], window=50) as producer:
         report = await producer.send_many(message(b"%d" % n) for n in range(1_000))
@@ -397,3 +409,5 @@ def test_a_window_has_limits(way: Cluster) -> None:
     for window in (0, 300_001):
         with pytest.raises(UsageError):
             Producer(way, window=window)
+    with pytest.raises(UsageError):
+        Producer(way, window_bytes=0)

@@ -9,19 +9,19 @@ from coherer.client.tubemq.window import Window
 
 @pytest.mark.parametrize(("limit", "low"), [(1, 0), (2, 1), (8, 7), (800, 700)])
 async def test_who_waits_is_woken_when_an_eighth_is_free(limit: int, low: int) -> None:
-    window = Window(limit)
+    window = Window(limit, 1000)
     window.used = limit
     assert window.full
     waiting = [asyncio.ensure_future(window.room()) for _ in range(2)]
     await asyncio.sleep(0)
     while window.used > low:
         assert not any(one.done() for one in waiting)
-        window.settle()
+        window.settle(0)
     await asyncio.gather(*waiting)
 
 
 async def test_no_waiting_while_there_is_room() -> None:
-    window = Window(2)
+    window = Window(2, 1000)
     window.used = 1
     await window.room()
     window.used = 0
@@ -29,14 +29,27 @@ async def test_no_waiting_while_there_is_room() -> None:
 
 
 async def test_waiting_for_the_last() -> None:
-    window = Window(5)
+    window = Window(5, 1000)
     window.used = 3
     waiting = [asyncio.ensure_future(window.empty()) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
-    window.settle()
-    window.settle()
+    window.settle(0)
+    window.settle(0)
     await asyncio.sleep(0)
     assert not waiting[1].done()
-    window.settle()
+    window.settle(0)
     await waiting[1]
+
+
+async def test_bytes_count_too() -> None:
+    window = Window(100, 800)
+    for _ in range(8):
+        assert not window.full
+        window.take(100)
+    waiting = asyncio.ensure_future(window.room())
+    await asyncio.sleep(0)
+    assert window.full
+    window.settle(100)
+    await waiting
+    assert (window.used, window.used_bytes) == (7, 700)

@@ -9,6 +9,7 @@ import weakref
 from types import TracebackType
 from typing import Self, Unpack
 
+from coherer import limits
 from coherer.blocking.admin import Admin
 from coherer.blocking.consumer import Consumer, Reader
 from coherer.blocking.portal import Portal
@@ -16,7 +17,7 @@ from coherer.blocking.producer import Producer
 from coherer.client import ConnectKeywords
 from coherer.client import connect as connect_async
 from coherer.client.tubemq.client import ConsumerKeywords
-from coherer.client.tubemq.consumer import Topics
+from coherer.client.tubemq.consumer_options import Topics
 from coherer.client.tubemq.quality import QualityRules
 from coherer.tubemq.names import Partition
 
@@ -55,6 +56,7 @@ class Client:
         self,
         *topics: str,
         window: int = 5_000,
+        window_bytes: int = limits.WINDOW_BYTES_DEFAULT,
         timeout_ms: int | None = None,
         rules: QualityRules | None = None,
     ) -> Producer:
@@ -63,6 +65,7 @@ class Client:
         Args:
             topics: published at the start; others are at their first message.
             window: how many messages may be under way.
+            window_bytes: and how many bytes.
             timeout_ms: how long a message waits for its receipt; the client's timeout when None.
             rules: when brokers are left out.
 
@@ -72,7 +75,11 @@ class Client:
         """
         inner = self._portal.do(
             lambda: self._client.producer(
-                *topics, window=window, timeout_ms=timeout_ms, rules=rules
+                *topics,
+                window=window,
+                window_bytes=window_bytes,
+                timeout_ms=timeout_ms,
+                rules=rules,
             )
         )
         return Producer(self._portal, inner)
@@ -84,7 +91,7 @@ class Client:
             group: the group; its members share the partitions of its topics, and all of them name
                 the same topics and filters.
             topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
-            options: see `coherer.client.tubemq.consumer.ConsumerOptions`.
+            options: see `coherer.client.tubemq.consumer_options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.

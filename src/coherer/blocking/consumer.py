@@ -9,7 +9,8 @@ from typing import Self
 
 from coherer.blocking.portal import Portal
 from coherer.client.tubemq.consumer import Consumer as AsyncConsumer
-from coherer.client.tubemq.consumer import Handler, Progress
+from coherer.client.tubemq.consumer import Handler
+from coherer.client.tubemq.consumer_options import Progress
 from coherer.client.tubemq.reader import Reader as AsyncReader
 from coherer.errors import ClosedError
 from coherer.message import ReceivedMessage

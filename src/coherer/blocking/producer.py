@@ -16,7 +16,7 @@ from typing import Final, Self, overload
 
 from coherer.blocking.portal import Portal, wait_for
 from coherer.client.tubemq.lanes import Place
-from coherer.client.tubemq.producer import Bulk, Outcome, SendReport, receipt_of
+from coherer.client.tubemq.outcomes import Bulk, Outcome, SendReport, receipt_of
 from coherer.client.tubemq.producer import Producer as AsyncProducer
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
@@ -133,7 +133,7 @@ class Producer:
         self._portal.check()
         if not self._producer.publishes(message.topic):
             self.publish(message.topic)
-        if self.in_flight >= self._producer.window:
+        if self._producer.full or self.in_flight >= self._producer.window:
             self._portal.call(self._producer.ready)
         future: Future[Receipt] = Future()
         self._waiting.append((message, future))

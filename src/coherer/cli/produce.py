@@ -21,7 +21,7 @@ from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
     from coherer.cli.reading import Stamp
-    from coherer.client.tubemq.producer import SendReport
+    from coherer.client import SendReport
     from coherer.message import Message
 
 STDIN = Path("-")

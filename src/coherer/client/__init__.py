@@ -8,11 +8,34 @@ from __future__ import annotations
 from typing import TypedDict, Unpack
 
 from coherer.client.address import parse
-from coherer.client.tubemq.client import Client
+from coherer.client.tubemq.client import Client, ConsumerKeywords
 from coherer.client.tubemq.cluster import ClientOptions
+from coherer.client.tubemq.consumer import Consumer
+from coherer.client.tubemq.consumer_options import ConsumerOptions, Progress
+from coherer.client.tubemq.outcomes import Bulk, SendReport
+from coherer.client.tubemq.positions import Bound
+from coherer.client.tubemq.producer import Producer
+from coherer.client.tubemq.quality import QualityRules
+from coherer.client.tubemq.reader import Reader
 from coherer.net import TlsOptions
 
-__all__ = ["Client", "ClientOptions", "ConnectKeywords", "connect"]
+__all__ = [
+    "Bound",
+    "Bulk",
+    "Client",
+    "ClientOptions",
+    "ConnectKeywords",
+    "Consumer",
+    "ConsumerKeywords",
+    "ConsumerOptions",
+    "Producer",
+    "Progress",
+    "QualityRules",
+    "Reader",
+    "SendReport",
+    "TlsOptions",
+    "connect",
+]
 
 
 class ConnectKeywords(TypedDict, total=False):

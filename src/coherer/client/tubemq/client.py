@@ -7,8 +7,10 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
 
+from coherer import limits
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
-from coherer.client.tubemq.consumer import Consumer, ConsumerOptions, Topics
+from coherer.client.tubemq.consumer import Consumer
+from coherer.client.tubemq.consumer_options import ConsumerOptions, Topics
 from coherer.client.tubemq.holdings import Listener
 from coherer.client.tubemq.planner import Planner
 from coherer.client.tubemq.positions import Start
@@ -87,6 +89,7 @@ class Client:
         self,
         *topics: str,
         window: int = 5_000,
+        window_bytes: int = limits.WINDOW_BYTES_DEFAULT,
         timeout_ms: int | None = None,
         rules: QualityRules | None = None,
     ) -> Producer:
@@ -95,6 +98,7 @@ class Client:
         Args:
             topics: published at the start; others are at their first message.
             window: how many messages may be under way.
+            window_bytes: and how many bytes.
             timeout_ms: how long a message waits for its receipt; the client's timeout when None.
             rules: when brokers are left out.
 
@@ -104,7 +108,12 @@ class Client:
         """
         self._cluster.pool.check()
         producer = Producer(
-            self._cluster, topics, window=window, timeout_ms=timeout_ms, rules=rules
+            self._cluster,
+            topics,
+            window=window,
+            window_bytes=window_bytes,
+            timeout_ms=timeout_ms,
+            rules=rules,
         )
         self._made.add(producer)
         return producer

@@ -22,85 +22,38 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Final, Self, cast
-
-import msgspec
+from typing import Final, Self
 
 from coherer.client.tubemq.assignment import Event
 from coherer.client.tubemq.cluster import Cluster, cancel
+from coherer.client.tubemq.consumer_options import ConsumerOptions, Progress, Topics, topics_of
 from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.fetching import FetchOptions, Held
-from coherer.client.tubemq.holdings import Holdings, HoldOptions, Listener
+from coherer.client.tubemq.holdings import Holdings, HoldOptions
 from coherer.client.tubemq.inbox import Inbox
+from coherer.client.tubemq.iteration import BatchIterator, MessageIterator
 from coherer.client.tubemq.membership import Membership, Subscription
 from coherer.client.tubemq.pace import Pace
-from coherer.client.tubemq.positions import Positions, Start
+from coherer.client.tubemq.positions import Positions
 from coherer.errors import (
     ClosedError,
-    CohererError,
     RefusedError,
     RequestTimeoutError,
     UsageError,
 )
-from coherer.message import ReceivedMessage
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
 from coherer.tubemq.names import Partition
 
 _log = logging.getLogger(__name__)
 
-Topics = str | Iterable[str] | Mapping[str, Iterable[str]]
-"""One topic, several, or topics with the tags that are wanted of each."""
-
 Handler = Callable[[MessageBatch], Awaitable[None] | None]
 """Deals with a package; an exception says that it could not."""
 
 RETRY_MS: Final = 1_000
 """How long a package rests after its handler failed."""
-
-
-class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a consumer.
-
-    Args:
-        start: where to begin, see `positions`.
-        poll_ms: timeout of a get. Our broker holds a get that finds nothing almost so long.
-        empty_ms: pause after "nothing there" from a broker that does not hold gets.
-        release_ms: when a partition goes to somebody else, how long you may still confirm.
-        prefetch_bytes: no more is fetched while so much waits to be received.
-        on_assigned: told which partitions have come, before anything is fetched from them.
-        on_revoked: told which partitions go, while they can still be confirmed.
-    """
-
-    start: Start = "latest"
-    poll_ms: int = 30_000
-    empty_ms: int = 400
-    release_ms: int = 3_000
-    prefetch_bytes: int = 64 * 1024 * 1024
-    on_assigned: Listener | None = None
-    on_revoked: Listener | None = None
-
-    def __post_init__(self) -> None:
-        if min(self.poll_ms, self.prefetch_bytes) < 1 or min(self.empty_ms, self.release_ms) < 0:
-            raise UsageError("Times and sizes of a consumer's options are not negative.")
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far a partition has been read.
-
-    Args:
-        offset: where the last package began.
-        max_offset: the end of the partition when last heard, -1 while unknown.
-        backlog_bytes: what lies behind the last package, -1 while unknown.
-        exact: whether offsets count messages, so that their difference does.
-    """
-
-    offset: int
-    max_offset: int
-    backlog_bytes: int
-    exact: bool
 
 
 class Consumer:
@@ -198,6 +151,7 @@ class Consumer:
             await membership.start()
         except BaseException:
             self._state = "closed"
+            await membership.stop()
             raise
         if not membership.not_allocated:
             self._positions.group_began()
@@ -468,72 +422,10 @@ class Consumer:
                 else:
                     _log.info("An instruction that is not for us: %r", event)
                     continue
-            except CohererError:
+            except Exception:  # noqa: BLE001 - the group waits for us
                 _log.exception("Carrying out %r failed", event)
             self._membership.assignment.finished(event)
             self._membership.hurry()
-
-
-class BatchIterator(AsyncIterator[MessageBatch]):
-    """Packages, each confirmed when the next is asked for."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._open: MessageBatch | None = None
-
-    def __aiter__(self) -> BatchIterator:
-        return self
-
-    async def __anext__(self) -> MessageBatch:
-        if self._open is not None:
-            self._consumer.done(self._open)
-            self._open = None
-        try:
-            batch = await self._consumer.receive()
-        except ClosedError:
-            raise StopAsyncIteration from None
-        assert batch is not None  # noqa: S101 - without a timeout there is a package
-        self._open = batch
-        return batch
-
-    def __del__(self) -> None:
-        # The loop was left: by `break`, `return` or an error.
-        if self._open is not None:
-            self._consumer.put_back(self._open)
-
-
-class MessageIterator(AsyncIterator[ReceivedMessage]):
-    """Messages; a package is confirmed when the message after its last is asked for."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._batches = BatchIterator(consumer)
-        self._messages: Iterator[ReceivedMessage] = iter(())
-
-    def __aiter__(self) -> MessageIterator:
-        return self
-
-    async def __anext__(self) -> ReceivedMessage:
-        while True:
-            for message in self._messages:
-                return message
-            self._messages = iter(await self._batches.__anext__())
-
-
-def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
-    """Topics and their filters in one form.
-
-    >>> topics_of("a"), topics_of({"a": ["UA"]})
-    ({'a': frozenset()}, {'a': frozenset({'UA'})})
-    """
-    if isinstance(topics, str):
-        return {topics: frozenset()}
-    if isinstance(topics, Mapping):
-        wanted = cast("Mapping[str, Iterable[str]]", topics)
-        return {
-            topic: frozenset([filters] if isinstance(filters, str) else filters)
-            for topic, filters in wanted.items()
-        }
-    return {topic: frozenset() for topic in topics}
 
 
 def _key(batch: MessageBatch) -> str:

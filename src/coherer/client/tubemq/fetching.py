@@ -202,6 +202,9 @@ class Fetcher:
             except CohererError as error:
                 _log.warning("Fetching from %s: %s", self._held.key, error)
                 pause_ms = PAUSE_MS
+            except Exception:  # noqa: BLE001 - a partition must not fall silent for good
+                _log.exception("Fetching from %s failed", self._held.key)
+                pause_ms = PAUSE_MS
             if pause_ms > 0:
                 await asyncio.sleep(pause_ms / 1000)
 

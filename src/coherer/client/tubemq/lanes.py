@@ -94,12 +94,14 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
         message: what the user gave us.
         sink: who waits for the outcome.
         deadline: until when, by the loop's clock in seconds.
+        size_bytes: of the payload.
     """
 
     place: Place
     message: Message
     sink: Sink
     deadline: float
+    size_bytes: int
 
     def answered(self, answer: Response | Failure) -> None:
         """The broker answered."""
@@ -113,8 +115,8 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 class Owner(Protocol):
     """The producer, as its lanes see it."""
 
-    def settled(self) -> None:
-        """The outcome of a message is known."""
+    def settled(self, size_bytes: int) -> None:
+        """The outcome of a message of this size is known."""
         ...
 
     def changed(self) -> None:
@@ -205,7 +207,7 @@ class Lane:
             sent.sink.stored(sent.place, reply)
         else:
             sent.sink.lost(sent.message, self._refused(sent.place, reply))
-        self._owner.settled()
+        self._owner.settled(sent.size_bytes)
 
     def unanswered(self, sent: Sent, error: CohererError) -> None:
         """A send failed, or nobody knows what became of it."""
@@ -226,7 +228,7 @@ class Lane:
                 hint=hint,
             ),
         )
-        self._owner.settled()
+        self._owner.settled(sent.size_bytes)
 
     # -- inside
 
@@ -265,6 +267,9 @@ class Lane:
                 self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))
                 self._owner.changed()
                 self._clear_out(late=self._loop.time())
+            except CohererError:  # the client is closed
+                self._clear_out(late=float("inf"))
+                break
             await asyncio.sleep(wait())
         self._connecting = None
 
@@ -307,4 +312,4 @@ class Lane:
                 partition=where.id,
             ),
         )
-        self._owner.settled()
+        self._owner.settled(sent.size_bytes)

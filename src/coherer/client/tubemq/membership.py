@@ -27,7 +27,7 @@ from coherer.client.tubemq.assignment import DONE, Assignment, Beat, Event
 from coherer.client.tubemq.cluster import UNDEFINED, Cluster, cancel, client_id
 from coherer.client.tubemq.master import checked, persist, waits
 from coherer.client.tubemq.positions import Bound
-from coherer.errors import CohererError, ProtocolError, UsageError
+from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode
@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 QUICK_BEATS: Final = 15
 """Quick heartbeats in a row that bring nothing, before the usual period: about 9 s of them."""
+
+REFUSALS_MAX: Final = 5
+"""So many heartbeats in a row may be refused for their credentials: a clock may be wrong."""
 
 FINAL_CODES: Final = frozenset(
     {
@@ -141,6 +144,7 @@ class Membership:
         self._subscription = subscription
         self._owner = owner
         self._local_host = ""
+        self._registered = False
         self._since_ms = int(time.time() * 1000)
         self._group_check: int = UNDEFINED
         self._default_check: int = UNDEFINED
@@ -177,6 +181,8 @@ class Membership:
     async def stop(self) -> None:
         """Tell the master that this member leaves. Its answer does not matter."""
         await cancel(self._beating)
+        if not self._registered:
+            return
         request = pb.CloseRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
@@ -190,18 +196,24 @@ class Membership:
     # -- inside
 
     async def _beat_on(self) -> None:
+        refusals = 0
         while True:
             self._awake.clear()
+            event: Event | None = None
             try:
                 event = await self._beat()
+                refusals = 0
             except CohererError as error:
-                if error.code in FINAL_CODES:
+                refused = error.code == ResultCode.CERTIFICATE_FAILURE
+                refusals = refusals + 1 if refused else 0
+                if refusals > REFUSALS_MAX or (error.code in FINAL_CODES and not refused):
                     self.failure = error
                     _log.error("The membership in %s ended: %s", self._subscription.group, error)
                     self._owner.membership_ended()
                     return
                 _log.warning("A heartbeat of consumer %s failed: %s", self.member, error)
-                event = None
+            except Exception:  # noqa: BLE001 - without heartbeats everything would be lost
+                _log.exception("A heartbeat of consumer %s failed", self.member)
             if event is not None:
                 self._quick = QUICK_BEATS
                 self._wait = waits()
@@ -245,7 +257,12 @@ class Membership:
             request.notAllocated = self.not_allocated
             request.selectBig = bound.prefer == "larger"
         masters = self._cluster.masters
-        answer = await masters.ask(methods.CONSUMER_REGISTER, request, pb.RegisterResponseM2C)
+        before, self._registered = self._registered, True  # also if the answer is lost
+        try:
+            answer = await masters.ask(methods.CONSUMER_REGISTER, request, pb.RegisterResponseM2C)
+        except ConnectError:
+            self._registered = before
+            raise
         checked(answer, server=masters.server)
         self.assignment.registered()
         self._learn(answer)

@@ -10,15 +10,14 @@ live with a duplicate.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self, overload
 
-import msgspec
-
+from coherer import limits
 from coherer.client.tubemq.cluster import Cluster, address_number, cancel
 from coherer.client.tubemq.lanes import Lane, Parcel, Place, Sent, Sink
+from coherer.client.tubemq.outcomes import Bulk, CallbackSink, FutureSink, Outcome, SendReport
 from coherer.client.tubemq.partitions import partition_ids
 from coherer.client.tubemq.publisher import Publisher
 from coherer.client.tubemq.quality import Quality, QualityRules
@@ -36,9 +35,6 @@ from coherer.message import Message, Receipt
 from coherer.tubemq import payload
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import Partition, TopicInfo
-from coherer.tubemq.sending import SendReply
-
-_log = logging.getLogger(__name__)
 
 WINDOW_MAX: Final = 300_000
 """Java's producers begin to leave brokers out at so many messages under way; we stop there."""
@@ -49,147 +45,6 @@ TICK_MS: Final = 1_000
 YIELD_EVERY: Final = 256
 """Messages encoded before others get a turn and what is encoded leaves."""
 
-Outcome = Receipt | CohererError
-
-
-class SendReport(msgspec.Struct, frozen=True):
-    """What became of many messages.
-
-    Args:
-        sent: how many are stored.
-        failed: the others, each with the reason.
-        receipts: of the stored ones, in the order of the answers, if they were asked for.
-    """
-
-    sent: int
-    failed: list[tuple[Message, CohererError]] = []
-    receipts: list[Receipt] = []
-
-    def check(self) -> None:
-        """See that all were stored.
-
-        Raises:
-            CohererError: the error of the first that was not.
-        """
-        if self.failed:
-            raise self.failed[0][1]
-
-    def __repr__(self) -> str:
-        text = f"<SendReport: {self.sent} sent, {len(self.failed)} failed"
-        return f"{text}, first: {self.failed[0][1]}>" if self.failed else f"{text}>"
-
-
-def receipt_of(place: Place, reply: SendReply) -> Receipt:
-    """The receipt for a stored message."""
-    return Receipt(
-        str(reply.message_id),
-        place.partition.topic,
-        place.broker,
-        place.number,
-        reply.offset,
-        reply.append_ms,
-    )
-
-
-class _FutureSink:
-    """Puts an outcome into a future."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[Receipt]) -> None:
-        self.future = future
-
-    def stored(self, place: Place, reply: SendReply) -> None:
-        if not self.future.done():
-            self.future.set_result(receipt_of(place, reply))
-
-    def lost(self, message: Message, error: CohererError) -> None:
-        del message
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-class _CallbackSink:
-    """Gives an outcome to a function of the user's."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[Outcome], object]) -> None:
-        self.callback = callback
-
-    def stored(self, place: Place, reply: SendReply) -> None:
-        self._call(receipt_of(place, reply))
-
-    def lost(self, message: Message, error: CohererError) -> None:
-        del message
-        self._call(error)
-
-    def _call(self, outcome: Outcome) -> None:
-        try:
-            self.callback(outcome)
-        except Exception:  # noqa: BLE001 - theirs must not break the connection of others
-            _log.exception("The callback of a send failed")
-
-
-class Bulk:
-    """Many messages with one report. Made by `Producer.bulk`; a `Sink`.
-
-    ```python
-    bulk = producer.bulk()
-    await bulk.add(messages)
-    await bulk.add(more)
-    report = await bulk.finish()
-    ```
-    """
-
-    def __init__(self, producer: Producer, *, receipts: bool) -> None:
-        self._producer = producer
-        self._receipts: list[Receipt] | None = [] if receipts else None
-        self._failed: list[tuple[Message, CohererError]] = []
-        self._sent = 0
-        self._left = 0  # posted, and no outcome yet
-        self._finished: asyncio.Future[None] | None = None
-
-    async def add(self, messages: Iterable[Message]) -> None:
-        """Post messages as there is room in the window.
-
-        Raises:
-            CohererError: a topic could not be published. What was posted before is sent.
-        """
-        await self._producer.post_many(messages, self)
-
-    async def finish(self) -> SendReport:
-        """What became of all of them, when that is known of each."""
-        while self._left > 0:
-            self._finished = asyncio.get_running_loop().create_future()
-            await self._finished
-        return SendReport(self._sent, self._failed, self._receipts or [])
-
-    def posted(self) -> None:
-        """A message is on its way."""
-        self._left += 1
-
-    def refused(self, message: Message, error: CohererError) -> None:
-        """A message could not be posted."""
-        self._failed.append((message, error))
-
-    def stored(self, place: Place, reply: SendReply) -> None:
-        """The broker has a message."""
-        self._sent += 1
-        if self._receipts is not None:
-            self._receipts.append(receipt_of(place, reply))
-        self._settled()
-
-    def lost(self, message: Message, error: CohererError) -> None:
-        """A message was refused, or nobody knows."""
-        self._failed.append((message, error))
-        self._settled()
-
-    def _settled(self) -> None:
-        self._left -= 1
-        if self._left == 0 and self._finished is not None and not self._finished.done():
-            self._finished.set_result(None)
-
 
 class Producer:
     """Sends messages. Made by `Client.producer`; use it with `async with`.
@@ -198,6 +53,7 @@ class Producer:
         cluster: the way to the cluster.
         topics: published at the start; others are at their first message.
         window: how many messages may be under way.
+        window_bytes: and how many bytes.
         timeout_ms: how long a message waits for its receipt; the client's timeout when None.
         rules: when brokers are left out.
     """
@@ -208,14 +64,17 @@ class Producer:
         topics: Iterable[str] = (),
         *,
         window: int = 5_000,
+        window_bytes: int = limits.WINDOW_BYTES_DEFAULT,
         timeout_ms: int | None = None,
         rules: QualityRules | None = None,
     ) -> None:
         if not 1 <= window <= WINDOW_MAX:
             raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {window}.")
+        if window_bytes < 1:
+            raise UsageError(f"A window of {window_bytes} bytes?")
         self._cluster = cluster
         self._first = tuple(dict.fromkeys(topics))
-        self._window = Window(window)
+        self._window = Window(window, window_bytes)
         self._timeout_ms = timeout_ms or cluster.options.timeout_ms
         self._publisher = Publisher(cluster, self._learn)
         self._quality = Quality(rules)
@@ -258,6 +117,11 @@ class Producer:
     def window(self) -> int:
         """How many messages may be under way."""
         return self._window.limit
+
+    @property
+    def full(self) -> bool:
+        """Whether `submit` would be refused."""
+        return self._window.full
 
     async def start(self) -> None:
         """Register and publish the first topics; returns when the producer can send.
@@ -339,14 +203,14 @@ class Producer:
         self._check()
         if self._window.full:
             raise WindowFullError(
-                f"{self._window.used} messages are under way.",
+                f"{self._window.used} messages of {self._window.used_bytes} bytes are under way.",
                 hint="`await producer.ready()` before each `submit`.",
             )
         if callback is not None:
-            self.post(message, _CallbackSink(callback))
+            self.post(message, CallbackSink(callback))
             return None
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self.post(message, _FutureSink(future))
+        self.post(message, FutureSink(future))
         return future
 
     async def ready(self) -> None:
@@ -397,7 +261,7 @@ class Producer:
                 bulk.posted()
             except CohererError as error:
                 bulk.refused(message, error)
-            if window.used >= window.limit:
+            if window.full:
                 await window.room()
             elif count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
@@ -426,8 +290,10 @@ class Producer:
         parcel = pack(message, route.max_bytes)
         now = self._loop.time()
         place = route.next(self._quality, now)
-        self._window.used += 1
-        place.lane.post(Sent(place, message, sink, now + self._timeout_ms / 1000), parcel)
+        size_bytes = len(parcel.data)
+        self._window.take(size_bytes)
+        sent = Sent(place, message, sink, now + self._timeout_ms / 1000, size_bytes)
+        place.lane.post(sent, parcel)
 
     def publishes(self, topic: str) -> bool:
         """Whether messages of a topic can be submitted."""
@@ -447,9 +313,9 @@ class Producer:
 
     # -- what lanes call
 
-    def settled(self) -> None:
+    def settled(self, size_bytes: int) -> None:
         """The outcome of a message is known."""
-        self._window.settle()
+        self._window.settle(size_bytes)
 
     def changed(self) -> None:
         """A lane opened or closed, or its broker refused service."""
@@ -467,7 +333,9 @@ class Producer:
         place = route.next(self._quality, self._loop.time())
         if not place.lane.open:
             return False
-        place.lane.post(Sent(place, sent.message, sent.sink, sent.deadline), parcel)
+        place.lane.post(
+            Sent(place, sent.message, sent.sink, sent.deadline, sent.size_bytes), parcel
+        )
         return True
 
     # -- inside

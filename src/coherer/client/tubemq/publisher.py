@@ -165,6 +165,8 @@ class Publisher:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 refusals = refusals + 1 if refused else 0
                 _log.warning("A heartbeat of producer %s failed: %s", self.client_id, error)
+            except Exception:  # noqa: BLE001 - without heartbeats the master would forget us
+                _log.exception("A heartbeat of producer %s failed", self.client_id)
             else:
                 refusals = 0
 

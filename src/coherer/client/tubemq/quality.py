@@ -87,6 +87,7 @@ class Quality:
         self._poor: dict[int, int] = {}  # broker -> since when
         self._failures: dict[int, tuple[int, int]] = {}  # broker -> (window's start, failures)
         self._unreachable: dict[int, int] = {}  # broker -> until when
+        self._known: frozenset[int] | None = None
         self._checked_ms: int | None = None
 
     def tally(self, broker: int) -> Tally:
@@ -97,16 +98,13 @@ class Quality:
         return tally
 
     def forget(self, known: Iterable[int]) -> None:
-        """Drop what was learnt about brokers that are not in `known` any more."""
-        known = set(known)
-        for table in (
-            self._tallies,
-            self._unavailable,
-            self._poor,
-            self._failures,
-            self._unreachable,
-        ):
-            for broker in set(table) - known:
+        """Drop what was learnt about brokers that are not in `known` any more.
+
+        Their counters stay, because sends to them may still be under way.
+        """
+        self._known = frozenset(known)
+        for table in (self._unavailable, self._poor, self._failures, self._unreachable):
+            for broker in table.keys() - self._known:
                 del table[broker]
 
     def refused_service(self, broker: int, now_ms: int) -> None:
@@ -152,7 +150,7 @@ class Quality:
         news = [
             (tally.succeeded - tally.succeeded_before, tally.sent - tally.sent_before, broker)
             for broker, tally in self._tallies.items()
-            if broker not in self._poor
+            if broker not in self._poor and (self._known is None or broker in self._known)
         ]
         for tally in self._tallies.values():
             tally.sent_before, tally.succeeded_before = tally.sent, tally.succeeded

@@ -1,0 +1,74 @@
+"""The options of a consumer, and other small things that its users name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import msgspec
+
+from coherer.client.tubemq.holdings import Listener
+from coherer.client.tubemq.positions import Start
+from coherer.errors import UsageError
+
+Topics = str | Iterable[str] | Mapping[str, Iterable[str]]
+"""One topic, several, or topics with the tags that are wanted of each."""
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a consumer.
+
+    Args:
+        start: where to begin, see `positions`.
+        poll_ms: timeout of a get. Our broker holds a get that finds nothing almost so long.
+        empty_ms: pause after "nothing there" from a broker that does not hold gets.
+        release_ms: when a partition goes to somebody else, how long you may still confirm.
+        prefetch_bytes: no more is fetched while so much waits to be received.
+        on_assigned: told which partitions have come, before anything is fetched from them.
+        on_revoked: told which partitions go, while they can still be confirmed.
+    """
+
+    start: Start = "latest"
+    poll_ms: int = 30_000
+    empty_ms: int = 400
+    release_ms: int = 3_000
+    prefetch_bytes: int = 64 * 1024 * 1024
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.poll_ms, self.prefetch_bytes) < 1 or min(self.empty_ms, self.release_ms) < 0:
+            raise UsageError("Times and sizes of a consumer's options are not negative.")
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a partition has been read.
+
+    Args:
+        offset: where the last package began.
+        max_offset: the end of the partition when last heard, -1 while unknown.
+        backlog_bytes: what lies behind the last package, -1 while unknown.
+        exact: whether offsets count messages, so that their difference does.
+    """
+
+    offset: int
+    max_offset: int
+    backlog_bytes: int
+    exact: bool
+
+
+def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
+    """Topics and their filters in one form.
+
+    >>> topics_of("a"), topics_of({"a": ["UA"]})
+    ({'a': frozenset()}, {'a': frozenset({'UA'})})
+    """
+    if isinstance(topics, str):
+        return {topics: frozenset()}
+    if isinstance(topics, Mapping):
+        wanted = cast("Mapping[str, Iterable[str]]", topics)
+        return {
+            topic: frozenset([filters] if isinstance(filters, str) else filters)
+            for topic, filters in wanted.items()
+        }
+    return {topic: frozenset() for topic in topics}

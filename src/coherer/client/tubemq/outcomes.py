@@ -1,0 +1,170 @@
+"""What becomes of sent messages: receipts, errors and reports, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from coherer.client.tubemq.lanes import Place
+from coherer.errors import CohererError
+from coherer.message import Message, Receipt
+from coherer.tubemq.sending import SendReply
+
+_log = logging.getLogger(__name__)
+
+Outcome = Receipt | CohererError
+
+
+class SendReport(msgspec.Struct, frozen=True):
+    """What became of many messages.
+
+    Args:
+        sent: how many are stored.
+        failed: the others, each with the reason.
+        receipts: of the stored ones, in the order of the answers, if they were asked for.
+    """
+
+    sent: int
+    failed: list[tuple[Message, CohererError]] = []
+    receipts: list[Receipt] = []
+
+    def check(self) -> None:
+        """See that all were stored.
+
+        Raises:
+            CohererError: the error of the first that was not.
+        """
+        if self.failed:
+            raise self.failed[0][1]
+
+    def __repr__(self) -> str:
+        text = f"<SendReport: {self.sent} sent, {len(self.failed)} failed"
+        return f"{text}, first: {self.failed[0][1]}>" if self.failed else f"{text}>"
+
+
+def receipt_of(place: Place, reply: SendReply) -> Receipt:
+    """The receipt for a stored message."""
+    return Receipt(
+        str(reply.message_id),
+        place.partition.topic,
+        place.broker,
+        place.number,
+        reply.offset,
+        reply.append_ms,
+    )
+
+
+class FutureSink:
+    """Puts an outcome into a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Receipt]) -> None:
+        self.future = future
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        """The broker has it."""
+        if not self.future.done():
+            self.future.set_result(receipt_of(place, reply))
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        del message
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class CallbackSink:
+    """Gives an outcome to a function of the user's."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[Outcome], object]) -> None:
+        self.callback = callback
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        """The broker has it."""
+        self._call(receipt_of(place, reply))
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        del message
+        self._call(error)
+
+    def _call(self, outcome: Outcome) -> None:
+        try:
+            self.callback(outcome)
+        except Exception:  # noqa: BLE001 - theirs must not break the connection of others
+            _log.exception("The callback of a send failed")
+
+
+class Poster(Protocol):
+    """The producer, as a bulk sees it."""
+
+    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+        """Post messages as there is room in the window."""
+        ...
+
+
+class Bulk:
+    """Many messages with one report. Made by `Producer.bulk`; a `Sink`.
+
+    ```python
+    bulk = producer.bulk()
+    await bulk.add(messages)
+    await bulk.add(more)
+    report = await bulk.finish()
+    ```
+    """
+
+    def __init__(self, producer: Poster, *, receipts: bool) -> None:
+        self._producer = producer
+        self._receipts: list[Receipt] | None = [] if receipts else None
+        self._failed: list[tuple[Message, CohererError]] = []
+        self._sent = 0
+        self._left = 0  # posted, and no outcome yet
+        self._finished: asyncio.Future[None] | None = None
+
+    async def add(self, messages: Iterable[Message]) -> None:
+        """Post messages as there is room in the window.
+
+        Raises:
+            CohererError: a topic could not be published. What was posted before is sent.
+        """
+        await self._producer.post_many(messages, self)
+
+    async def finish(self) -> SendReport:
+        """What became of all of them, when that is known of each."""
+        while self._left > 0:
+            self._finished = asyncio.get_running_loop().create_future()
+            await self._finished
+        return SendReport(self._sent, self._failed, self._receipts or [])
+
+    def posted(self) -> None:
+        """A message is on its way."""
+        self._left += 1
+
+    def refused(self, message: Message, error: CohererError) -> None:
+        """A message could not be posted."""
+        self._failed.append((message, error))
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        """The broker has a message."""
+        self._sent += 1
+        if self._receipts is not None:
+            self._receipts.append(receipt_of(place, reply))
+        self._settled()
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """A message was refused, or nobody knows."""
+        self._failed.append((message, error))
+        self._settled()
+
+    def _settled(self) -> None:
+        self._left -= 1
+        if self._left == 0 and self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
