@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -64,12 +65,18 @@ class Server:
         return await net.dial(self.listener.host, self.listener.port, Peer)
 
 
-@pytest.fixture
-async def echoing() -> AsyncIterator[Server]:
+@asynccontextmanager
+async def echo_server() -> AsyncIterator[Server]:
     server = Server(echo)
     server.listener = await net.listen("localhost", 0, server.make)
     yield server
     await server.listener.close()
+
+
+@pytest.fixture
+async def echoing() -> AsyncIterator[Server]:
+    async with echo_server() as server:
+        yield server
 
 
 async def test_bytes_go_there_and_back(echoing: Server) -> None:
@@ -244,6 +251,8 @@ async def test_nobody_there() -> None:
         await net.dial("127.0.0.1", listener.port, Peer)
     with pytest.raises(ConnectError):
         await net.dial("no-such-host.invalid", 1, Peer)
+    with pytest.raises(UsageError):
+        await net.dial("127.0.0.1", 0, Peer)
 
 
 async def test_a_port_in_use_is_refused() -> None:
@@ -251,7 +260,7 @@ async def test_a_port_in_use_is_refused() -> None:
     with pytest.raises(UsageError, match="another port"):
         await net.listen("127.0.0.1", listener.port, Peer)
     with pytest.raises(UsageError):
-        await net.listen("127.0.0.1", 123456, Peer)
+        await net.listen("127.0.0.1", 123_456, Peer)
     await listener.close()
 
 
@@ -261,3 +270,26 @@ def test_the_loop_is_the_fast_one_where_installed() -> None:
 
     pytest.importorskip("uvloop")
     assert net.run(name()).startswith("uvloop")
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_bytes_go_there_and_back,
+        test_close_sends_what_was_written,
+        lambda _: test_a_reader_that_never_reads_costs_a_bounded_outbox(),
+        lambda _: test_drain_waits_for_a_slow_server(),
+        lambda _: test_a_listener_takes_only_so_many(),
+        lambda _: test_closing_a_listener_cuts_off_who_does_not_read(),
+        lambda _: test_nobody_there(),
+        lambda _: test_a_port_in_use_is_refused(),
+    ],
+)
+def test_the_fast_loop_behaves_the_same(scenario: Callable[[Server], Awaitable[None]]) -> None:
+    pytest.importorskip("uvloop")
+
+    async def run() -> None:
+        async with echo_server() as server:
+            await scenario(server)
+
+    net.run(run())

@@ -8,12 +8,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asker import Asker
 from coherer import net
 from coherer.record.layout import decode
 from coherer.store import Store
@@ -174,28 +174,3 @@ WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "
 
 def register() -> pb.RegisterRequestC2B:
     return pb.RegisterRequestC2B(**WHO, opType=31, readStatus=0)
-
-
-class Asker:
-    """Asks one thing at a time."""
-
-    def __init__(self, wire: net.Connection) -> None:
-        self.wire = wire
-        self.session = ClientSession()
-        self.took: Callable[[Response], None] = lambda _: None
-
-    def received(self, data: bytes) -> None:
-        for answer in self.session.receive(data):
-            assert isinstance(answer, Response), answer
-            self.took(answer)
-
-    def closed(self, error: Exception | None) -> None:
-        pass
-
-    async def ask(self, method: int, message: Any) -> Any:
-        answered = asyncio.get_running_loop().create_future()
-        self.took = answered.set_result
-        self.wire.write(self.session.request(method, message, 10_000)[1])
-        async with asyncio.timeout(10):
-            response = await answered
-        return methods.parse(methods.METHODS[method].response, response.body)

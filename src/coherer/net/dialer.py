@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from coherer.errors import ConnectError
+from coherer.errors import ConnectError, UsageError
 from coherer.net.connection import Connection, Receiver
 from coherer.net.tls import TlsOptions
 
@@ -35,8 +35,10 @@ async def dial(
 
     Raises:
         ConnectError: the connection was not made in time, or not at all.
-        UsageError: the TLS files cannot be used.
+        UsageError: the port is none, or the TLS files cannot be used.
     """
+    if not 0 < port <= 0xFFFF:
+        raise UsageError(f"{port} is no port: they are 1 to 65535.")
     context = tls.client_context() if tls is not None else None
     loop = asyncio.get_running_loop()
     server = f"{host}:{port}"

@@ -43,6 +43,8 @@ class Listener:
 
     async def open(self, host: str, port: int, tls: TlsOptions | None) -> None:
         """Bind and listen; see `listen`."""
+        if not 0 <= port <= 0xFFFF:  # uvloop would take its last 16 bits
+            raise UsageError(f"{port} is no port: they are 0 to 65535.")
         context = tls.server_context() if tls is not None else None
         loop = asyncio.get_running_loop()
         try:
@@ -55,9 +57,9 @@ class Listener:
                 ssl_handshake_timeout=None if context is None else 10,
                 backlog=1024,
             )
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise UsageError(
-                f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}.",
+                f"Cannot listen on {host}:{port}: {error.strerror or error}.",
                 hint="Is it in use? Choose another port, or 0 for any free one.",
             ) from error
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
