@@ -6,16 +6,19 @@ all that are in it: a wake-up is a system call, and by far the dearest part of a
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from threading import Lock
 from types import TracebackType
 from typing import Final, Self, overload
 
-from coherer.blocking.portal import Portal, wait_for
-from coherer.client.tubemq.lanes import Place
+from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
+from coherer.client.tubemq.lanes import Place, Sink
 from coherer.client.tubemq.outcomes import Bulk, Outcome, SendReport, receipt_of
 from coherer.client.tubemq.producer import Producer as AsyncProducer
 from coherer.errors import CohererError
@@ -35,13 +38,46 @@ class _FutureSink:
         self.future = future
 
     def stored(self, place: Place, reply: SendReply) -> None:
-        if self.future.set_running_or_notify_cancel():
+        with suppress(InvalidStateError):  # cancelled
             self.future.set_result(receipt_of(place, reply))
 
     def lost(self, message: Message, error: CohererError) -> None:
         del message
-        if self.future.set_running_or_notify_cancel():
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
+
+
+class _Waiter:
+    """One outcome for one thread: a lock costs a tenth of a future."""
+
+    __slots__ = ("_lock", "_outcome")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lock.acquire()
+        self._outcome: Outcome | None = None
+
+    def stored(self, place: Place, reply: SendReply) -> None:
+        self._outcome = receipt_of(place, reply)
+        self._lock.release()
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        del message
+        self._outcome = error
+        self._lock.release()
+
+    def wait(self) -> Receipt:
+        """The receipt, or the error raised; Ctrl-C ends the wait, not the send."""
+        if sys.platform == "win32":
+            while not self._lock.acquire(timeout=WINDOWS_WAIT_S):
+                pass
+        else:
+            self._lock.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, Receipt):
+            return outcome
+        assert outcome is not None  # noqa: S101 - the lock is released with an outcome
+        raise outcome
 
 
 class Producer:
@@ -55,7 +91,7 @@ class Producer:
     def __init__(self, portal: Portal, producer: AsyncProducer) -> None:
         self._portal = portal
         self._producer = producer
-        self._waiting: deque[tuple[Message, Future[Receipt]]] = deque()
+        self._waiting: deque[tuple[Message, Sink]] = deque()
         self._woken = False
 
     def __repr__(self) -> str:
@@ -110,7 +146,9 @@ class Producer:
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        return wait_for(self.submit(message))
+        waiter = _Waiter()
+        self._post(message, waiter)
+        return waiter.wait()
 
     @overload
     def submit(self, message: Message) -> Future[Receipt]: ...
@@ -130,16 +168,8 @@ class Producer:
         Returns:
             A future of the receipt; None with a callback.
         """
-        self._portal.check()
-        if not self._producer.publishes(message.topic):
-            self.publish(message.topic)
-        if self._producer.full or self.in_flight >= self._producer.window:
-            self._portal.call(self._producer.ready)
         future: Future[Receipt] = Future()
-        self._waiting.append((message, future))
-        if not self._woken:
-            self._woken = True
-            self._portal.post(self._hand_over)
+        self._post(message, _FutureSink(future))
         if callback is None:
             return future
         future.add_done_callback(lambda done: callback(_outcome(done)))
@@ -177,13 +207,24 @@ class Producer:
         if self._portal.usable:
             self._portal.call(self._producer.close)
 
+    def _post(self, message: Message, sink: Sink) -> None:
+        self._portal.check()
+        producer = self._producer
+        if not producer.publishes(message.topic):
+            self.publish(message.topic)
+        if producer.full or producer.in_flight + len(self._waiting) >= producer.window:
+            self._portal.call(producer.ready)
+        self._waiting.append((message, sink))
+        if not self._woken:
+            self._woken = True
+            self._portal.post(self._hand_over)
+
     def _hand_over(self) -> None:
         """Runs in the loop: post what has gathered."""
         self._woken = False
         waiting, post = self._waiting, self._producer.post
         while waiting:
-            message, future = waiting.popleft()
-            sink = _FutureSink(future)
+            message, sink = waiting.popleft()
             try:
                 post(message, sink)
             except CohererError as error:

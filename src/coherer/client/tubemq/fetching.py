@@ -175,6 +175,7 @@ class Fetcher:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._silent: float | None = None  # since when there are no answers
+        self._told: int = ResultCode.SUCCESS  # the refusal that was logged last
 
     async def run(self) -> None:
         """Fetch until the partition is lost or this is cancelled."""
@@ -237,6 +238,7 @@ class Fetcher:
         )
         if batch.code != ResultCode.SUCCESS:
             return self._nothing(batch, heard - asked, link.server)
+        self._told = ResultCode.SUCCESS
         held.offset, held.max_offset = batch.offset, batch.max_offset
         held.backlog_bytes = batch.backlog_bytes
         if held.accepted is not None and not len(batch):
@@ -264,7 +266,8 @@ class Fetcher:
         pause_ms = PAUSES_MS.get(batch.code, PAUSE_MS)
         if batch.code == ResultCode.SERVER_CONSUME_SPEED_LIMIT:
             pause_ms = batch.wait_ms if batch.wait_ms > 0 else LIMITED_MS
-        else:
+        elif batch.code != self._told:
+            self._told = batch.code  # once: a closed topic would fill the log
             _log.warning("%s answers for %s: %d %s", server, held.key, batch.code, batch.text)
         return held.pace.refused(pause_ms, _now_ms())
 

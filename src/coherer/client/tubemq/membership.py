@@ -161,11 +161,8 @@ class Membership:
             UnavailableError: no master could be reached.
             RefusedError: the master does not want us, or a topic does not exist.
         """
-        self._local_host = await self._cluster.local_host()
-        group = self._subscription.group
-        self.member = f"{group}_{client_id(self._local_host, 'Pull')}"
         timeout_ms = self._cluster.options.timeout_ms
-        await persist(self._register, timeout_ms=timeout_ms, final=FINAL_CODES)
+        await persist(self._join, timeout_ms=timeout_ms, final=FINAL_CODES)
 
     def begin(self) -> None:
         """Begin heartbeats; instructions may come from now on."""
@@ -228,6 +225,13 @@ class Membership:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._awake.wait()
+
+    async def _join(self) -> None:
+        if not self.member:
+            self._local_host = await self._cluster.local_host()
+            name = client_id(self._local_host, "Pull")
+            self.member = f"{self._subscription.group}_{name}"
+        await self._register()
 
     async def _register(self) -> None:
         held = self.assignment.held
