@@ -176,6 +176,8 @@ class Node:
         master_port: the port that it listens on, -1 without a master.
         broker_port: likewise.
         admin_port: likewise.
+        master_tls_port: likewise.
+        broker_tls_port: likewise.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class Node:
         self.master: Master | None = None
         self.broker: Broker | None = None
         self.master_port = self.broker_port = self.admin_port = -1
+        self.master_tls_port = self.broker_tls_port = -1
         self._now_ms = now_ms
         self._store: Store | None = None
         self._listeners: list[net.Listener] = []
@@ -336,17 +339,15 @@ class Node:
         # Connections come before the port is known to the broker: it refuses them until it serves.
         listener = await self._listen(options.broker_port, self._to_broker)
         self.broker_port = listener.port
-        tls_port = None
         if options.tls is not None:
-            tls_port = (
-                await self._listen(options.broker_tls_port, self._to_broker, secure=True)
-            ).port
+            secure = await self._listen(options.broker_tls_port, self._to_broker, secure=True)
+            self.broker_tls_port = secure.port
         self.broker = Broker(
             BrokerOptions(
                 broker_id=options.broker_id,
                 host=options.reachable_host,
                 port=options.advertised_broker_port or self.broker_port,
-                tls_port=tls_port,
+                tls_port=None if options.tls is None else self.broker_tls_port,
                 web_port=max(self.admin_port, 0),
                 sync_flush=options.flush == "sync",
                 lease_timeout_ms=options.lease_timeout_ms,
@@ -365,7 +366,8 @@ class Node:
         service = MasterService(self.master)
         self.master_port = (await self._listen(options.master_port, service.make)).port
         if options.tls is not None:
-            await self._listen(options.master_tls_port, service.make, secure=True)
+            secure = await self._listen(options.master_tls_port, service.make, secure=True)
+            self.master_tls_port = secure.port
 
     def _connect(self) -> None:
         if self.broker is None:

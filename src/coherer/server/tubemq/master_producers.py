@@ -70,7 +70,8 @@ class ProducerDesk:
             errCode=ResultCode.SUCCESS,
             errMsg="OK!",
             brokerCheckSum=state.broker_list_id,
-            topicInfos=self._places(topics, now_ms),
+            # The time anew: what was created just now was reported a moment after this began.
+            topicInfos=self._places(topics, state.now_ms()),
             authorizedInfo=state.authorized(proof.token),
             appdConfig=self._limits(request.appdConfig),
         )
