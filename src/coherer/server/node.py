@@ -27,6 +27,7 @@ from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
 from coherer.server.tubemq.broker import Broker
+from coherer.server.tubemq.broker_admin import broker_admin
 from coherer.server.tubemq.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
 from coherer.server.tubemq.master import Master, MasterOptions
 from coherer.server.tubemq.master_admin import elsewhere, master_admin
@@ -236,6 +237,7 @@ class Node:
                 await self._open_master()
             self._admin = AdminService(
                 master_admin(self.master) if self.master is not None else None,
+                broker_admin(self.broker) if self.broker is not None else None,
                 elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
             )
             self._connect()

@@ -116,6 +116,13 @@ class Reads:
                 elif self._serve(get):
                     self._forget(get)
 
+    def moved(self, topic: str, partition: int) -> None:
+        """Positions in a partition are not where they were: wake who waits there."""
+        for reader in self.readers.of(topic, partition):
+            get = self._waiting.get(reader)
+            if get is not None and self._serve(get):
+                self._forget(get)
+
     def expire(self, now_ms: int) -> None:
         """Answer the gets whose time is up, and end the leases whose is."""
         for get in [get for get in self._waiting.values() if now_ms >= get.deadline_ms]:

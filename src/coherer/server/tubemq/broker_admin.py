@@ -1,0 +1,199 @@
+"""The broker's methods of the HTTP administration: what it holds, and how far groups are (10.5).
+
+The subset that people and tools use, in Java's forms. Java's brokers ask for no token here, so
+neither do we. What counts messages with us counts bytes of an index there: `offsetStep` in the
+answers, which Java's do not have, says how far an offset moves with a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import metadata
+from typing import cast
+
+import msgspec
+
+from coherer.broker.offsets import Position
+from coherer.server.admin import AdminApp, Method
+from coherer.server.admin_params import Answer, Json, ParamError, Params
+from coherer.server.tubemq.broker import Broker
+from coherer.tubemq.codes import ResultCode
+
+
+def broker_admin(broker: Broker) -> AdminApp:
+    """The administration of a broker."""
+    desk = _Desk(broker)
+    rows = {
+        "admin_query_pubinfo": Method(desk.held),
+        "admin_query_offset": Method(desk.positions),
+        "admin_query_group": Method(desk.groups),
+        "admin_get_booked_groupname": Method(desk.groups),
+        "admin_query_consumer_regmap": Method(desk.readers),
+        "admin_get_partition_reginfo": Method(desk.readers),
+        "admin_set_offset": Method(desk.set_positions),
+        "admin_rmv_offset": Method(desk.remove_positions),
+        "admin_query_server_version": Method(lambda _: _answer([_version()])),
+    }
+    rows["admin_get_methods"] = Method(
+        lambda _: _answer({"method": name, "needAuth": row.changes} for name, row in rows.items())
+    )
+    return AdminApp(rows)
+
+
+class _Desk:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._state = broker.state
+
+    def held(self, params: Params) -> Answer:
+        """What every partition holds."""
+        store = self._state.store
+        records: list[Answer] = []
+        for topic in self._state.topics:
+            if not _asked(params, "topicName", topic.name):
+                continue
+            partitions: list[Json] = []
+            for number in topic.partition_ids():
+                low, high = store.queue_range(topic.name, number)
+                partitions.append(
+                    {
+                        "partitionId": number,
+                        "offsetMin": low,
+                        "offsetMax": high,
+                        "dataMin": store.min_offset,
+                        "dataMax": store.end_offset,
+                    }
+                )
+            records.append({"topicName": topic.name, "offsetInfo": partitions})
+        return _answer(records)
+
+    def positions(self, params: Params) -> Answer:
+        """How far groups are."""
+        offsets = self._state.offsets
+        records: list[Answer] = []
+        for group in sorted(offsets.groups()):
+            if not _asked(params, "groupName", group):
+                continue
+            topics: dict[str, list[Json]] = {}
+            for topic, number, position in offsets.of(group):
+                if _asked(params, "topicName", topic) and position.offset >= 0:
+                    topics.setdefault(topic, []).append(self._place(topic, number, position))
+            places: list[Json] = [
+                {"topicName": topic, "offsets": found} for topic, found in sorted(topics.items())
+            ]
+            if places:
+                records.append({"groupName": group, "subInfo": places})
+        return _answer(records)
+
+    def groups(self, params: Params) -> Answer:
+        """The groups that have positions."""
+        del params
+        names: list[Json] = list(sorted(self._state.offsets.groups()))  # noqa: C413 - for the type
+        return {**_answer([]), "dataSet": names, "totalCnt": len(names)}
+
+    def readers(self, params: Params) -> Answer:
+        """Who reads what now."""
+        return _answer(
+            {"Partition": f"{reader.group}:{reader.topic}:{reader.partition}",
+             "Consumer": reader.holder, "index": number}
+            for number, reader in enumerate(self._state.leases)
+            if _asked(params, "groupName", reader.group)
+        )  # fmt: skip
+
+    def set_positions(self, params: Params) -> Answer:
+        """Move groups, also while they read."""
+        groups = _required_words(params, "groupName")
+        params.required("modifyUser")
+        if params.flag("manualSet"):
+            places = self._named_places(params.required("offsetJsonInfo"))
+        else:
+            places = self._ends(_required_words(params, "topicName"))
+        for group in groups:
+            for (topic, number), offset in places.items():
+                position = self._state.offsets.open(group, topic, number)
+                position.offset, position.delta, position.passing = offset, 0, False
+        for topic, number in places:
+            self._broker.reads.moved(topic, number)
+        return _answer([])
+
+    def remove_positions(self, params: Params) -> Answer:
+        """Forget how far groups are. Who reads is told to register again."""
+        groups = _required_words(params, "groupName")
+        params.required("modifyUser")
+        topics = frozenset(params.words("topicName")) or None
+        self._broker.reads.readers.end_all(
+            lambda reader: reader.group in groups and (topics is None or reader.topic in topics),
+            ResultCode.HB_NO_NODE,
+            "The group's positions were removed.",
+        )
+        for group in groups:
+            self._state.offsets.remove(group, topics)
+        return _answer([])
+
+    def _place(self, topic: str, number: int, position: Position) -> Answer:
+        store = self._state.store
+        _, high = store.queue_range(topic, number)
+        return {
+            "partitionId": number,
+            "curOffset": position.offset,
+            "flightOffset": position.offset + position.delta,
+            "curDataOffset": -1,
+            "offsetLag": high - position.offset,
+            "dataLag": -1,
+            "offsetMax": high,
+            "dataMax": store.end_offset,
+        }
+
+    def _named_places(self, text: str) -> dict[tuple[str, int], int]:
+        """The entries of this broker in `{"brokerId:topic:partitionId": offset}`."""
+        try:
+            given = msgspec.json.decode(text, type=dict[str, int])
+        except msgspec.MsgspecError as error:
+            raise ParamError(f"illegal value for offsetJsonInfo: {error}") from error
+        places: dict[tuple[str, int], int] = {}
+        for key, offset in given.items():
+            parts = key.split(":")
+            if len(parts) != 3 or not (parts[0].isdecimal() and parts[2].isdecimal()):
+                raise ParamError(f"illegal value for offsetJsonInfo: {key!r} is no partition")
+            topic = self._state.topics.get(parts[1])
+            if int(parts[0]) == self._state.options.broker_id and topic is not None:
+                number = int(parts[2])
+                if topic.has_partition(number):
+                    low, high = self._state.store.queue_range(topic.name, number)
+                    places[topic.name, number] = max(low, min(offset, high))
+        return places
+
+    def _ends(self, names: Iterable[str]) -> dict[tuple[str, int], int]:
+        found = (self._state.topics.get(name) for name in names)
+        return {
+            (topic.name, number): self._state.store.queue_range(topic.name, number)[1]
+            for topic in found
+            if topic is not None
+            for number in topic.partition_ids()
+        }
+
+
+def _asked(params: Params, name: str, value: str) -> bool:
+    words = params.words(name)
+    return not words or value in words
+
+
+def _required_words(params: Params, name: str) -> list[str]:
+    params.required(name)
+    return params.words(name)
+
+
+def _version() -> Answer:
+    return {"version": f"coherer-{metadata.version('coherer')}"}
+
+
+def _answer(records: Iterable[Answer]) -> Answer:
+    found = cast("list[Json]", list(records))
+    return {
+        "result": True,
+        "errCode": 0,
+        "errMsg": "OK",
+        "dataSet": found,
+        "totalCnt": len(found),
+        "offsetStep": 1,
+    }

@@ -1,0 +1,191 @@
+"""The broker's HTTP administration, and through the client's admin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asker import Asker
+
+from coherer import net
+from coherer.client.admin import Admin
+from coherer.server.admin import AdminApp
+from coherer.server.node import Node, NodeOptions
+from coherer.server.tubemq.broker_admin import broker_admin
+from coherer.tubemq import messages as pb
+from coherer.tubemq import methods
+from coherer.tubemq.session import Response
+
+WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    options = NodeOptions(
+        directory=tmp_path, master_port=0, broker_port=0, admin_port=0, segment_bytes=1 << 20
+    )
+    async with Node(options) as node:
+        node.create_topic("demo", 2)
+        node.create_topic("other", 1)
+        yield node
+
+
+@pytest.fixture
+def app(node: Node) -> AdminApp:
+    assert node.broker is not None
+    return broker_admin(node.broker)
+
+
+@pytest.fixture
+async def asker(node: Node) -> Asker:
+    asker = await net.dial("127.0.0.1", node.broker_port, Asker)
+    for number in range(4):
+        message = pb.SendMessageRequestP2B(
+            clientId="p",
+            topicName="demo",
+            partitionId=1,
+            data=b"%d" % number,
+            flag=0,
+            checkSum=-1,
+            sentAddr=0,
+        )
+        assert (await asker.ask(methods.SEND_MESSAGE, message)).success
+    request = pb.RegisterRequestC2B(**WHO, opType=31, readStatus=0)
+    assert (await asker.ask(methods.PARTITION_REGISTER, request)).success
+    return asker
+
+
+async def get(asker: Asker) -> list[bytes]:
+    request = pb.GetMessageRequestC2B(**WHO, lastPackConsumed=True)
+    answer = await asker.ask(methods.GET_MESSAGES, request)
+    return [message.payLoadData for message in answer.messages]
+
+
+async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
+    held = app.handle("admin_query_pubinfo", {"topicName": "demo"})
+    assert (held["result"], held["offsetStep"], held["totalCnt"]) == (True, 1, 1)
+    [topic] = held["dataSet"]  # type: ignore[misc]
+    assert topic["topicName"] == "demo"  # type: ignore[index, call-overload]
+    zero, one = topic["offsetInfo"]  # type: ignore[index, call-overload, misc]
+    assert (zero["partitionId"], zero["offsetMin"], zero["offsetMax"]) == (0, 0, 0)
+    assert (one["partitionId"], one["offsetMin"], one["offsetMax"]) == (1, 0, 4)
+    assert 0 == one["dataMin"] < one["dataMax"]
+    assert app.handle("admin_query_pubinfo", {})["totalCnt"] == 3
+
+    assert len(await get(asker)) == 4
+    place = {
+        "partitionId": 1,
+        "curOffset": 0,
+        "flightOffset": 4,
+        "curDataOffset": -1,
+        "offsetLag": 4,
+        "dataLag": -1,
+        "offsetMax": 4,
+        "dataMax": one["dataMax"],
+    }
+    assert app.handle("admin_query_offset", {"group": "g", "topic": "demo"})["dataSet"] == [
+        {"groupName": "g", "subInfo": [{"topicName": "demo", "offsets": [place]}]}
+    ]
+    assert app.handle("admin_query_offset", {"group": "h"})["dataSet"] == []
+    assert app.handle("admin_query_offset", {"topic": "other"})["dataSet"] == []
+    assert app.handle("admin_query_group", {})["dataSet"] == ["g"]
+    assert app.handle("admin_query_consumer_regmap", {})["dataSet"] == [
+        {"Partition": "g:demo:1", "Consumer": "c", "index": 0}
+    ]
+    assert app.handle("admin_query_consumer_regmap", {"group": "h"})["dataSet"] == []
+    methods_ = app.handle("admin_get_methods", {})
+    assert {"method": "admin_set_offset", "needAuth": False} in methods_["dataSet"]  # type: ignore[operator]
+    [version] = app.handle("admin_query_server_version", {})["dataSet"]  # type: ignore[misc]
+    assert version["version"].startswith("coherer-")  # type: ignore[index, union-attr, call-overload]
+
+
+async def test_moving_a_group_that_waits(app: AdminApp, asker: Asker) -> None:
+    assert len(await get(asker)) == 4
+    waiting = asker.post(
+        methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO, lastPackConsumed=True)
+    )
+    await asker.ask(methods.COMMIT_OFFSET, pb.CommitOffsetRequestC2B(**WHO))
+    assert not waiting.done()
+    places = {"1:demo:1": 2, "1:demo:0": 99, "1:demo:7": 1, "1:none:0": 1, "2:demo:1": 0}
+    moved = app.handle(
+        "admin_set_offset",
+        {
+            "groupName": "g,new",
+            "modifyUser": "me",
+            "manualSet": "true",
+            "offsetJsonInfo": json.dumps(places),
+        },
+    )
+    assert moved["result"] is True
+    async with asyncio.timeout(5):
+        response = await waiting
+    assert isinstance(response, Response)
+    answer = methods.parse(pb.GetMessageResponseB2C, response.body)
+    assert [message.payLoadData for message in answer.messages] == [b"2", b"3"]
+    found = app.handle("admin_query_offset", {"group": "new"})["dataSet"]
+    [topic] = found[0]["subInfo"]  # type: ignore[index, call-overload]
+    assert [(place["partitionId"], place["curOffset"]) for place in topic["offsets"]] == [
+        (1, 2),
+        (0, 0),
+    ]
+
+
+async def test_moving_groups_to_the_end(app: AdminApp, asker: Asker) -> None:
+    given = {"groupName": "g", "modifyUser": "me", "manualSet": "false", "topicName": "demo,none"}
+    assert app.handle("admin_set_offset", given)["result"] is True
+    [group] = app.handle("admin_query_offset", {})["dataSet"]  # type: ignore[misc]
+    lags = [place["offsetLag"] for place in group["subInfo"][0]["offsets"]]  # type: ignore[index, call-overload]
+    assert lags == [0, 0]
+
+
+async def test_removing(app: AdminApp, asker: Asker) -> None:
+    given = {"groupName": "g", "modifyUser": "me", "topicName": "other"}
+    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert app.handle("admin_query_group", {})["dataSet"] == ["g"]
+    del given["topicName"]
+    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert app.handle("admin_query_group", {})["dataSet"] == []
+    answer = await asker.ask(methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO))
+    assert answer.errCode == 411
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("admin_set_offset", {}),
+        ("admin_set_offset", {"groupName": "g"}),
+        ("admin_set_offset", {"groupName": "g", "modifyUser": "m", "manualSet": "maybe"}),
+        ("admin_set_offset", {"groupName": "g", "modifyUser": "m", "manualSet": "true"}),
+        ("admin_set_offset", {"groupName": "g", "modifyUser": "m"}),
+        ("admin_rmv_offset", {"groupName": "g"}),
+        *(
+            (
+                "admin_set_offset",
+                {"groupName": "g", "modifyUser": "m", "manualSet": "true", "offsetInfo": text},
+            )
+            for text in ("{", "[]", '{"1:demo:1":"x"}', '{"demo:1":1}', '{"a:demo:1":1}')
+        ),
+    ],
+)
+async def test_what_makes_no_sense(app: AdminApp, method: str, given: dict[str, str]) -> None:
+    answer = app.handle(method, given)
+    assert (answer["result"], answer["errCode"]) == (False, 400)
+
+
+async def test_through_the_client(node: Node, asker: Asker) -> None:
+    assert len(await get(asker)) == 4
+    admin = Admin(f"http://127.0.0.1:{node.admin_port}")
+    [broker] = await admin.brokers()
+    assert (broker.id, broker.running, broker.web_port) == (1, True, node.admin_port)
+    ends = [(part.min_offset, part.max_offset) for part in await admin.partitions("demo")]
+    assert ends == [(0, 0), (0, 4)]
+    [group] = await admin.groups("g")
+    [place] = [part for part in group.partitions if part.partition == 1]
+    assert (place.committed, place.lag, place.owner) == (0, 4, "c")
+    assert await admin.reset_offsets("g", "demo", "latest") == {"1:demo:0": 0, "1:demo:1": 4}
+    [group] = await admin.groups("g")
+    assert group.lag == 0
