@@ -544,6 +544,15 @@ async def test_a_handler(fake, consumer: Consumer) -> None:
     assert Counter(seen) == {b"0": 10, b"1": 10, b"2": 10}
 
 
+async def test_a_handler_hears_of_a_refusal_too(fake, kit, consumer: Consumer) -> None:
+    running = asyncio.ensure_future(consumer.run(lambda batch: None, workers=3))
+    fake.groups.clear()
+    fake.script(methods.CONSUMER_REGISTER, kit.refuse(425))
+    consumer._membership.hurry()
+    with pytest.raises(codes.TopicSetError):
+        await running
+
+
 async def test_a_handler_in_a_thread_that_fails_once(
     fake, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

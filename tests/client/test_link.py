@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 import pytest
 
@@ -98,6 +99,33 @@ async def test_garbage_breaks_the_connection(fake, kit, link: Link) -> None:
     fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.connection.write(b"HTTP/1.1 400 no!"))
     with pytest.raises(DisconnectedError):
         await ask(link)
+
+
+async def test_who_keeps_the_loop_busy_is_not_told_that_the_server_was_late(
+    fake, link: Link
+) -> None:
+    answers = [asyncio.ensure_future(ask(link, timeout_ms=100)) for _ in range(3)]
+    await fake.until(lambda: len(fake.seen) == 3)
+    time.sleep(0.2)  # noqa: ASYNC251 - somebody computes; the answers are in the socket
+    assert all(answer.success for answer in await asyncio.gather(*answers))
+
+
+async def test_idle_connections_are_closed(
+    fake, kit, way: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await way.pool.get("127.0.0.1", fake.master.port)
+    monkeypatch.setattr("coherer.client.tubemq.link.IDLE_MS", 0)
+    late = []
+    fake.script(methods.PRODUCER_CLOSE, late.append)
+    waiting = asyncio.ensure_future(ask(link))
+    await fake.until(lambda: late)
+    link._check_idle()
+    assert link.open  # somebody waits
+    late[0].answer()
+    await waiting
+    link._check_idle()
+    assert not link.open
+    assert link.retired
 
 
 async def test_a_cancelled_request_harms_nobody(fake, kit, link: Link) -> None:

@@ -189,6 +189,23 @@ async def test_messages_wait_for_a_broker_that_restarts(
     assert len({(await send).partition for send in sends}) == 3
 
 
+async def test_idle_connections_come_back_when_there_is_something_to_send(
+    fake, way: Cluster
+) -> None:
+    second = await fake.listen()
+    fake.brokers.append(BrokerInfo(2, "127.0.0.1", second.port))
+    async with Producer(way, ["demo"]) as producer:
+        await producer.send_many(message() for _ in range(6))
+        for broker in fake.brokers:
+            link = way.pool.find("127.0.0.1", broker.port)
+            link.retired = True
+            await link.close()
+        assert not any(way.pool.find("127.0.0.1", broker.port) for broker in fake.brokers)
+        used = set()
+        while used != {"1", "2"}:
+            used.add((await producer.send(message())).broker)
+
+
 async def test_messages_do_not_wait_for_ever(fake) -> None:
     way = quick(fake)
     async with Producer(way, ["demo"]) as producer:

@@ -287,9 +287,14 @@ class Consumer:
         """
         if workers < 1:
             raise UsageError("There has to be a worker.")
-        async with asyncio.TaskGroup() as group:
-            for number in range(workers):
-                group.create_task(self._handle(handler), name=f"worker {number}")
+        tasks = [
+            asyncio.create_task(self._handle(handler), name=f"worker {number}")
+            for number in range(workers)
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await cancel(*tasks)
 
     def pause(self, *partitions: Partition | str) -> None:
         """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""

@@ -23,7 +23,7 @@ class Inbox:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[str, MessageBatch]] = deque()
         self._paused: frozenset[str] = frozenset()
-        self._takers: deque[asyncio.Future[None]] = deque()
+        self._takers: set[asyncio.Future[None]] = set()
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
 
@@ -62,16 +62,18 @@ class Inbox:
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
-        while self._takers:
-            taker = self._takers.popleft()
+        for taker in self._takers:
             if not taker.done():
                 taker.set_result(None)
 
     async def changed(self) -> None:
         """Wait until there may be something to take."""
         taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._takers.append(taker)
-        await taker
+        self._takers.add(taker)
+        try:
+            await taker
+        finally:
+            self._takers.discard(taker)
 
     async def room(self) -> None:
         """Wait until more may be fetched."""

@@ -277,16 +277,16 @@ class Lane:
         self._link = link
         self.error = None
         self._quality.connected(self.broker.id)
-        link.when_closed(self._lost)
+        link.when_closed(lambda: self._lost(link))
         parked, self._parked = self._parked, []
         for sent, parcel in parked:
             self._send(link, sent, parcel)
         self._owner.changed()
 
-    def _lost(self) -> None:
+    def _lost(self, link: Link) -> None:
         self._link = None
         self._owner.changed()
-        if self.wanted:
+        if self.wanted and not link.retired:
             self.connect()
 
     def _clear_out(self, late: float) -> None:

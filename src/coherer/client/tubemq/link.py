@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 IDLE_MS: Final = 300_000
 """Java's clients close a connection that has been silent for so long."""
 
+BLIND_MS: Final = 50
+"""A sweep that comes so much too late gives the answers that lie in the socket this time to come:
+the event loop was kept busy by somebody, and it is not the server who was late."""
+
 SWEEP_MS_MIN: Final = 10
 """Deadlines are met this exactly at best: a sweep looks at every request under way."""
 
@@ -91,12 +95,14 @@ class Link:
         connection: the connection.
         session: gives serial numbers and takes answers apart.
         server: the address that was dialled, for error messages.
+        retired: whether it was closed because nobody used it.
     """
 
     def __init__(self, connection: Connection, server: str) -> None:
         self.connection = connection
         self.session = ClientSession()
         self.server = server
+        self.retired = False
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -202,8 +208,11 @@ class Link:
     # -- inside
 
     def _sweep(self) -> None:
-        self._timer = None
         now = self._loop.time() + SWEEP_MS_MIN / 1000
+        if self._timer is not None and now - self._timer.when() > BLIND_MS / 1000:
+            self._timer = self._loop.call_later(BLIND_MS / 1000, self._sweep)
+            return
+        self._timer = None
         waiting = self._waiting
         late = [serial for serial, waiter in waiting.items() if waiter.deadline <= now]
         for serial in late:
@@ -222,6 +231,7 @@ class Link:
         rest = self._heard + IDLE_MS / 1000 - self._loop.time()
         if rest <= 0 and not self._waiting:
             _log.debug("Closing the idle connection with %s", self.server)
+            self.retired = True
             self.connection.close()
             return
         self._idle = self._loop.call_later(max(rest, 1.0), self._check_idle)

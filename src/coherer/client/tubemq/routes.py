@@ -67,4 +67,7 @@ class Route:
         good = set(quality.usable(brokers, now_ms))
         fit = [place for place in self.places if place.partition.broker.id in good]
         ready = [place for place in fit if place.lane.open]
+        if len(ready) < len(fit):
+            for place in fit:
+                place.lane.connect()  # one whose connection was idle is only there when asked for
         return ready or [place for place in self.places if place.lane.open] or fit or self.places
