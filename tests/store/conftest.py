@@ -101,6 +101,7 @@ class PowerFiles(OsFiles):
         self._names: dict[Path, _Inode | None] = {}  # None is a directory
         self._durable_names: dict[Path, _Inode | None] = {}
         self._pending_names: list[tuple[Path, _Inode | None, bool]] = []
+        self.before: Callable[[], None] = lambda: None  # told before anything changes
 
     def adopt(self, root: Path) -> None:
         """Take what is there for durable."""
@@ -122,18 +123,21 @@ class PowerFiles(OsFiles):
         return handle
 
     def resize(self, handle: int, size: int) -> None:
+        self.before()
         super().resize(handle, size)
         inode = self._handles[handle]
         _resize(inode.content, size)
         inode.pending.append((size, b""))
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
+        self.before()
         super().write(handle, data, offset)
         inode = self._handles[handle]
         _write(inode.content, data, offset)
         inode.pending.append((offset, bytes(data)))
 
     def sync(self, handle: int) -> None:
+        self.before()
         inode = self._handles[handle]
         inode.durable[:] = inode.content
         inode.pending.clear()
@@ -146,6 +150,7 @@ class PowerFiles(OsFiles):
                 self._pending_names.append((directory, None, True))
 
     def sync_directory(self, path: Path) -> None:
+        self.before()
         rest: list[tuple[Path, _Inode | None, bool]] = []
         for name, inode, there in self._pending_names:
             if name.parent == path:
@@ -155,6 +160,7 @@ class PowerFiles(OsFiles):
         self._pending_names = rest
 
     def replace(self, source: Path, target: Path) -> None:
+        self.before()
         super().replace(source, target)
         inode = self._names.pop(source)
         self._names[target] = inode
@@ -162,6 +168,7 @@ class PowerFiles(OsFiles):
         self._pending_names.append((source, inode, False))
 
     def remove(self, path: Path) -> None:
+        self.before()
         super().remove(path)
         if path in self._names:
             self._pending_names.append((path, self._names.pop(path), False))

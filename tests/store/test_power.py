@@ -18,7 +18,9 @@ from coherer.store import Store
 SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
 
 
-def run(bench: Any, store: Store, chance: random.Random, number: int) -> tuple[int, dict[str, int]]:
+def run(
+    bench: Any, store: Store, chance: random.Random, number: int, saved: list[bytes]
+) -> tuple[int, dict[str, int]]:
     """Work for a while; give the next number and where each message lies in the log."""
     places: dict[str, int] = {}
     for _ in range(chance.randint(1, 25)):
@@ -43,9 +45,42 @@ def run(bench: Any, store: Store, chance: random.Random, number: int) -> tuple[i
         elif step < 0.85:
             store.flush_queues()
         elif step < 0.9:
-            store.save_config("topics.json", str(number).encode())
+            store.save_config("topics.json", b"%09d" % number)
+            saved.append(b"%09d" % number)
         bench.clock.ms += chance.choice([0, 1, 1000])
     return number, places
+
+
+class Cut:
+    """Cuts the power at some operation, or when told to, once."""
+
+    def __init__(
+        self, store: Store, files: Any, root: Path, image: Path, chance: random.Random
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._root = root
+        self._image = image
+        self._chance = random.Random(chance.random())
+        self._left = self._chance.choice([5, 20, 60, 200, 10_000])
+        self._left = self._chance.randint(0, self._left)
+        self.durable = 0
+        self.saved = [store.load_config("topics.json") or b""]
+        self.config = b""
+        files.before = self._step
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.now()
+
+    def now(self) -> None:
+        """Cut it, if it has not been."""
+        if not self._image.exists():
+            self._files.before = lambda: None
+            self.durable = self._store.durable_offset
+            self.config = self.saved[-1]
+            self._files.cut(self._root, self._image, self._chance)
 
 
 def with_key(bench: Any, store: Store, topic: str) -> list[str]:
@@ -82,15 +117,14 @@ def test_what_was_flushed_survives(
         assert kept.keys() <= before
         assert not store.recovery.clean or life == 0
         assert (store.load_config("topics.json") or b"") >= config
-        # What is there now may have been in memory only; recovery has made it durable.
-        kept = dict.fromkeys(before, 0)
-        number, places = run(bench, store, chance, number)
-        durable = store.durable_offset
-        kept |= {name: at for name, at in places.items() if at < durable}
-        config = store.load_config("topics.json") or b""
         image = tmp_path / f"life{life + 1}"
-        files.cut(directory, image, chance)
-        shutil.rmtree(tmp_path / f"life{life - 1}", ignore_errors=True)
+        cut = Cut(store, files, directory, image, chance)
+        number, places = run(bench, store, chance, number, cut.saved)
+        cut.now()
+        # What was found may have been in memory only; recovery has made it durable.
+        kept = dict.fromkeys(before, 0)
+        kept |= {name: at for name, at in places.items() if at < cut.durable}
+        config = cut.config
         directory = image
     store = bench.open(directory)
     found = bench.everything(store)
@@ -123,7 +157,7 @@ def test_after_a_clean_end_nothing_is_lost_at_all(
     chance = random.Random(seed)
     files = power_files()
     store = bench.open(files=files)
-    number, places = run(bench, store, chance, 0)
+    number, places = run(bench, store, chance, 0, [])
     expected = bench.everything(store)
     store.close()
     files.cut(bench.directory, tmp_path / "image", chance)
