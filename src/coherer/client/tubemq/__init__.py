@@ -1,1 +1,1 @@
-"""Being written."""
+"""The client of TubeMQ: producers, consumers and readers that share one connection per server."""
