@@ -89,7 +89,7 @@ class OurBroker:
             roles=["broker"],
             broker_id=self.broker_id,
             broker_port=self.port,
-            admin_port=None,
+            admin_port=self.web_port,
             master=f"tubemq://{self._master}",
             lease_timeout_ms=LEASE_MS,
             **self._options,
