@@ -16,10 +16,10 @@ _MASK_64: Final = (1 << 64) - 1
 _14_BITS: Final = (1 << 14) - 1
 _28_BITS: Final = 1 << 28
 
-_CONTINUED: Final = tuple(
+CONTINUED: Final = tuple(
     [(n & 0x7F | n << 1 & 0x7F00 | 0x8080).to_bytes(2, "little") for n in range(1 << 14)]
 )
-"""14 bits of a varint that goes on."""
+"""14 bits of a varint that goes on: two bytes."""
 
 VARINTS: Final = tuple(
     [n.to_bytes(1, "little") for n in range(0x80)]
@@ -37,9 +37,9 @@ def varint(number: int) -> bytes:
     if 0 <= number < _28_BITS:
         if number <= _14_BITS:
             return VARINTS[number]
-        return _CONTINUED[number & _14_BITS] + VARINTS[number >> 14]
+        return CONTINUED[number & _14_BITS] + VARINTS[number >> 14]
     number &= _MASK_64
-    low = _CONTINUED[number & _14_BITS] + _CONTINUED[number >> 14 & _14_BITS]
+    low = CONTINUED[number & _14_BITS] + CONTINUED[number >> 14 & _14_BITS]
     high = number >> 28
     return low + (VARINTS[high] if high <= _14_BITS else _high(high))
 

@@ -48,6 +48,8 @@ _RESERVED = (properties.RESERVED | {_MARK}) - {properties.KEYS}
 # CRC, flag, physical offset, sys flag, length of the body: of a record with IPv4 hosts.
 _LOOK = struct.Struct(">8xI4xi8xqi44xI").unpack_from
 _BODY = 88
+_SYS_FLAG = 39  # its lowest byte
+_UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 
 Stored = tuple[bytes, bytes, int, tuple[str, ...]]
@@ -109,12 +111,8 @@ class Mapper:
         between = topic_bytes + 3
         for record in records:
             crc, flag, physical, sys_flag, length = _LOOK(record)
-            if sys_flag & (HOSTS_V6 | compression.COMPRESSED):
-                try:
-                    chunks += self._deliver_foreign(record, flag, physical + first_id)
-                except DamagedStoreError as error:
-                    # Left out, as a consumer leaves out what it cannot check.
-                    _log.error("The message at %d of the log is lost: %s", physical, error)
+            if sys_flag & _UNUSUAL:
+                self._deliver_unusual(record, flag, physical + first_id, chunks)
                 continue
             end = _BODY + length
             text = bytes(record[end + between :])
@@ -155,20 +153,25 @@ class Mapper:
         self._properties[text] = entry
         return entry
 
-    def _deliver_foreign(
-        self, record: memoryview, flag: int, message_id: int
-    ) -> tuple[bytes, bytes, bytes, bytes]:
+    def _deliver_unusual(
+        self, record: memoryview, flag: int, message_id: int, chunks: list[bytes | memoryview]
+    ) -> None:
         """A record with what TubeMQ's door never writes: IPv6 hosts, a compressed body."""
         found = spans(record)
         body = bytes(record[found.body_begin : found.body_end])
-        if record[39] & compression.COMPRESSED:
-            body = compression.decompress(body, limit_bytes=limits.MESSAGE_BYTES_MAX)
+        if record[_SYS_FLAG] & compression.COMPRESSED:
+            try:
+                body = compression.decompress(body, limit_bytes=limits.MESSAGE_BYTES_MAX)
+            except DamagedStoreError as error:
+                # Left out, as a consumer leaves out what it cannot check.
+                _log.error("Message %d is lost: %s", message_id, error)
+                return
         text = bytes(record[found.properties_begin : found.properties_end])
         entry = self._properties.get(text) or self._learn(text)
         payload = entry.block + body
         flag = flag & entry.flag_kept | entry.flag_set
         before, after = delivered_head(message_id, checksum(payload), len(payload), flag)
-        return before, entry.block, body, after
+        chunks += (before, entry.block, body, after)
 
 
 class _Translation:
