@@ -65,6 +65,12 @@ async def get(asker: Asker) -> list[bytes]:
     return [message.payLoadData for message in answer.messages]
 
 
+def groups_of(app: AdminApp, **params: str) -> dict[str, list[str]]:
+    records: Any = app.handle("admin_query_group", params)["dataSet"]
+    assert all(record["groupCount"] == len(record["groupName"]) for record in records)
+    return {record["type"]: record["groupName"] for record in records}
+
+
 async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
     held = app.handle("admin_query_pubinfo", {"topicName": "demo"})
     assert (held["result"], held["offsetStep"], held["totalCnt"]) == (True, 1, 1)
@@ -92,7 +98,8 @@ async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
     ]
     assert app.handle("admin_query_offset", {"group": "h"})["dataSet"] == []
     assert app.handle("admin_query_offset", {"topic": "other"})["dataSet"] == []
-    assert app.handle("admin_query_group", {})["dataSet"] == ["g"]
+    assert groups_of(app) == {"all": ["g"]}
+    assert groups_of(app, divide="true") == {"online": ["g"], "offline": []}
     assert app.handle("admin_query_consumer_regmap", {})["dataSet"] == [
         {"Partition": "g:demo:1", "Consumer": "c", "index": 0}
     ]
@@ -145,10 +152,10 @@ async def test_moving_groups_to_the_end(app: AdminApp, asker: Asker) -> None:
 async def test_removing(app: AdminApp, asker: Asker) -> None:
     given = {"groupName": "g", "modifyUser": "me", "topicName": "other"}
     assert app.handle("admin_rmv_offset", given)["result"] is True
-    assert app.handle("admin_query_group", {})["dataSet"] == ["g"]
+    assert groups_of(app) == {"all": ["g"]}
     del given["topicName"]
     assert app.handle("admin_rmv_offset", given)["result"] is True
-    assert app.handle("admin_query_group", {})["dataSet"] == []
+    assert groups_of(app) == {"all": []}
     answer = await asker.ask(methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO))
     assert answer.errCode == 411
 

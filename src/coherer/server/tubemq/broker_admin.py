@@ -86,10 +86,20 @@ class _Desk:
         return _answer(records)
 
     def groups(self, params: Params) -> Answer:
-        """The groups that have positions."""
-        del params
-        names: list[Json] = list(sorted(self._state.offsets.groups()))  # noqa: C413 - for the type
-        return {**_answer([]), "dataSet": names, "totalCnt": len(names)}
+        """The groups that have positions; with `divide`, who reads now apart from who does not."""
+        online = {reader.group for reader in self._state.leases}
+        known = online | set(self._state.offsets.groups())
+        parts = {"all": known}
+        if params.flag("divide"):
+            parts = {"online": online, "offline": known - online}
+        return _answer(
+            {
+                "type": kind,
+                "groupName": cast("list[Json]", sorted(names)),
+                "groupCount": len(names),
+            }
+            for kind, names in parts.items()
+        )
 
     def readers(self, params: Params) -> Answer:
         """Who reads what now."""
