@@ -40,7 +40,7 @@ from rich.text import Text
 
 from coherer.cli import demo_data
 from coherer.cli.demo_node import DemoNode
-from coherer.errors import UsageError
+from coherer.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,7 +207,8 @@ def _landed(query: StreamingQuery) -> int:
 
     failure = query.exception()
     if failure is not None:
-        raise failure
+        said = str(failure).partition(" SQLSTATE")[0].strip().splitlines()
+        raise UnavailableError("The stream ended with an error.", hint=said[-1])
     return landed(query)
 
 

@@ -42,6 +42,7 @@ class DemoNode:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._url: str | None = None
 
     def __enter__(self) -> Self:
         self._log = self._directory.with_suffix(".log").open("wb")
@@ -55,18 +56,21 @@ class DemoNode:
         return self
 
     def url(self) -> str:
-        """Waits until it is ready.
+        """Waits until it is ready, and says where clients connect.
 
         Raises:
             UnavailableError: it ended instead.
         """
+        if self._url is not None:
+            return self._url
         assert self._process is not None  # noqa: S101 - narrows
         assert self._process.stdout is not None  # noqa: S101 - narrows
         line = self._process.stdout.readline()
         if not line:
             said = self._directory.with_suffix(".log").read_text(errors="replace").strip()
             raise UnavailableError("The node did not start.", hint=said[-1000:])
-        return msgspec.json.decode(line, type=Started).url
+        self._url = msgspec.json.decode(line, type=Started).url
+        return self._url
 
     def __exit__(
         self,

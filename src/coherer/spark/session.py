@@ -40,7 +40,11 @@ the right one."""
 
 
 def configure(
-    builder: SparkSession.Builder, *, local: bool = True, quiet: bool = True
+    builder: SparkSession.Builder,
+    *,
+    local: bool = True,
+    quiet: bool = True,
+    java_options: str = "",
 ) -> SparkSession.Builder:
     """Sets what matters for streams from a queue; what you set afterwards wins.
 
@@ -51,6 +55,7 @@ def configure(
         local: driver, executors and checkpoints are on this machine.
         quiet: only errors are logged, and PySpark does not complain about pandas 3, which it does
             not need here.
+        java_options: options for the driver's JVM, `spark.driver.extraJavaOptions`.
 
     Returns:
         The same builder.
@@ -75,11 +80,11 @@ def configure(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if quiet:
         settings |= {"spark.log.level": "ERROR"}
-        settings |= {
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}"
-        }
+        java_options = f"-Dlog4j2.configurationFile={_log_settings()} {java_options}".strip()
         _ignore("PySpark does not yet fully support pandas")
         logging.getLogger("py4j").setLevel(logging.ERROR)
+    if java_options:
+        settings |= {"spark.driver.extraJavaOptions": java_options}
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder
