@@ -19,14 +19,14 @@ from typing import TypeVar
 
 from coherer.errors import CohererError, StoreError, StoreFullError
 from coherer.net import Connection
+from coherer.server.tubemq.replies import send_replies
 from coherer.server.tubemq.state import BrokerState
 from coherer.store import Draft
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.envelope import answer_head
 from coherer.tubemq.frame import encode_frame
 from coherer.tubemq.methods import SEND_MESSAGE
-from coherer.tubemq.sending import send_reply
-from coherer.tubemq.session import answer_head
 
 T = TypeVar("T")
 
@@ -135,12 +135,7 @@ class Appender:
             if connection is None:
                 begin = end
                 continue
-            frames = b"".join(
-                [
-                    send_reply(serial, first_id + place.physical_offset, now_ms, place.queue_offset)
-                    for serial, place in zip(serials, appended[begin:end], strict=True)
-                ]
-            )
+            frames = send_replies(serials, appended[begin:end], first_id, now_ms)
             begin = end
             if state.options.sync_flush:
                 self._unsynced.append(

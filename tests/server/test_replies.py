@@ -1,0 +1,48 @@
+"""The answers of a batch are those that `tubemq.sending` makes one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.server.tubemq.replies import send_replies
+from coherer.store import Appended
+from coherer.tubemq.sending import send_reply
+
+near_borders = st.builds(
+    lambda power, add: max(0, 2**power + add), st.integers(0, 46), st.integers(-300, 300)
+)
+offsets = st.integers(0, 2**40) | near_borders
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), offsets, offsets), max_size=20),
+    st.integers(1, 0x7FFF),
+    st.integers(0, 2**41),
+)
+def test_they_are_the_same(
+    sends: list[tuple[int, int, int]], broker_id: int, append_ms: int
+) -> None:
+    sends.sort(key=lambda send: send[2])  # a batch goes up the log
+    first_id = broker_id << 48
+    made = send_replies(
+        [serial for serial, _, _ in sends],
+        [Appended(offset, physical, 100) for _, offset, physical in sends],
+        first_id,
+        append_ms,
+    )
+    one_by_one = [
+        send_reply(serial, first_id + physical, append_ms, offset)
+        for serial, offset, physical in sends
+    ]
+    assert made == b"".join(one_by_one)
+
+
+def test_ids_that_grow_a_digit() -> None:
+    first_id = 355 << 48  # 99_923_…
+    step = 10**17 - first_id
+    places = [Appended(0, step + add, 1) for add in (-2, -1, 0, 1)]
+    assert send_replies([1, 2, 3, 4], places, first_id, 5) == b"".join(
+        send_reply(serial, first_id + place.physical_offset, 5, 0)
+        for serial, place in enumerate(places, 1)
+    )
