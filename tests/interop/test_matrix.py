@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
@@ -291,15 +292,26 @@ async def test_a_topic_on_several_brokers(at: At) -> None:
     producer = await at.clients.producer(at.master, [at.topic])
     numbers = {str(broker.broker_id) for broker in at.deployed.brokers}
     async with closing(producer):
+
+        async def reaches_all() -> bool:  # a producer hears of brokers one after the other
+            sent = await producer.send_all([Message(at.topic, b"first")] * 40, 40)
+            return {one.partition.split(":")[0] for one in sent} == numbers
+
+        await until(reaches_all, "sends to both brokers")
         sent = await producer.send_all(numbered(at.topic, range(800)), 100)
         assert {one.partition.split(":")[0] for one in sent} == numbers
         puller = await at.clients.puller(at.master, at.group(), {at.topic: []})
         async with closing(puller):
-            packages = await drain(puller, 800)
+            counts: Counter[bytes] = Counter()
+            seen: dict[str, int] = {}
+            follower = asyncio.create_task(collect(puller.packages(), counts, seen))
+            await puller.follow()
+            await until(lambda: len(counts) == 801, "800 messages and those before")
             assert len(await puller.partitions()) == 8
-    assert {package.partition.split(":")[0] for package in packages} == numbers
-    got = Counter(body for package in packages for body in package.bodies)
-    assert got == Counter(message.body for message in numbered(at.topic, range(800)))
+            follower.cancel()
+    assert {partition.split(":")[0] for partition in seen} == numbers
+    del counts[b"first"]
+    assert counts == Counter(message.body for message in numbered(at.topic, range(800)))
 
 
 @scenario(RESTARTS)
@@ -316,9 +328,12 @@ async def test_a_restarted_broker_keeps_what_it_acknowledged(at: At) -> None:
         await at.restart()
         await _acknowledges(producer, await producer.acknowledged() + 300)
         load = await producer.stop_load()
-        await until(lambda: load.acknowledged <= set(counts), "every acknowledged message")
+        with contextlib.suppress(AssertionError):
+            await until(lambda: load.acknowledged <= set(counts), "all acknowledged messages")
+        missing = sorted(load.acknowledged - set(counts))
+        held = await puller.partitions()
+        assert not missing, f"{len(missing)} of {len(load.acknowledged)}, {missing[:5]}, {held}"
     follower.cancel()
-    assert set(counts) >= load.acknowledged
 
 
 async def _acknowledges(producer: Producer, count: int) -> None:

@@ -75,21 +75,27 @@ final class PullPeer implements Driver.Peer {
     }
 
     private void follow() {
-        try {
-            while (following) {
-                ConsumerResult result = consumer.getMessage();
-                if (result.isSuccess()) {
-                    consumer.confirmConsume(result.getConfirmContext(), true);
-                    Map<String, Object> form = form(result);
-                    form.put("on", name);
-                    form.put("event", "package");
-                    Driver.print(form);
-                } else if (result.getErrCode() != NOT_FOUND) {
-                    Thread.sleep(20);
-                }
+        while (following) {
+            try {
+                step();
+            } catch (InterruptedException stop) {
+                return;
+            } catch (Exception brokerGone) {
+                System.err.println("follow " + name + ": " + brokerGone); // a confirm that fails throws; go on
             }
-        } catch (Exception failure) {
-            Driver.print(Map.of("on", name, "event", "failed", "text", failure.toString()));
+        }
+    }
+
+    private void step() throws Exception {
+        ConsumerResult result = consumer.getMessage();
+        if (result.isSuccess()) {
+            Map<String, Object> form = form(result);
+            form.put("on", name);
+            form.put("event", "package");
+            Driver.print(form);
+            consumer.confirmConsume(result.getConfirmContext(), true);
+        } else if (result.getErrCode() != NOT_FOUND) {
+            Thread.sleep(20);
         }
     }
 

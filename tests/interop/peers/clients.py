@@ -196,9 +196,7 @@ class _DrivenClient:
 
     async def events(self) -> AsyncIterator[Event]:
         while True:
-            form = await self._events.get()
-            assert form["event"] != "failed", form
-            yield form
+            yield await self._events.get()
 
     async def ask(self, do: str, **parameters: object) -> Json:
         return await within(self._driver.call(self._name, do, **parameters))

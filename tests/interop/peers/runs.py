@@ -14,6 +14,7 @@ import os
 import queue
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ AT_ONCE = 12
 READY_TIMEOUT_S = 180.0
 SCENARIO_TIMEOUT_S = 120.0
 SAY_S = 0.5
+DOWN_S = 3.0  # longer than the period of heartbeats
 TOPIC_CHARS = 50  # of 64, for a topic's name
 
 
@@ -116,6 +118,7 @@ class Restarts:
 def _restart(deployed: Deployed) -> None:
     for broker in deployed.brokers:
         broker.crash()
+        time.sleep(DOWN_S)
         broker.start()
         broker.wait()
 

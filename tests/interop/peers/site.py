@@ -57,9 +57,12 @@ class Place:
 PAIRS = [
     Place("java/java", "java", ("java",)),
     Place("java/ours", "java", ("ours",)),
+    Place("ours/java", "ours", ("java",)),
+    Place("ours/ours", "ours", ("ours",)),
 ]
 SEVERAL = [
-    Place("java/several", "java", ("java", "java")),
+    Place("java/several", "java", ("java", "ours")),
+    Place("ours/several", "ours", ("java", "ours")),
 ]
 RESTARTS = [
     Place(f"{pair.name}-restarted", pair.master, pair.brokers, restarts=True) for pair in PAIRS
