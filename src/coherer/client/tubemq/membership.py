@@ -28,8 +28,8 @@ from coherer.client.tubemq.cluster import UNDEFINED, Cluster, cancel, client_id
 from coherer.client.tubemq.master import checked, persist, waits
 from coherer.client.tubemq.positions import Bound
 from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
+from coherer.tubemq import codes, methods
 from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.flow import FlowRules
 from coherer.tubemq.names import Partition, SubscribeInfo, TopicCondition, required_partitions
@@ -201,9 +201,10 @@ class Membership:
                 event = await self._beat()
                 refusals = 0
             except CohererError as error:
-                refused = error.code == ResultCode.CERTIFICATE_FAILURE
+                refused = isinstance(error, codes.CertificateError)
                 refusals = refusals + 1 if refused else 0
-                if refusals > REFUSALS_MAX or (error.code in FINAL_CODES and not refused):
+                final = error.code in FINAL_CODES or isinstance(error, UsageError)
+                if refusals > REFUSALS_MAX or (final and not refused):
                     self.failure = error
                     _log.error("The membership in %s ended: %s", self._subscription.group, error)
                     self._owner.membership_ended()
@@ -292,6 +293,13 @@ class Membership:
             self.hurry()
             return None
         checked(answer, server=masters.server)
+        if answer.requireAuth and not self.passport.signs:
+            raise UsageError(
+                "The master wants to know who we are.",
+                server=masters.server,
+                code=ResultCode.CERTIFICATE_FAILURE,
+                hint="Give `user` and `password` to `connect`.",
+            )
         self.assignment.accepted(beat)
         self._learn(answer)
         return self._instruction(answer)

@@ -1,0 +1,81 @@
+"""Signals and forks, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from coherer.tubemq import methods
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other signals and no fork")
+
+LOOP = """
+import signal, sys
+import coherer.blocking
+signal.signal(signal.SIGINT, signal.default_int_handler)  # not what we inherited
+with coherer.blocking.connect(sys.argv[1]) as client:
+    with client.consumer("readers", "demo", start="earliest") as consumer:
+        consumer.wait_assigned(10_000)
+        try:
+            print("waiting", flush=True)
+            for message in consumer:
+                print(message.body, flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        print(consumer.receive(0), flush=True)
+"""
+
+FORK = """
+import os, sys
+import coherer
+import coherer.blocking
+from coherer.errors import ForkedError
+client = coherer.blocking.connect(sys.argv[1])
+producer = client.producer("demo")
+producer.start()
+child = os.fork()
+if child == 0:
+    try:
+        producer.send(coherer.Message("demo", b"from the child"))
+    except ForkedError as error:
+        print(error, flush=True)
+    client.close()
+    with coherer.blocking.connect(sys.argv[1]) as own, own.producer("demo") as fresh:
+        fresh.send(coherer.Message("demo", b"from its own client"))
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+producer.send(coherer.Message("demo", b"from the parent"))
+client.close()
+"""
+
+
+def test_ctrl_c_ends_a_loop_and_the_client_stays_usable(fake, url: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", LOOP, url], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30)
+    assert rest.split() == ["interrupted", "None"]
+    assert process.returncode == 0
+    assert fake.asked(methods.CONSUMER_CLOSE)
+    assert not fake.holders
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_connects_anew(fake, url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, url],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert "Connect again in this process." in done.stdout
+    stored = {data for log in fake.logs.values() for data, _, _ in log}
+    assert stored == {b"from its own client", b"from the parent"}
