@@ -80,16 +80,19 @@ ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 ATTRIBUTE_BLOCKS_CACHED: Final = 8192
 """Attribute blocks whose translation a broker remembers; beyond, it starts anew."""
 
-SHIFTS_CACHED: Final = 256
+ATTRIBUTE_BYTES_CACHED: Final = 512
+"""Longer ones are not remembered: all together stay below 16 MiB."""
+
+SHIFTS_CACHED: Final = 16
 """Body lengths for which a broker remembers how an attribute block moves the check sum."""
 
-LANES_CACHED: Final = 1024
-"""Pairs of client and topic that a broker remembers for one connection."""
+LANES_CACHED: Final = 4096
+"""Pairs of client and topic whose rights a broker remembers."""
 
-TAILS_CACHED: Final = 4096
-"""Ends of send requests that a broker remembers for one connection."""
+TAILS_CACHED: Final = 8192
+"""Ends of send requests that a broker remembers."""
 
-TAIL_BYTES_CACHED: Final = 512
+TAIL_BYTES_CACHED: Final = 256
 """Longer ends of send requests are not remembered."""
 
 LEASES_MAX: Final = 65_536

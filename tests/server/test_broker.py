@@ -19,7 +19,7 @@ from coherer.net import Connection
 from coherer.server.tubemq.broker import Broker, BrokerService
 from coherer.server.tubemq.mapping import Mapper
 from coherer.server.tubemq.refusal import Refusal
-from coherer.server.tubemq.sends import SendReader
+from coherer.server.tubemq.sends import SendMemory, SendReader
 from coherer.server.tubemq.state import BrokerOptions, BrokerState
 from coherer.store import Appended, Draft, Store, StoreOptions
 from coherer.testing import ManualClock
@@ -458,9 +458,10 @@ def outcome(reader: SendReader, body: bytes) -> object:
 @given(bodies=st.lists(wholes | odd, min_size=1, max_size=12))
 def test_the_short_way_is_the_long_way(sending_state: BrokerState, bodies: list[bytes]) -> None:
     mapper = Mapper()
-    learned = SendReader(sending_state, mapper)
+    learned = SendReader(SendMemory(sending_state, mapper))
     for body in bodies * 2:
-        assert outcome(learned, body) == outcome(SendReader(sending_state, mapper), body)
+        fresh = SendReader(SendMemory(sending_state, mapper))
+        assert outcome(learned, body) == outcome(fresh, body)
 
 
 async def test_a_topic_that_is_closed_meanwhile_is_noticed(peer: Peer, broker: Broker) -> None:
@@ -491,11 +492,14 @@ async def test_the_visit_token(peer: Peer, broker: Broker, clock: ManualClock) -
     assert peer.register(clientId="").errCode == 415
     assert peer.beat(clientId="").errCode == 415
     for token in (1, 2):
-        assert (await peer.send(authInfo=authorized(token))).success
+        for _ in range(3):
+            assert (await peer.send(authInfo=authorized(token))).success
+        assert (await peer.send()).errCode == 415
         assert peer.register(authInfo=authorized(token)).success
         assert peer.beat(authInfo=authorized(token)).success
     for token in range(3, 8):
-        access.learn(f"{token},{token + 1}")
+        assert access.learn(f"{token},{token + 1}")
+        broker.state.changed()
     assert (await peer.send(authInfo=authorized(2))).errCode == 415, "the last six are kept"
     assert (await peer.send(authInfo=authorized(3))).success
     access.learn("nonsense, ")

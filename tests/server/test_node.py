@@ -267,6 +267,27 @@ async def test_the_beat_goes_on_after_an_error(
     assert "trouble of ours" in caplog.text
 
 
+async def test_a_stop_goes_on_when_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(options(tmp_path))
+    await node.start()
+    assert node.broker is not None
+    peer = await to_broker(node)
+
+    def fail() -> None:
+        raise StoreError("disk trouble")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.broker.state, "positions_to_save", lambda: fail)
+        with pytest.raises(StoreError, match="disk trouble"):
+            await node.stop()
+    await peer.gone.wait()
+    await node.stop()
+    async with Node(options(tmp_path)):
+        pass
+
+
 async def test_positions_and_cleaning_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

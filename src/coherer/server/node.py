@@ -16,7 +16,8 @@ import ipaddress
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -244,7 +245,9 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._tasks.append(asyncio.create_task(self._beat()))
+        self._tasks.append(asyncio.create_task(self._repeat(self._beat)))
+        if self.broker is not None:
+            self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
 
     async def ready(self) -> None:
         """Wait until a remote master has accepted the broker."""
@@ -252,25 +255,27 @@ class Node:
             await self._remote.ready.wait()
 
     async def stop(self) -> None:
-        """Stop in order. Nothing happens when it has stopped already."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
-        if self._embedded is not None:
-            self._embedded.close()
-        if self._remote is not None:
-            await self._remote.close()
-        if self.broker is not None:
-            await self.broker.close()
-        for listener in self._listeners:
-            await listener.close()
-        if self._store is not None:
-            self._store.close()
-        self._unlock()
-        self._embedded = self._remote = self._store = None
-        self._listeners.clear()
-        self._unlock = _nothing
+        """Stop in order. Nothing happens when it has stopped already.
+
+        Raises:
+            StoreError: the disk failed; everything else was done nevertheless.
+        """
+        async with AsyncExitStack() as last:  # what is said last is done first
+            last.callback(self._unlock)
+            if self._store is not None:
+                last.callback(self._store.close)
+            for listener in self._listeners:
+                last.push_async_callback(listener.close)
+            if self._store is not None and self.broker is not None:
+                last.push_async_callback(self.broker.close)
+            if self._embedded is not None:
+                last.callback(self._embedded.close)
+            if self._remote is not None:
+                last.push_async_callback(self._remote.close)
+            last.push_async_callback(_cancel, self._tasks)
+            self._embedded = self._remote = self._store = None
+            self._listeners, self._tasks = [], []
+            self._unlock = _nothing
 
     def create_topic(self, name: str, partitions: int | None = None) -> bool:
         """Create a topic on all brokers of the cluster; it can be used at once.
@@ -391,10 +396,13 @@ class Node:
             raise UsageError("The node's own master does not take its broker; the log says why.")
         self.master.watch(self._embedded.sync)
 
-    def _to_broker(self, connection: net.Connection) -> net.Receiver:
+    def _broker(self) -> Broker:
         if self.broker is None:
             raise ClosedError("The broker is not there yet.")
-        return self.broker.make(connection)
+        return self.broker
+
+    def _to_broker(self, connection: net.Connection) -> net.Receiver:
+        return self._broker().make(connection)
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
         if self._admin is None:
@@ -428,29 +436,33 @@ class Node:
 
     # -- while it runs
 
-    async def _beat(self) -> None:
+    async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             try:
-                await self._once()
+                await action()
             except CohererError as error:
                 _log.error("The node's files: %s", error)
             except Exception:  # noqa: BLE001 - without this beat no time would ever be over
                 _log.exception("An error of ours")
 
-    async def _once(self) -> None:
+    async def _beat(self) -> None:
+        """What must not wait for a disk."""
         if self.master is not None:
             self.master.tick()
         if self._embedded is not None and self._due("report", self.options.heartbeat_ms / 1000):
             self._embedded.sync()
-        if self.broker is None:
-            return
-        self.broker.tick()
-        await self.broker.flusher.tick()
+        if self.broker is not None:
+            self.broker.tick()
+
+    async def _upkeep(self) -> None:
+        """What waits for the disk."""
+        broker = self._broker()
+        await broker.flusher.tick()
         if self._due("positions", POSITIONS_EVERY_S):
-            await self.broker.save_positions()
+            await broker.save_positions()
         if self._due("clean", CLEAN_EVERY_S):
-            self.broker.clean()
+            broker.clean()
 
     def _due(self, what: str, every_s: float) -> bool:
         now_s = asyncio.get_running_loop().time()
@@ -458,6 +470,12 @@ class Node:
             return False
         self._next_s[what] = now_s + every_s
         return True
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _nothing() -> None:

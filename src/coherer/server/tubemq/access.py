@@ -46,11 +46,18 @@ class Access:
         self._check_producers = switches.enableProduceAuthenticate
         self._check_consumers = switches.enableConsumeAuthenticate
 
-    def learn(self, tokens: str) -> None:
-        """Take the master's tokens, decimal numbers joined by commas."""
+    def settled(self, now_ms: int) -> bool:
+        """Whether who may come in now may do so until something is switched or learned."""
+        return not self._check_token or not self._trusting(now_ms)
+
+    def learn(self, tokens: str) -> bool:
+        """Take the master's tokens, decimal numbers joined by commas; says if one is new."""
+        new = False
         for word in tokens.split(","):
             if word.strip().lstrip("-").isdecimal() and int(word) not in self._tokens:
                 self._tokens.append(int(word))
+                new = True
+        return new
 
     def refusal(self, given: pb.AuthorizedInfo, *, produce: bool, now_ms: int) -> str:
         """Why a request is refused with 415; "" when it is not.
@@ -60,10 +67,13 @@ class Access:
         >>> access.refusal(pb.AuthorizedInfo(visitAuthorizedToken=1), produce=True, now_ms=0)
         'authAuthorizedToken is blank; this cluster wants one.'
         """
-        trusting = not self.in_contact or now_ms - self.registered_ms < self._grace_ms
-        if self._check_token and not trusting and given.visitAuthorizedToken not in self._tokens:
-            return f"The visit token {given.visitAuthorizedToken} is not valid."
+        token = given.visitAuthorizedToken
+        if self._check_token and token not in self._tokens and not self._trusting(now_ms):
+            return f"The visit token {token} is not valid."
         checked = self._check_producers if produce else self._check_consumers
         if checked and not given.authAuthorizedToken.strip():
             return "authAuthorizedToken is blank; this cluster wants one."
         return ""
+
+    def _trusting(self, now_ms: int) -> bool:
+        return not self.in_contact or now_ms - self.registered_ms < self._grace_ms

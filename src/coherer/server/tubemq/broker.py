@@ -23,7 +23,7 @@ from coherer.server.tubemq.configuration import Configuration
 from coherer.server.tubemq.mapping import Mapper
 from coherer.server.tubemq.reads import Reads
 from coherer.server.tubemq.refusal import Refusal
-from coherer.server.tubemq.sends import SendReader
+from coherer.server.tubemq.sends import SendMemory, SendReader
 from coherer.server.tubemq.state import BrokerOptions, BrokerState
 from coherer.store import Draft, Store
 from coherer.tubemq import messages as pb
@@ -46,6 +46,7 @@ class Broker:
     def __init__(self, options: BrokerOptions, store: Store, now_ms: Callable[[], int]) -> None:
         self.state = BrokerState(options, store, now_ms)
         self.mapper = Mapper()
+        self.sends = SendMemory(self.state, self.mapper)
         self.reads = Reads(self.state, self.mapper)
         self.flusher = Flusher(self.state)
         self.appender = Appender(self.state, self.flusher, self.reads.arrived)
@@ -105,7 +106,7 @@ class BrokerService:
     def __init__(self, broker: Broker, connection: net.Connection) -> None:
         self._broker = broker
         self._caller = Caller(connection)
-        self._sends = SendReader(broker.state, broker.mapper)
+        self._sends = SendReader(broker.sends)
         self._postponed: deque[Request] = deque()
         self._catching_up: asyncio.Task[None] | None = None
 

@@ -100,6 +100,7 @@ class Configuration:
         access.in_contact = True
         access.registered_ms = now_ms
         access.switch(answer.enableBrokerInfo)
+        self._state.changed()
         self._take_common(answer)
         if answer.takeConfInfo:
             self._take(answer)
@@ -125,7 +126,8 @@ class Configuration:
 
     def _take_common(self, answer: pb.RegisterResponseM2B | pb.HeartResponseM2B) -> None:
         state = self._state
-        state.access.learn(answer.brokerAuthorizedInfo.visitAuthorizedToken)
+        if state.access.learn(answer.brokerAuthorizedInfo.visitAuthorizedToken):
+            state.changed()
         if answer.HasField("flowCheckId") and answer.flowCheckId != self._flow_id:
             self._take_flow(answer.flowCheckId, answer.flowControlInfo)
         if answer.HasField("qryPriorityId"):
@@ -134,11 +136,12 @@ class Configuration:
         if stops != (state.stop_read, state.stop_write):
             _log.warning("The master says: stop reading %s, stop writing %s", *stops)
             state.stop_read, state.stop_write = stops
+            state.changed()
         if answer.HasField("clsConfig"):
             self._cluster_id = answer.clsConfig.configId
             if answer.clsConfig.HasField("maxMsgSize"):
                 state.message_bytes_max = answer.clsConfig.maxMsgSize
-        state.changed()
+                state.changed()
 
     def _take_flow(self, flow_id: int, text: str) -> None:
         self._flow_id = flow_id

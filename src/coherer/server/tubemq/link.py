@@ -255,8 +255,11 @@ class EmbeddedLink:
     def close(self) -> None:
         """Say good-bye to the master."""
         farewell = self._registration.farewell()
-        if farewell is not None:
-            self._handle(*farewell, self._host, False)
+        try:
+            if farewell is not None:
+                self._handle(*farewell, self._host, False)
+        except CohererError as error:
+            _log.warning("The master did not hear our good-bye: %s", error)
 
 
 class RemoteLink:

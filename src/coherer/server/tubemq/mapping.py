@@ -91,7 +91,8 @@ class Mapper:
             known = translated
             if len(self._blocks) >= self._cached_max:
                 self._blocks.clear()
-            self._blocks[block] = known
+            if len(block) <= limits.ATTRIBUTE_BYTES_CACHED:
+                self._blocks[block] = known
         if end > len(data):  # as above, for a block that is known from a whole payload
             return self._raw(data, tag)
         return data[end:], known.properties, known.tag_code, known.keys
@@ -150,7 +151,8 @@ class Mapper:
             entry = _foreign_block(text)
         if len(self._properties) >= self._cached_max:
             self._properties = {b"": _NOTHING}
-        self._properties[text] = entry
+        if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
+            self._properties[text] = entry
         return entry
 
     def _deliver_unusual(

@@ -56,15 +56,58 @@ class _Tail:
         self.plain = not flag & 1 and not tag
 
 
+class SendMemory:
+    """What all connections of a broker remember of requests."""
+
+    def __init__(self, state: BrokerState, mapper: Mapper) -> None:
+        self.state = state
+        self.mapper = mapper
+        self.lanes: dict[bytes, _Lane] = {}
+        self.tails: dict[bytes, _Tail] = {}
+        self._version = state.version
+
+    def refresh(self) -> None:
+        """Forget everything if topics or rights have changed since."""
+        if self._version != self.state.version:
+            self._version = self.state.version
+            self.lanes.clear()
+            self.tails.clear()
+
+    def keep_lane(self, lane: _Lane) -> None:
+        """Remember what a request begins with."""
+        if len(self.lanes) >= limits.LANES_CACHED:
+            self.lanes.clear()
+        self.lanes[lane.prefix] = lane
+
+    def learn_tail(self, rest: bytes) -> _Tail | None:
+        """What stands behind the payload, when it is just that, and its sender may send."""
+        if len(rest) > limits.TAIL_BYTES_CACHED:
+            return None
+        try:
+            request = pb.SendMessageRequestP2B.FromString(rest)
+        except DecodeError:
+            return None
+        given = [request.HasField(name) for name in _REQUIRED]
+        access, now_ms = self.state.access, self.state.now_ms()
+        if given != _IN_TAIL or request.checkSum != -1 or not access.settled(now_ms):
+            return None
+        if access.refusal(request.authInfo, produce=True, now_ms=now_ms):
+            return None
+        if len(self.tails) >= limits.TAILS_CACHED:
+            self.tails.clear()
+        tail = _Tail(request.flag, request.sentAddr, request.msgType.strip())
+        self.tails[rest] = tail
+        return tail
+
+
 class SendReader:
     """Reads the sends of one connection."""
 
-    def __init__(self, state: BrokerState, mapper: Mapper) -> None:
-        self._state = state
-        self._mapper = mapper
-        self._lanes: dict[bytes, _Lane] = {}
+    def __init__(self, memory: SendMemory) -> None:
+        self._memory = memory
+        self._state = memory.state
+        self._mapper = memory.mapper
         self._lane: _Lane | None = None
-        self._tails: dict[bytes, _Tail] = {}
 
     def read(self, body: bytes, now_ms: int) -> Draft:
         """Turn a request into what is to be stored.
@@ -88,7 +131,7 @@ class SendReader:
             return self._read_slowly(body, now_ms)
         if 0 < end - start <= lane.bytes_max and partition in lane.partitions:
             rest = body[end:]
-            tail = self._tails.get(rest) or self._learn_tail(rest)
+            tail = self._memory.tails.get(rest) or self._memory.learn_tail(rest)
             if tail is not None:
                 data = body[start:end]
                 if tail.plain:
@@ -103,8 +146,7 @@ class SendReader:
         return self._read_slowly(body, now_ms)
 
     def _find_lane(self, body: bytes) -> _Lane | None:
-        prefix = _prefix(body)
-        lane = self._lanes.get(prefix)
+        lane = self._memory.lanes.get(_prefix(body))
         if lane is not None:
             self._lane = lane
         return lane
@@ -158,31 +200,11 @@ class SendReader:
 
     def _learn_lane(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
         prefix = field(1, request.clientId.encode()) + field(2, topic.name.encode()) + b"\x18"
-        state = self._state
-        # Where rights are checked, each request is: what it may do can end at any time.
-        if not body.startswith(prefix) or not state.access.open:
-            return
-        if len(self._lanes) >= limits.LANES_CACHED:
-            self._lanes.clear()
-        lane = _Lane(prefix, state.version, topic, state.payload_bytes_max(topic))
-        self._lanes[prefix] = self._lane = lane
-
-    def _learn_tail(self, rest: bytes) -> _Tail | None:
-        """What stands behind the payload, when it is just that and there is nothing to check."""
-        if len(rest) > limits.TAIL_BYTES_CACHED:
-            return None
-        try:
-            request = pb.SendMessageRequestP2B.FromString(rest)
-        except DecodeError:
-            return None
-        given = [request.HasField(name) for name in _REQUIRED]
-        if given != _IN_TAIL or request.checkSum != -1:
-            return None
-        if len(self._tails) >= limits.TAILS_CACHED:
-            self._tails.clear()
-        tail = _Tail(request.flag, request.sentAddr, request.msgType.strip())
-        self._tails[rest] = tail
-        return tail
+        if body.startswith(prefix):
+            state = self._state
+            self._memory.refresh()
+            self._lane = _Lane(prefix, state.version, topic, state.payload_bytes_max(topic))
+            self._memory.keep_lane(self._lane)
 
 
 def _payload(body: bytes, at: int) -> tuple[int, int, int]:
