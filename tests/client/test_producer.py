@@ -13,6 +13,7 @@ from coherer.errors import (
     ConnectError,
     DisconnectedError,
     ForkedError,
+    ProtocolError,
     RefusedError,
     RequestTimeoutError,
     UnavailableError,
@@ -128,6 +129,18 @@ async def test_refusals_are_errors_with_a_place(fake, kit, producer: Producer) -
         True,
     )
     assert producer.in_flight == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"\x08\x01\x10\xc8\x01", b"\x08\x01\x10\xc8\x01\xff"])
+async def test_an_answer_that_makes_no_sense(fake, kit, producer: Producer, body: bytes) -> None:
+    fake.script(
+        methods.SEND_MESSAGE,
+        lambda asked: asked.connection.write(asked.session.reply_raw(asked.request, body)),
+    )
+    with pytest.raises(ProtocolError, match="may or may not"):
+        await producer.send(message())
+    assert producer.in_flight == 0
+    assert await producer.send(message())
 
 
 async def test_a_busy_broker_is_left_out(fake, kit, way: Cluster) -> None:

@@ -18,12 +18,11 @@ from types import TracebackType
 from typing import Final, Self, overload
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
-from coherer.client.tubemq.lanes import Place, Sink
-from coherer.client.tubemq.outcomes import Bulk, Outcome, SendReport, receipt_of
+from coherer.client.tubemq.lanes import Place, Sink, receipt_of
+from coherer.client.tubemq.outcomes import Bulk, Outcome, SendReport
 from coherer.client.tubemq.producer import Producer as AsyncProducer
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
-from coherer.tubemq.sending import SendReply
 
 CHUNK: Final = 512
 """Messages that `send_many` hands over at a time."""
@@ -37,9 +36,10 @@ class _FutureSink:
     def __init__(self, future: Future[Receipt]) -> None:
         self.future = future
 
-    def stored(self, place: Place, reply: SendReply) -> None:
+    def stored(self, place: Place, body: bytes) -> None:
+        receipt = receipt_of(place, body)
         with suppress(InvalidStateError):  # cancelled
-            self.future.set_result(receipt_of(place, reply))
+            self.future.set_result(receipt)
 
     def lost(self, message: Message, error: CohererError) -> None:
         del message
@@ -57,8 +57,8 @@ class _Waiter:
         self._lock.acquire()
         self._outcome: Outcome | None = None
 
-    def stored(self, place: Place, reply: SendReply) -> None:
-        self._outcome = receipt_of(place, reply)
+    def stored(self, place: Place, body: bytes) -> None:
+        self._outcome = receipt_of(place, body)
         self._lock.release()
 
     def lost(self, message: Message, error: CohererError) -> None:

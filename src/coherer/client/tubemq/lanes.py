@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -23,14 +24,23 @@ from coherer.client.tubemq.link import Link, Pool
 from coherer.client.tubemq.master import waits
 from coherer.client.tubemq.partitions import Rest
 from coherer.client.tubemq.quality import Quality
-from coherer.errors import CohererError, ConnectError, DisconnectedError, RequestTimeoutError
-from coherer.message import Message
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    DisconnectedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from coherer.message import Message, Receipt
 from coherer.tubemq import codes
 from coherer.tubemq.names import BrokerInfo, Partition
 from coherer.tubemq.sending import SendEncoder, SendReply, parse_send_reply
 from coherer.tubemq.session import Failure, Response
 
 _log = logging.getLogger(__name__)
+
+STORED: Final = bytes.fromhex("080110c801")
+"""How an answer begins that says success and 200: most senders need to know no more."""
 
 UNSURE: Final = "The message may or may not be stored; it is not sent again by itself."
 
@@ -61,13 +71,38 @@ class Place:
 class Sink(Protocol):
     """Who wants to know what became of a message."""
 
-    def stored(self, place: Place, reply: SendReply) -> None:
-        """The broker has it."""
+    def stored(self, place: Place, body: bytes) -> None:
+        """The broker has it. `body` is its answer, for `receipt_of`, which not everybody wants.
+
+        Raises:
+            ProtocolError: the answer makes no sense. Nothing has changed then.
+        """
         ...
 
     def lost(self, message: Message, error: CohererError) -> None:
         """It was refused, or nobody knows."""
         ...
+
+
+def receipt_of(place: Place, body: bytes) -> Receipt:
+    """The receipt for a stored message.
+
+    Args:
+        place: where it was sent.
+        body: the broker's answer.
+
+    Raises:
+        ProtocolError: that is no answer.
+    """
+    reply = parse_send_reply(body)
+    return Receipt(
+        str(reply.message_id),
+        place.partition.topic,
+        place.broker,
+        place.number,
+        reply.offset,
+        reply.append_ms,
+    )
 
 
 class Parcel(msgspec.Struct, frozen=True, gc=False):
@@ -115,10 +150,6 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 class Owner(Protocol):
     """The producer, as its lanes see it."""
 
-    def settled(self, size_bytes: int) -> None:
-        """The outcome of a message of this size is known."""
-        ...
-
     def changed(self) -> None:
         """A connection was made, could not be made, or broke; or a broker refused service."""
         ...
@@ -136,6 +167,7 @@ class Lane:
         pool: where the connection comes from.
         quality: learns how the broker does.
         owner: is told what happens.
+        settled: called with the size of each message when its outcome is known.
         timeout_ms: of a send, also told to the broker.
 
     Attributes:
@@ -147,7 +179,13 @@ class Lane:
     """
 
     def __init__(
-        self, broker: BrokerInfo, pool: Pool, quality: Quality, owner: Owner, timeout_ms: int
+        self,
+        broker: BrokerInfo,
+        pool: Pool,
+        quality: Quality,
+        owner: Owner,
+        settled: Callable[[int], None],
+        timeout_ms: int,
     ) -> None:
         self.broker = broker
         self.server = f"{broker.host}:{broker.port}"
@@ -158,6 +196,7 @@ class Lane:
         self._quality = quality
         self._tally = quality.tally(broker.id)
         self._owner = owner
+        self._settled = settled
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
@@ -191,30 +230,34 @@ class Lane:
         if link is None or link.connection.closed:
             self._parked.append((sent, parcel))
             self.connect()
-        else:
-            self._send(link, sent, parcel)
+            return
+        self._send(link, sent, parcel)
 
     def answered(self, sent: Sent, answer: Response | Failure) -> None:
         """The broker answered a send."""
         if isinstance(answer, Failure):
             self.unanswered(sent, answer.error(self.server))
             return
+        body = answer.body
+        try:
+            if body.startswith(STORED) or (reply := parse_send_reply(body)).success:
+                sent.sink.stored(sent.place, body)
+                self._tally.succeeded += 1
+                sent.place.rest.succeeded()
+            else:
+                sent.sink.lost(sent.message, self._refused(sent.place, reply))
+        except ProtocolError as error:
+            self.unanswered(sent, error)
+            return
         self._tally.settled += 1
-        reply = parse_send_reply(answer.body)
-        if reply.success:
-            self._tally.succeeded += 1
-            sent.place.rest.succeeded()
-            sent.sink.stored(sent.place, reply)
-        else:
-            sent.sink.lost(sent.message, self._refused(sent.place, reply))
-        self._owner.settled(sent.size_bytes)
+        self._settled(sent.size_bytes)
 
     def unanswered(self, sent: Sent, error: CohererError) -> None:
         """A send failed, or nobody knows what became of it."""
         self._tally.settled += 1
         sent.place.rest.failed(int(self._loop.time() * 1000))
         hint = error.hint
-        if isinstance(error, DisconnectedError | RequestTimeoutError):
+        if isinstance(error, DisconnectedError | RequestTimeoutError | ProtocolError):
             hint = UNSURE
         where = sent.place.partition
         sent.sink.lost(
@@ -228,7 +271,7 @@ class Lane:
                 hint=hint,
             ),
         )
-        self._owner.settled(sent.size_bytes)
+        self._settled(sent.size_bytes)
 
     # -- inside
 
@@ -312,4 +355,4 @@ class Lane:
                 partition=where.id,
             ),
         )
-        self._owner.settled(sent.size_bytes)
+        self._settled(sent.size_bytes)

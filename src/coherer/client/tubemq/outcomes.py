@@ -9,10 +9,9 @@ from typing import Protocol
 
 import msgspec
 
-from coherer.client.tubemq.lanes import Place
+from coherer.client.tubemq.lanes import Place, receipt_of
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
-from coherer.tubemq.sending import SendReply
 
 _log = logging.getLogger(__name__)
 
@@ -46,18 +45,6 @@ class SendReport(msgspec.Struct, frozen=True):
         return f"{text}, first: {self.failed[0][1]}>" if self.failed else f"{text}>"
 
 
-def receipt_of(place: Place, reply: SendReply) -> Receipt:
-    """The receipt for a stored message."""
-    return Receipt(
-        str(reply.message_id),
-        place.partition.topic,
-        place.broker,
-        place.number,
-        reply.offset,
-        reply.append_ms,
-    )
-
-
 class FutureSink:
     """Puts an outcome into a future."""
 
@@ -66,10 +53,11 @@ class FutureSink:
     def __init__(self, future: asyncio.Future[Receipt]) -> None:
         self.future = future
 
-    def stored(self, place: Place, reply: SendReply) -> None:
+    def stored(self, place: Place, body: bytes) -> None:
         """The broker has it."""
+        receipt = receipt_of(place, body)
         if not self.future.done():
-            self.future.set_result(receipt_of(place, reply))
+            self.future.set_result(receipt)
 
     def lost(self, message: Message, error: CohererError) -> None:
         """It was refused, or nobody knows."""
@@ -86,9 +74,9 @@ class CallbackSink:
     def __init__(self, callback: Callable[[Outcome], object]) -> None:
         self.callback = callback
 
-    def stored(self, place: Place, reply: SendReply) -> None:
+    def stored(self, place: Place, body: bytes) -> None:
         """The broker has it."""
-        self._call(receipt_of(place, reply))
+        self._call(receipt_of(place, body))
 
     def lost(self, message: Message, error: CohererError) -> None:
         """It was refused, or nobody knows."""
@@ -144,27 +132,30 @@ class Bulk:
             await self._finished
         return SendReport(self._sent, self._failed, self._receipts or [])
 
-    def posted(self) -> None:
-        """A message is on its way."""
-        self._left += 1
+    def posted(self, count: int) -> None:
+        """So many messages are on their way; told before any of their outcomes."""
+        self._left += count
 
     def refused(self, message: Message, error: CohererError) -> None:
         """A message could not be posted."""
         self._failed.append((message, error))
 
-    def stored(self, place: Place, reply: SendReply) -> None:
+    def stored(self, place: Place, body: bytes) -> None:
         """The broker has a message."""
-        self._sent += 1
         if self._receipts is not None:
-            self._receipts.append(receipt_of(place, reply))
-        self._settled()
+            self._receipts.append(receipt_of(place, body))
+        self._sent += 1
+        self._left -= 1
+        if self._left == 0:
+            self._finish()
 
     def lost(self, message: Message, error: CohererError) -> None:
         """A message was refused, or nobody knows."""
         self._failed.append((message, error))
-        self._settled()
-
-    def _settled(self) -> None:
         self._left -= 1
-        if self._left == 0 and self._finished is not None and not self._finished.done():
+        if self._left == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._finished is not None and not self._finished.done():
             self._finished.set_result(None)

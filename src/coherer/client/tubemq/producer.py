@@ -253,18 +253,24 @@ class Producer:
         """Post messages as there is room in the window; see `Bulk.add`."""
         self._check()
         window, routes, post = self._window, self._routes, self.post
-        for count, message in enumerate(messages, 1):
-            if message.topic not in routes:
-                await self.publish(message.topic)
-            try:
-                post(message, bulk)
-                bulk.posted()
-            except CohererError as error:
-                bulk.refused(message, error)
-            if window.full:
-                await window.room()
-            elif count % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+        posted = 0  # since others had a turn
+        try:
+            for message in messages:
+                if message.topic not in routes:
+                    bulk.posted(posted)
+                    posted = 0
+                    await self.publish(message.topic)
+                try:
+                    post(message, bulk)
+                    posted += 1
+                except CohererError as error:
+                    bulk.refused(message, error)
+                if posted >= YIELD_EVERY or window.full:
+                    bulk.posted(posted)
+                    posted = 0
+                    await (window.room() if window.full else asyncio.sleep(0))
+        finally:
+            bulk.posted(posted)
 
     def post(self, message: Message, sink: Sink) -> None:
         """Send a message and have `sink` told; does not look at the window. For facades.
@@ -312,10 +318,6 @@ class Producer:
             await lane.close()
 
     # -- what lanes call
-
-    def settled(self, size_bytes: int) -> None:
-        """The outcome of a message is known."""
-        self._window.settle(size_bytes)
 
     def changed(self) -> None:
         """A lane opened or closed, or its broker refused service."""
@@ -393,7 +395,12 @@ class Producer:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(
-                broker, self._cluster.pool, self._quality, self, self._timeout_ms
+                broker,
+                self._cluster.pool,
+                self._quality,
+                self,
+                self._window.settle,
+                self._timeout_ms,
             )
         return lane
 
