@@ -17,13 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket as _socket
 from collections.abc import Callable, Iterable
+from socket import SO_KEEPALIVE, SOL_SOCKET
 from typing import Protocol, cast
 
 from coherer import limits
 from coherer.errors import DisconnectedError, ProtocolError
 
 _log = logging.getLogger(__name__)
+
+
+class _Socket(Protocol):
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
 class Receiver(Protocol):
@@ -171,6 +177,7 @@ class Connection(asyncio.Protocol):
         self.peer_host, self.peer = _address(transport.get_extra_info("peername"))
         self.local_host, _ = _address(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("sslcontext") is not None
+        _keep_alive(transport.get_extra_info("socket"))
         self._receiver = self._make(self)
 
     def data_received(self, data: bytes) -> None:
@@ -252,6 +259,17 @@ class Connection(asyncio.Protocol):
             self.abort()
         else:
             self._watch_stall(unsent)
+
+
+def _keep_alive(socket: _Socket | None) -> None:
+    """Have the system find out within two minutes that a silent peer's machine is gone."""
+    if socket is None:
+        return
+    socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        option = getattr(_socket, name, None)
+        if option is not None:
+            socket.setsockopt(_socket.IPPROTO_TCP, option, value)
 
 
 def _address(name: object) -> tuple[str, str]:
