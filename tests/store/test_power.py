@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coherer.errors import StoreError
+from coherer.errors import StoreError, StoreFullError
 from coherer.record.layout import properties_of
 from coherer.store import Store
 
@@ -165,6 +165,32 @@ def test_after_a_clean_end_nothing_is_lost_at_all(
     assert bench.everything(again) == expected
     assert sum(map(len, expected.values())) == len(places) == number
     assert not again.recovery.damage
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_refused_does_not_come_back(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """Its bytes may have reached the disk before they were taken back."""
+
+    class Refusing(type(power_files())):  # type: ignore[misc]
+        refuse = False
+
+        def open(self, path: Path, *, create: bool = False) -> int:
+            if self.refuse and create and "consumequeue" in path.parts:
+                raise OSError(28, "No space left on device")
+            return int(super().open(path, create=create))
+
+    files = Refusing()
+    store = bench.open(files=files)
+    store.append([bench.draft(0)])
+    store.flush()
+    files.refuse = True
+    with pytest.raises(StoreFullError):
+        store.append([bench.draft(1), bench.draft(0, "u")])
+    store.flush()
+    files.cut(bench.directory, tmp_path / "image", random.Random(seed))
+    assert bench.everything(bench.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}
 
 
 def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_path: Path) -> None:

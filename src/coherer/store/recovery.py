@@ -135,21 +135,7 @@ class Recovery:
                 return index > queue.min
             return before[1] <= 0 or (before[1] != BLANK_SIZE and before[0] + before[1] > offset)
 
-        count = queue.first_where(holds)
-        last = queue.entry(count - 1) if count > queue.min else None
-        if last is not None and last[1] != BLANK_SIZE and not self._agrees(count - 1, *last[:2]):
-            count -= 1
-        queue.withdraw(count, dirty)
-
-    def _agrees(self, queue_offset: int, offset: int, size: int) -> bool:
-        segment = self._log.segment_at(offset)
-        if segment is None:
-            return offset < self._log.begin
-        data = self._log.read(segment, offset, HEAD.size)
-        if len(data) < HEAD.size:
-            return False
-        head = HEAD.unpack(data)
-        return (head[0], head[5], head[6]) == (size, queue_offset, offset)
+        queue.withdraw(queue.first_where(holds), dirty)
 
     def _check_from(self, scanner: Scanner, wanted: int, replay_from: int) -> int:
         """Find where a record begins, at `wanted` or behind it, at most at `replay_from`."""
