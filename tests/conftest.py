@@ -32,12 +32,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     with warnings.catch_warnings():
         # A task may fail three times: tests kill workers.
-        builder = configure(SparkSession.builder.master("local[2,4]"))
+        builder = configure(
+            SparkSession.builder.master("local[2,4]"),
+            java_options="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it lives for a minute
+        )
     conf = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
     }

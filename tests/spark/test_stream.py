@@ -1,0 +1,184 @@
+"""`spark.readStream` and `df.writeStream` against a node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coherer import Message
+from coherer.blocking import Client, connect
+from coherer.spark import lag
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from coherer.testing import EmbeddedNode
+
+pytestmark = pytest.mark.spark
+
+WAIT_S = 120
+
+
+@pytest.fixture
+def client(coherer_url: str) -> Iterator[Client]:
+    with connect(coherer_url) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
+    name = f"{coherer_topic}_s"
+    coherer_node.create_topic(name, 3)
+    return name
+
+
+def send(client: Client, topic: str, numbers: range) -> None:
+    with client.producer(topic) as producer:
+        producer.send_many(Message(topic, b"%d" % number) for number in numbers).check()
+
+
+def stream(spark: SparkSession, url: str, topic: str, **options: object) -> DataFrame:
+    given = {"startingOffsets": "earliest", **options}
+    texts = {name: str(value) for name, value in given.items()}
+    return spark.readStream.format("tubemq").option("url", url).options(**texts).load(topic)
+
+
+def land(rows: DataFrame, home: Path) -> StreamingQuery:
+    """Lands what is there now in a table, and goes on from where the last call ended."""
+    query = (
+        rows.selectExpr("cast(value as string) number", "broker", "partition", "offset")
+        .writeStream.format("parquet")
+        .option("path", str(home / "table"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(WAIT_S)
+    return query
+
+
+def landed(spark: SparkSession, home: Path) -> Counter[int]:
+    rows = spark.read.parquet(str(home / "table")).select("number").toArrow()
+    return Counter(int(number) for number in rows["number"].to_pylist())
+
+
+def once(numbers: range) -> Counter[int]:
+    return Counter(numbers)
+
+
+def test_available_now_takes_what_is_there_in_bounded_batches(
+    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    send(client, topic, range(1000))
+    query = land(stream(spark, coherer_url, topic, maxOffsetsPerTrigger=400), tmp_path)
+    assert landed(spark, tmp_path) == once(range(1000))
+    progress = [one for one in query.recentProgress if one["numInputRows"]]
+    assert [one["numInputRows"] for one in progress] == [400, 400, 200]
+    assert [lag(one).total for one in progress] == [600, 200, 0]
+
+
+def test_it_goes_on_from_its_checkpoint(
+    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    send(client, topic, range(100))
+    land(stream(spark, coherer_url, topic), tmp_path)
+    send(client, topic, range(100, 150))
+    land(stream(spark, coherer_url, topic), tmp_path)
+    assert landed(spark, tmp_path) == once(range(150))
+
+
+def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
+    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    send(client, topic, range(100))
+    land(stream(spark, coherer_url, topic, maxOffsetsPerTrigger=60), tmp_path)
+    send(client, topic, range(100, 120))
+    # As after a crash between the end of the last batch and its commit.
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(
+        (file for file in commits.iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
+    )
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    land(stream(spark, coherer_url, topic), tmp_path)
+    assert landed(spark, tmp_path) == once(range(120))
+
+
+def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
+    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    query = (
+        stream(spark, coherer_url, topic)
+        .selectExpr("cast(value as string) number")
+        .writeStream.format("memory")
+        .queryName("seen")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        for numbers in (range(50), range(50, 80)):
+            send(client, topic, numbers)
+            query.processAllAvailable()
+            seen = Counter(int(row.number) for row in spark.table("seen").collect())
+            assert seen == once(range(numbers.stop))
+        assert len([one for one in query.recentProgress if one["numInputRows"]]) <= 4
+    finally:
+        query.stop()
+
+
+def test_a_topic_is_copied_into_another(
+    spark: SparkSession, coherer_node: EmbeddedNode, client: Client, topic: str, tmp_path: Path
+) -> None:
+    copy = f"{topic}_copy"
+    coherer_node.create_topic(copy, 2)
+    send(client, topic, range(300))
+    query = (
+        stream(spark, coherer_node.url, topic)
+        .drop("topic")
+        .writeStream.format("tubemq")
+        .option("url", coherer_node.url)
+        .option("topic", copy)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(WAIT_S)
+    rows = spark.read.format("tubemq").options(url=coherer_node.url, includeHeaders="true")
+    found = rows.load(copy).toArrow().to_pylist()
+    assert Counter(int(row["value"]) for row in found) == once(range(300))
+    (name,) = {dict(row["properties"])["spark.query"] for row in found}
+    assert name == str(query.id)
+
+
+def test_lost_messages_stop_the_stream_unless_told_otherwise(
+    spark: SparkSession, coherer_node: EmbeddedNode, client: Client, topic: str, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    send(client, topic, range(90))
+    land(stream(spark, coherer_node.url, topic), tmp_path)
+    coherer_node.call(lambda: coherer_node.node.delete_topic(topic))
+    coherer_node.create_topic(topic, 3)
+    send(client, topic, range(1000, 1030))
+    with pytest.raises(StreamingQueryException, match=r"Messages are gone.*failOnDataLoss=false"):
+        land(stream(spark, coherer_node.url, topic), tmp_path)
+    land(stream(spark, coherer_node.url, topic, failOnDataLoss="false"), tmp_path)
+    send(client, topic, range(90, 120))
+    land(stream(spark, coherer_node.url, topic), tmp_path)
+    assert landed(spark, tmp_path) == once(range(120)), "it goes on from the new end"
+
+
+def test_progress_is_shown_to_the_broker(
+    spark: SparkSession, coherer_node: EmbeddedNode, client: Client, topic: str, tmp_path: Path
+) -> None:
+    send(client, topic, range(90))
+    options = {"admin": coherer_node.admin_url, "group": "shown", "commitOffsets": "true"}
+    land(stream(spark, coherer_node.url, topic, **options), tmp_path)
+    with connect(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
+        (group,) = admin_client.admin().groups("shown")
+    assert group.lag == 0
