@@ -114,7 +114,9 @@ def _measure(bench: Bench, results: Results, options: argparse.Namespace) -> Non
         for case, client, broker in todo:
             warm = repetition == 0
             count = case.counted(quick=options.quick)
-            sample = _one(bench, case, client, broker, int(count * WARM_SHARE) if warm else count)
+            if warm:  # as many in a quick run: Java's figures need it
+                count = min(int(case.count * WARM_SHARE), _consumed(options))
+            sample = _one(bench, case, client, broker, count)
             what = "warm-up" if warm else f"{repetition}/{options.repetitions}"
             figure = f"{sample.rate:,.0f}/s" if sample.rate else f"p50 {sample.p50_ms:.2f} ms"
             _say(f"{what} {case.title}, {client} client, {broker} broker: {figure}")

@@ -33,7 +33,9 @@ final class BenchPeer implements Driver.Peer {
     public Object act(String action, JsonObject request) throws Throwable {
         switch (action) {
             case "publish":
-                producer = factory.createProducer();
+                if (producer == null) {
+                    producer = factory.createProducer();
+                }
                 ProducerPeer.publish(producer, request.get("topic").getAsString(),
                         System.currentTimeMillis() + Forms.number(request, "wait_ms", 0));
                 return true;
@@ -207,6 +209,7 @@ final class BenchPeer implements Driver.Peer {
         int warm = (int) Forms.number(request, "warm", 1000);
         long gap = 1_000_000_000L / Forms.number(request, "rate", 1000);
         int size = (int) Forms.number(request, "size", 100);
+        request.addProperty("start", "latest"); // the topic holds what other runs sent
         long[] taken = new long[count];
         AtomicLong got = new AtomicLong();
         CountDownLatch joined = new CountDownLatch(1);
