@@ -19,14 +19,12 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from coherer.blocking.admin import Admin
 from coherer.blocking.client import Client, forget, shared
 from coherer.blocking.consumer import Consumer, Reader
 from coherer.blocking.producer import Producer
 from coherer.client import ConnectKeywords
 
 __all__ = [
-    "Admin",
     "Client",
     "Consumer",
     "Producer",

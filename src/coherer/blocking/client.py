@@ -7,10 +7,9 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from coherer import limits
-from coherer.blocking.admin import Admin
 from coherer.blocking.consumer import Consumer, Reader
 from coherer.blocking.portal import Portal
 from coherer.blocking.producer import Producer
@@ -20,6 +19,9 @@ from coherer.client.tubemq.client import ConsumerKeywords
 from coherer.client.tubemq.consumer_options import Topics
 from coherer.client.tubemq.quality import QualityRules
 from coherer.tubemq.names import Partition
+
+if TYPE_CHECKING:
+    from coherer.blocking.admin import Admin
 
 
 class Client:
@@ -139,6 +141,8 @@ class Client:
 
     def admin(self) -> Admin:
         """Administration of the cluster over HTTP."""
+        from coherer.blocking.admin import Admin  # brings an HTTP library along
+
         return Admin(self._portal, self._client.admin())
 
     def close(self) -> None:

@@ -211,6 +211,11 @@ class Reader:
         self.close()
 
     @property
+    def partition(self) -> Partition:
+        """What is read."""
+        return self._reader.partition
+
+    @property
     def exact(self) -> bool:
         """Whether offsets count messages; known once it is open."""
         return self._reader.exact

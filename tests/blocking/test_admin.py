@@ -1,0 +1,52 @@
+"""The blocking administration says what the asyncio one says."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import coherer.blocking
+from coherer.blocking.admin import Admin
+from coherer.client.admin import Admin as AsyncAdmin
+from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.testing import embedded_node
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_the_same_names_and_arguments() -> None:
+    assert public(Admin) == public(AsyncAdmin)
+    for name in public(Admin):
+        ours = inspect.signature(getattr(Admin, name))
+        theirs = inspect.signature(getattr(AsyncAdmin, name))
+        assert ours == theirs, name
+
+
+def test_against_a_node() -> None:
+    with (
+        embedded_node() as node,
+        coherer.blocking.connect(node.url, admin=node.admin_url) as client,
+    ):
+        admin = client.admin()
+        admin.create_topic("orders", 2, wait_ms=5_000)
+        assert "orders" in [topic.name for topic in admin.topics()]
+        assert admin.wait_usable("orders", timeout_ms=1_000).count == 2
+        assert [broker.id for broker in admin.brokers()] == [1]
+        with client.producer("orders") as producer:
+            producer.send_many(coherer.Message("orders", b"x") for _ in range(10))
+        assert sum(one.max_offset or 0 for one in admin.partitions("orders")) == 10
+        admin.reset_offsets("readers", "orders", "latest")
+        admin.set_offsets("readers", {"1:orders:0": 1})
+        [group] = admin.groups("readers")
+        assert group.lag == 4
+        admin.delete_topic("orders")
+        with pytest.raises(RefusedError):
+            admin.delete_topic("orders")
+        with pytest.raises(UsageError):
+            admin.create_topic("orders", 0)
+        assert "127.0.0.1" in repr(admin)
+    with pytest.raises(ClosedError):
+        admin.topics()
