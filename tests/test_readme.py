@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import coherer.blocking
+from coherer.testing import embedded_node
 
 BLOCKS = re.findall(
     r"```python\n(.*?)```",
@@ -29,9 +30,10 @@ def test_there_is_something_to_run() -> None:
     assert (len(SCRIPTS), len(SPARK), len(FIXTURE)) == (3, 1, 1)
 
 
-def test_the_scripts_run_in_order(coherer_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for block in SCRIPTS:
-        run(block, coherer_url)
+def test_the_scripts_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_node() as node:
+        for block in SCRIPTS:
+            run(block, node.url)
     said = capsys.readouterr().out
     assert "stored in partition" in said
     assert "en b'hello'" in said

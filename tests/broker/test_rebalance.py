@@ -343,6 +343,9 @@ def test_a_client_balanced_group_is_not_balanced() -> None:
 # -- with losses of every kind
 
 
+CONSUMER_TIMEOUT_MS = 30_000
+
+
 class LossyGroup(RuleBasedStateMachine):
     """Clients that obey over a network that loses requests and answers.
 
@@ -357,15 +360,20 @@ class LossyGroup(RuleBasedStateMachine):
         self.scene = Scene(partitions=6)
         self.truth: dict[str, set[Partition]] = {}
         self.results: dict[str, list[int]] = {}
+        self.seen_ms: dict[str, int] = {}
         self.names = (f"c{number}" for number in itertools.count())
 
     @rule(target=clients)
     def join(self) -> str:
         name = next(self.names)
-        self.truth[name] = set()
-        self.results[name] = []
-        self.scene.join(name)
+        self._begin(name)
         return name
+
+    def _begin(self, name: str, held: frozenset[Partition] = frozenset()) -> None:
+        self.truth[name] = set(held)
+        self.results[name] = []
+        self.seen_ms[name] = self.scene.now_ms
+        self.scene.join(name, held=held)
 
     @rule(name=consumes(clients))
     def leave(self, name: str) -> None:
@@ -376,8 +384,7 @@ class LossyGroup(RuleBasedStateMachine):
     def register_again(self, name: str, again: bool) -> object:
         if not again:
             return multiple()
-        self.scene.join(name, held=frozenset(self.truth[name]))
-        self.results[name].clear()
+        self._begin(name, frozenset(self.truth[name]))
         return multiple()
 
     @rule(name=clients, request=st.booleans(), answer=st.booleans(), report=st.booleans())
@@ -386,6 +393,7 @@ class LossyGroup(RuleBasedStateMachine):
         result = self.results[name].pop(0) if self.results[name] else None
         if not request:
             return
+        self.seen_ms[name] = now_ms
         member = group.members[name]
         if report or result is not None:
             group.report(member, self.truth[name], now_ms)
@@ -407,6 +415,11 @@ class LossyGroup(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([100, 13_000, 31_000]))
     def wait(self, ms: int) -> None:
         self.scene.now_ms += ms
+        for name, seen_ms in self.seen_ms.items():
+            if name in self.truth and self.scene.now_ms - seen_ms >= CONSUMER_TIMEOUT_MS:
+                # Master and brokers have forgotten it by now, and it begins anew with nothing.
+                self.scene.group.leave(name, self.scene.now_ms)
+                self._begin(name)
 
     @invariant()
     def nobody_holds_what_another_holds(self) -> None:
