@@ -26,7 +26,7 @@ def test_the_same_names(name: str) -> None:
     ours, theirs = getattr(blocking, name), getattr(asynchronous, name)
     fields = {"end", "exact", "partition", "position"} if name == "Reader" else set()
     assert public(ours) | fields == public(theirs) - ALONE[name] | fields
-    for method in public(ours):
+    for method in public(ours) - fields:
         one, other = getattr(ours, method), getattr(theirs, method)
         if inspect.isfunction(one):
             names = list(inspect.signature(one).parameters)
