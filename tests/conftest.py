@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two profiles: one for every run, one for a long look (COHERER_HYPOTHESIS=exhaustive).
+# Two profiles: the same examples in every run, or a long look at new ones
+# (COHERER_HYPOTHESIS=exhaustive).
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("fast", max_examples=50, deadline=None, suppress_health_check=_UNHURRIED)
+settings.register_profile(
+    "fast", max_examples=50, derandomize=True, deadline=None, suppress_health_check=_UNHURRIED
+)
 settings.register_profile(
     "exhaustive", max_examples=5_000, deadline=None, suppress_health_check=_UNHURRIED
 )
