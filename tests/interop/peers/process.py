@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from typing import IO
 
 GRACE_S = 5.0
 POLL_S = 0.05
+PORTS = (18_000, 32_000)
+_RANDOM = random.SystemRandom()  # the common one is set anew for each test
 
 
 class StartError(Exception):
@@ -119,12 +122,20 @@ class Child:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody listens on now, all different."""
+    """Ports that nobody listens on now, all different.
+
+    They are below those that systems give to connections, which come and go all the time: between
+    this and the start of a server nobody else takes them by chance.
+    """
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for held in sockets:
-            held.bind((host, 0))
-        return [held.getsockname()[1] for held in sockets]
+        while len(ports) < count:
+            port = _RANDOM.randrange(*PORTS)
+            held = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                held.bind((host, port))
+                ports.append(port)
+    return ports
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
