@@ -234,37 +234,69 @@ def blank(size: int) -> bytes:
     return BLANK.pack(size, BLANK_MAGIC)
 
 
-def flaw(view: Buffer, position: int = 0, *, check_crc: bool = True) -> str:
-    """Say what is wrong with the record at `position`, or "" when nothing is.
+class Summary(msgspec.Struct, frozen=True, gc=False):
+    """What whoever walks a log wants to know of a record. Topic and properties as bytes."""
 
-    Its physical offset is not looked at: the caller knows where the record lies, we do not.
+    size: int
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    store_ms: int
+    topic: bytes
+    properties: bytes
+
+
+def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Summary | str:
+    """Prove a record's lengths, magic number and check sum; give its summary, or what is wrong.
+
+    Its physical offset is not proven: the caller knows where the record lies, we do not.
     """
     if len(view) - position < FIXED_BYTES:
         return "cut short"
-    size, magic, crc, _, _, _, _, sys_flag, _ = HEAD.unpack_from(view, position)
+    fields = HEAD_V4.unpack_from(view, position)
+    size, magic, crc, queue_id, _, queue_offset, physical_offset, sys_flag = fields[:8]
+    store_ms, length = fields[10], fields[14]
     if magic != MAGIC:
         return f"magic number {magic:#x}"
+    end = position + size
+    body = position + 88
     if not FIXED_BYTES < size <= len(view) - position:
         return f"size {size}"
-    body = position + 88
     if sys_flag & HOSTS_V6:
         body += 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
-    end = position + size
-    if body + 3 > end:
-        return f"size {size}"
-    body_length: int = _LENGTH.unpack_from(view, body - 4)[0]
-    topic = body + body_length
+        if body + 3 > end:
+            return f"size {size}"
+        length = _LENGTH.unpack_from(view, body - 4)[0]
+        store_ms = store_ms_of(view, position)
+    topic = body + length
     if topic + 3 > end:
-        return f"body length {body_length}"
-    properties = topic + 1 + view[topic]
-    if not view[topic] or view[topic] > TOPIC_BYTES_MAX or properties + 2 > end:
+        return f"body length {length}"
+    name = topic + 1
+    properties: int = name + view[topic] + 2
+    if not name < properties - 2 <= name + TOPIC_BYTES_MAX or properties > end:
         return f"topic length {view[topic]}"
-    (length,) = _SHORT.unpack_from(view, properties)
-    if properties + 2 + length != end:
+    (length,) = _SHORT.unpack_from(view, properties - 2)
+    if properties + length != end:
         return f"properties length {length}"
     if check_crc and crc32(view[body:topic]) & CRC_MASK != crc:
         return "body check sum"
-    return ""
+    return Summary(
+        size,
+        queue_id,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        store_ms,
+        bytes(view[name : properties - 2]),
+        bytes(view[properties:end]),
+    )
+
+
+def flaw(view: Buffer, position: int = 0, *, check_crc: bool = True) -> str:
+    """Say what is wrong with the record at `position`, or "" when nothing is."""
+    found = examine(view, position, check_crc=check_crc)
+    return found if isinstance(found, str) else ""
 
 
 def decode(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:

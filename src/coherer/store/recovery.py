@@ -92,17 +92,17 @@ class Recovery:
     ) -> tuple[list[Damage], int]:
         suspects: list[Damage] = []
         last_ms, seen = self._checkpoint.log_ms, 0
-        for offset, record in scanner:
+        for record in scanner:
             for piece in scanner.damage[seen:]:
                 replayer.lost_bytes += max(piece.end - max(piece.begin, replay_from), 0)
             seen = len(scanner.damage)
-            step = replayer.check if offset < replay_from else replayer.replay
-            wrong = step(offset, record)
+            offset = record.physical_offset
+            wrong = replayer.check(record) if offset < replay_from else replayer.replay(record)
             if wrong:
-                suspects.append(Damage(offset, offset + len(record), wrong))
-                replayer.lost_bytes += len(record)
-            else:
-                last_ms = max(last_ms, store_ms_of(record))
+                suspects.append(Damage(offset, offset + record.size, wrong))
+                replayer.lost_bytes += record.size
+            elif record.store_ms > last_ms:
+                last_ms = record.store_ms
         replayer.finish()
         return suspects, last_ms
 
@@ -160,7 +160,7 @@ def _orphan_note(count: int) -> tuple[str, ...]:
 def verify(log: CommitLog) -> list[Damage]:
     """Read the whole log; give the pieces that hold no valid record."""
     scanner = Scanner(log, log.begin, log.end)
-    for offset, record in scanner:
-        if offset + len(record) > log.end:  # written since we began
+    for record in scanner:
+        if record.physical_offset >= log.end:  # written since we began
             break
     return [piece for piece in scanner.damage if piece.begin < log.end]

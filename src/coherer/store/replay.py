@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
-from coherer.record.layout import HEAD, PREPARED, ROLLED_BACK, spans, store_ms_of
+from coherer.record.layout import PREPARED, ROLLED_BACK, Summary
 from coherer.record.properties import TAGS, decode, index_keys
 from coherer.store.batch import IndexKey
 from coherer.store.disk import Dirty
@@ -42,21 +44,21 @@ class Replayer:
         self.orphans = 0
         self.dirty = Dirty()
 
-    def check(self, offset: int, record: memoryview) -> str:
+    def check(self, record: Summary) -> str:
         """Compare a record with its queue entry; give what is wrong, or ""."""
-        size, _, _, _, _, queue_offset, _, sys_flag, _ = HEAD.unpack_from(record)
-        if sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
+        if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return ""
         queue = self._queue(record)
         if queue is None:
             return "topic"
+        queue_offset, offset = record.queue_offset, record.physical_offset
         if queue.min <= queue_offset < queue.max:
             begin, window = self._windows.get(queue, (0, b""))
             at = (queue_offset - begin) * ENTRY_BYTES
             if not 0 <= at < len(window):
                 window, at = queue.read(queue_offset, _PENDING_ENTRIES), 0
                 self._windows[queue] = queue_offset, window
-            if ENTRY.unpack_from(window, at)[:2] == (offset, size):
+            if ENTRY.unpack_from(window, at)[:2] == (offset, record.size):
                 return ""
         if offset < self._first_of(queue.topic):
             self.orphans += 1  # of a topic that was deleted (and perhaps made again since)
@@ -73,41 +75,38 @@ class Replayer:
             self._firsts[topic] = first
         return first
 
-    def replay(self, offset: int, record: memoryview) -> str:
+    def replay(self, record: Summary) -> str:
         """Give a record its queue entry and keys; give what is wrong, or ""."""
-        size, _, _, _, _, queue_offset, _, sys_flag, _ = HEAD.unpack_from(record)
         queue = self._queue(record)
         if queue is None:
             return "topic"
-        code, keys = _tag_and_keys(record)
-        kind = sys_flag & ROLLED_BACK
+        offset, kind = record.physical_offset, record.sys_flag & ROLLED_BACK
+        code, keys = _tag_and_keys(record.properties)
         if kind not in (PREPARED, ROLLED_BACK):
-            wrong = self._place(queue, queue_offset)
+            wrong = self._place(queue, record.queue_offset)
             if wrong:
                 return wrong
-            queue.pending.append(ENTRY.pack(offset, size, code))
             self._waiting.add(queue)
-            if len(queue.pending) >= _PENDING_ENTRIES:
+            pending = queue.pending
+            pending.append(ENTRY.pack(offset, record.size, code))
+            if len(pending) >= _PENDING_ENTRIES:
                 self._write(queue)
         index = self._index
         if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
-            store_ms = store_ms_of(record)
             index.make_room(self._now_ms)
-            index.add([IndexKey(queue.topic, key, offset, store_ms) for key in keys])
+            index.add([IndexKey(queue.topic, key, offset, record.store_ms) for key in keys])
         self.replayed += 1
         return ""
 
-    def _queue(self, record: memoryview) -> ConsumeQueue | None:
-        found = spans(record)
-        name = bytes(record[found.topic_begin : found.topic_end])
-        number = HEAD.unpack_from(record)[3]
-        queue = self._queues.get((name, number))
+    def _queue(self, record: Summary) -> ConsumeQueue | None:
+        place = record.topic, record.queue_id
+        queue = self._queues.get(place)
         if queue is None:
             try:
-                queue = self._queue_of(name.decode(), number)
+                queue = self._queue_of(record.topic.decode(), record.queue_id)
             except (UsageError, UnicodeDecodeError):
                 return None
-            self._queues[name, number] = queue
+            self._queues[place] = queue
         return queue
 
     def _place(self, queue: ConsumeQueue, queue_offset: int) -> str:
@@ -140,9 +139,8 @@ class Replayer:
         self._waiting.clear()
 
 
-def _tag_and_keys(record: memoryview) -> tuple[int, tuple[str, ...]]:
-    found = spans(record)
-    text = bytes(record[found.properties_begin : found.properties_end])
+@lru_cache(maxsize=4096)
+def _tag_and_keys(text: bytes) -> tuple[int, tuple[str, ...]]:
     if not any(word in text for word in _SPECIAL):
         return 0, ()
     properties = decode(text)

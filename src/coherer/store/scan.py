@@ -14,7 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from coherer.record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, HEAD, MAGIC, flaw
+from coherer.record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    HEAD,
+    MAGIC,
+    Summary,
+    examine,
+)
 from coherer.store.log import CommitLog, Segment
 from coherer.store.model import Damage
 
@@ -25,7 +34,7 @@ _MAGICS = re.compile(
 
 
 class Scanner:
-    """Walks the log from `begin` on; iterate to get (offset, record) of each valid record.
+    """Walks the log from `begin` on; iterate to get the summary of each valid record.
 
     After the walk `end` is the end of the log and `damage` what was stepped over.
 
@@ -43,49 +52,47 @@ class Scanner:
         self.damage: list[Damage] = []
         self.end = begin
 
-    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
+    def __iter__(self) -> Iterator[Summary]:
         at = self.end
         while True:
             segment = self._log.segment_at(at)
-            if segment is None:
-                wrong, size = "a file is missing", 0
-            else:
-                wrong, size = self._look(segment, at)
-            if not wrong:
-                if size > 0:
-                    here = at - self._chunk_begin
-                    yield at, self._chunk[here : here + size]
-                at += abs(size)
+            found = "a file is missing" if segment is None else self._look(segment, at)
+            if isinstance(found, Summary):
+                yield found
+                at += found.size
                 continue
-            found = self.next_valid(at)
-            if found is None:
+            if isinstance(found, int):
+                at += found
+                continue
+            following = self.next_valid(at)
+            if following is None:
                 break
-            self.damage.append(Damage(at, found, wrong))
-            at = found
+            self.damage.append(Damage(at, following, found))
+            at = following
         if at < self._trusted:
-            self.damage.append(Damage(at, self._trusted, wrong))
+            self.damage.append(Damage(at, self._trusted, found))
             at = self._trusted
         self.end = at
 
-    def _look(self, segment: Segment, at: int) -> tuple[str, int]:
-        """Give what is wrong here, and the record's size (negative for a blank)."""
+    def _look(self, segment: Segment, at: int) -> Summary | int | str:
+        """Give the record here, the size of a blank, or what is wrong."""
         self._load(segment, at, FIXED_BYTES)
         here = at - self._chunk_begin
         if len(self._chunk) - here < BLANK_BYTES:
-            return "cut short", 0
+            return "cut short"
         size, magic = BLANK.unpack_from(self._chunk, here)
         if magic == BLANK_MAGIC:
-            return ("", -size) if size == segment.end - at else (f"blank of {size} bytes", 0)
+            return int(size) if size == segment.end - at else f"blank of {size} bytes"
         if magic != MAGIC:
-            return f"magic number {magic:#x}", 0
+            return f"magic number {magic:#x}"
         if not FIXED_BYTES < size <= segment.end - at - BLANK_BYTES:
-            return f"size {size}", 0
+            return f"size {size}"
         self._load(segment, at, size)
         here = at - self._chunk_begin
         physical = HEAD.unpack_from(self._chunk, here)[6]
         if physical != at:
-            return f"it says that it lies at {physical}", 0
-        return flaw(self._chunk, here), size
+            return f"it says that it lies at {physical}"
+        return examine(self._chunk, here)
 
     def _load(self, segment: Segment, at: int, size: int) -> None:
         """Have `size` bytes from `at` on in the chunk, or what the file has of them."""
@@ -118,7 +125,7 @@ class Scanner:
         size, magic = BLANK.unpack_from(self._chunk, here)
         if magic != MAGIC or not FIXED_BYTES < size <= segment.end - at - BLANK_BYTES:
             return None
-        return None if self._look(segment, at + size)[0] else at + size
+        return None if isinstance(self._look(segment, at + size), str) else at + int(size)
 
     def _search(self, segment: Segment, at: int) -> int | None:
         position: int | None = at
@@ -131,7 +138,7 @@ class Scanner:
             chunk = self._log.read(segment, begin, size)
             for hit in _MAGICS.finditer(chunk):
                 candidate = begin + hit.start() - 4
-                if candidate >= at and not self._look(segment, candidate)[0]:
+                if candidate >= at and not isinstance(self._look(segment, candidate), str):
                     return candidate
             position = begin + len(chunk) if len(chunk) == size else None
         return None
