@@ -256,7 +256,8 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Summa
         return "cut short"
     fields = HEAD_V4.unpack_from(view, position)
     size, magic, crc, queue_id, _, queue_offset, physical_offset, sys_flag = fields[:8]
-    store_ms, length = fields[10], fields[14]
+    store_ms: int = fields[10]
+    body_length: int = fields[14]
     if magic != MAGIC:
         return f"magic number {magic:#x}"
     end = position + size
@@ -267,13 +268,13 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Summa
         body += 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
         if body + 3 > end:
             return f"size {size}"
-        length = _LENGTH.unpack_from(view, body - 4)[0]
+        body_length = _LENGTH.unpack_from(view, body - 4)[0]
         store_ms = store_ms_of(view, position)
-    topic = body + length
+    topic = body + body_length
     if topic + 3 > end:
-        return f"body length {length}"
+        return f"body length {body_length}"
     name = topic + 1
-    properties: int = name + view[topic] + 2
+    properties = name + view[topic] + 2
     if not name < properties - 2 <= name + TOPIC_BYTES_MAX or properties > end:
         return f"topic length {view[topic]}"
     (length,) = _SHORT.unpack_from(view, properties - 2)
