@@ -262,7 +262,7 @@ class Consumer:
         }
         answer = self.stage.ask(methods.CONSUMER_HEARTBEAT, pb.HeartRequestC2M(**fields))
         if answer.success:
-            assert answer.authorizedInfo.IsInitialized()
+            assert answer.HasField("authorizedInfo") or answer.requireAuth
             self.not_allocated = self.not_allocated and answer.notAllocated
             if answer.event.rebalanceId > 0:
                 self._obey(answer.event)

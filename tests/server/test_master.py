@@ -32,7 +32,7 @@ def test_a_producer_learns_brokers_topics_and_limits() -> None:
     answer = producer.register()
     assert (answer.success, answer.errCode, answer.errMsg) == (True, 200, "OK!")
     assert producer.brokers == ["1:10.0.0.1: ", "2:10.0.0.2:9000"]
-    assert answer.authorizedInfo.visitAuthorizedToken == START_MS
+    assert answer.authorizedInfo.visitAuthorizedToken == stage.master.state.visit_tokens.valid
     assert producer.publish("flights").topicInfos == [], "no broker has said that it has it"
     for broker in stage.master.state.fleet:
         running = Broker(stage, broker.id, host=broker.host, port=broker.port)
@@ -209,7 +209,8 @@ def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:
     assert (answer.stopRead, answer.stopWrite, answer.ssdStoreId) == (False, False, -2)
     assert answer.flowCheckId == -2
     assert answer.qryPriorityId == 301
-    assert answer.brokerAuthorizedInfo.visitAuthorizedToken == f"{START_MS},{START_MS}"
+    first = stage.master.state.visit_tokens.valid
+    assert answer.brokerAuthorizedInfo.visitAuthorizedToken == f"{first},{first}"
     assert not answer.enableBrokerInfo.enableVisitTokenCheck
     answer = broker.heartbeat()
     assert answer.takeRemoveTopicInfo

@@ -140,7 +140,7 @@ def test_a_consumer_that_cannot_sign_at_once_is_asked_to(stage: Stage) -> None:
     consumer.auth = token("")
     answer = consumer.register()
     assert answer.success
-    assert not answer.authorizedInfo.HasField("authAuthorizedToken")
+    assert not answer.HasField("authorizedInfo"), "with the token in it brokers would serve it"
     assert stage.master.groups() == {}, "it belongs to no group yet"
     answer = consumer.heartbeat()
     assert answer.success
@@ -162,6 +162,18 @@ def test_a_consumer_may_sign_at_once(stage: Stage) -> None:
     assert consumer.heartbeat().event.opType == 10
     assert consumer.close().success
     assert stage.master.groups() == {}
+
+
+def test_who_is_in_and_shows_nothing_any_more_is_asked_again(stage: Stage) -> None:
+    consumer = Consumer(stage)
+    consumer.auth = signed(stage)
+    consumer.register()
+    consumer.auth = token("")
+    answer = consumer.heartbeat()
+    assert (answer.success, answer.requireAuth) == (True, True)
+    assert not answer.HasField("event")
+    stage.wait(30_000)
+    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE), "that did not keep it alive"
 
 
 def test_a_wrong_signature_is_refused_also_later(stage: Stage) -> None:
@@ -245,8 +257,18 @@ def test_brokers_sign_everything() -> None:
     assert answer.success
 
 
+def test_visit_tokens_cannot_be_guessed(stage: Stage) -> None:
+    tokens = stage.master.state.visit_tokens
+    seen = {tokens.valid}
+    for _ in range(3):
+        stage.wait(300_000)
+        seen.update((tokens.valid, tokens.fresh))
+    assert len(seen) == 4
+    assert all(0 < token < 2**62 and abs(token - stage.now_ms) > 2**40 for token in seen)
+
+
 def test_brokers_are_told_what_to_check(stage: Stage) -> None:
     switches = Broker(stage, 2, host="10.0.0.2").register().enableBrokerInfo
     assert switches.enableProduceAuthenticate
-    assert switches.enableConsumeAuthenticate
-    assert not switches.enableVisitTokenCheck
+    assert switches.enableVisitTokenCheck
+    assert not switches.enableConsumeAuthenticate, "Java's consumers could take no partition"

@@ -46,9 +46,9 @@ def heartbeat(stage: Stage, name: str = "a", auth: Any = None, **report: Any) ->
     return stage.ask(methods.CONSUMER_HEARTBEAT_V2, request)
 
 
-def partitions(stage: Stage, brokers: int = -2, meta: int = -2, name: str = "a") -> Any:
+def partitions(stage: Stage, brokers: int = -2, meta: int = -2, auth: Any = None) -> Any:
     request = pb.GetPartMetaRequestC2M(
-        clientId=name, groupName="g", brokerConfigId=brokers, topicMetaInfoId=meta
+        clientId="a", groupName="g", brokerConfigId=brokers, topicMetaInfoId=meta, authInfo=auth
     )
     return stage.ask(methods.GET_PARTITION_META, request)
 
@@ -173,7 +173,10 @@ def test_choosers_are_asked_to_sign_like_others() -> None:
     assert partitions(stage).errCode == CODE.CERTIFICATE_FAILURE
     assert heartbeat(stage).opsTaskInfo.requireAuth
     info = credentials.authenticate_info("ann", "secret", stage.now_ms, 1)
-    answer = heartbeat(stage, auth=pb.MasterCertificateInfo(authInfo=info))
+    auth = pb.MasterCertificateInfo(authInfo=info)
+    assert partitions(stage, auth=auth).topicMetaInfoList, "Java's client signs this one first"
+    assert heartbeat(stage).opsTaskInfo.requireAuth, "that answer has no room for a token"
+    answer = heartbeat(stage, auth=auth)
     assert not answer.opsTaskInfo.HasField("requireAuth")
     assert answer.authorizedInfo.authAuthorizedToken
     assert stage.master.groups() == {"g": ["a"]}

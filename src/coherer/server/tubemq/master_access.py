@@ -9,6 +9,10 @@ Here it works, with Java's clients too:
   asks for a signature (`requireAuth`).
 * Java's consumers do not sign when they register. They are booked but belong to no group until the
   answer to their first heartbeat has asked for a signature and the second has brought it.
+* Brokers cannot check passwords. What they check is the visit token, which only those get who have
+  proven themselves; it is a random number here, where Java's is the time of its making. (Java's
+  brokers can also ask consumers for a signature, whose content they do not check; its consumers
+  send none when they take partitions, so that is never switched on.)
 
 A token is bound to client and user and to this run of the master. A client that shows one of an
 earlier run is told to register again (411), not that its password is wrong (415).
@@ -148,14 +152,14 @@ class VisitTokens:
     """
 
     def __init__(self, life_ms: int, now_ms: int) -> None:
-        self.valid = self.fresh = now_ms
+        self.valid = self.fresh = secrets.randbits(62)
         self._period_ms = life_ms * 4 // 5
         self._next_ms = now_ms + self._period_ms
 
     def rotate(self, now_ms: int) -> None:
         """Take the next token when it is time."""
         if now_ms >= self._next_ms:
-            self.valid, self.fresh = self.fresh, now_ms
+            self.valid, self.fresh = self.fresh, secrets.randbits(62)
             self._next_ms = now_ms + self._period_ms
 
     @property

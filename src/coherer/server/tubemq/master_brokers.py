@@ -289,12 +289,13 @@ class BrokerDesk:
 
     def _switches(self) -> pb.EnableBrokerFunInfo:
         options = self._state.options
+        authenticate = options.authenticate_producers or options.authenticate_consumers
         return pb.EnableBrokerFunInfo(
-            enableConsumeAuthenticate=options.authenticate_consumers,
+            enableConsumeAuthenticate=False,  # see master_access
             enableConsumeAuthorize=False,
             enableProduceAuthenticate=options.authenticate_producers,
             enableProduceAuthorize=False,
-            enableVisitTokenCheck=options.visit_token_check,
+            enableVisitTokenCheck=options.visit_token_check or authenticate,
         )
 
     def _add_common(

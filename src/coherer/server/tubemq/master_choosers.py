@@ -60,7 +60,7 @@ class ChooserDesk:
             brokerConfigId=self._state.broker_list_id,
             brokerConfigList=self._brokers(request.subRepInfo.brokerConfigId, caller),
             opsTaskInfo=self._tasks(group_name, group, request.opsTaskInfo, proof),
-            authorizedInfo=self._state.authorized(proof.token if proof else ""),
+            authorizedInfo=self._state.authorized(proof),
         )
 
     def _enter(self, request: pb.RegisterRequestC2MV2, caller: Caller, now_ms: int) -> Group:
@@ -102,7 +102,7 @@ class ChooserDesk:
             errMsg="OK!",
             brokerConfigId=self._state.broker_list_id,
             brokerConfigList=self._brokers(held.brokerConfigId, caller),
-            authorizedInfo=self._state.authorized(proof.token if proof else ""),
+            authorizedInfo=self._state.authorized(proof),
         )
         group: Group | None = None
         if self._entry.admit(group_name, client_id, proof, now_ms):
@@ -127,7 +127,7 @@ class ChooserDesk:
         client_id, group_name = request.clientId, request.groupName
         proof = self._entry.proof(request.authInfo, client_id, now_ms)
         self._entry.check_names(client_id, None, group_name)
-        if proof is None:
+        if not self._entry.admit(group_name, client_id, proof, now_ms):
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, "Sign in first.")
         group, _ = self._find(group_name, client_id, now_ms)
         meta = self._meta(group, now_ms)

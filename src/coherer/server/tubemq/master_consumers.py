@@ -47,7 +47,12 @@ class ConsumerDesk:
         proof = self._entry.proof(request.authInfo, client_id, now_ms)
         self._entry.check_names(client_id, request.hostName, group_name)
         answer = pb.RegisterResponseM2C(
-            success=True, errCode=ResultCode.SUCCESS, errMsg="OK!", notAllocated=True
+            success=True,
+            errCode=ResultCode.SUCCESS,
+            errMsg="OK!",
+            notAllocated=True,
+            authorizedInfo=self._state.authorized(proof),
+            heartbeatMs=MOVING_HEARTBEAT_MS,
         )
         if proof is None:
             self._entry.wait(request, (group_name, client_id), enter, now_ms)
@@ -55,8 +60,6 @@ class ConsumerDesk:
             answer.notAllocated = not enter(now_ms).allocated
         if request.HasField("defFlowCheckId") or request.HasField("groupFlowCheckId"):
             self._add_rules(answer, group_name, request.defFlowCheckId, request.groupFlowCheckId)
-        answer.authorizedInfo.CopyFrom(self._state.authorized(proof.token if proof else ""))
-        answer.heartbeatMs = MOVING_HEARTBEAT_MS
         return answer
 
     def _enter(self, request: pb.RegisterRequestC2M, caller: Caller, now_ms: int) -> Group:
@@ -119,15 +122,17 @@ class ConsumerDesk:
     ) -> pb.HeartResponseM2C:
         """Method 5: takes reports and acknowledgements, and gives at most one event."""
         del caller
-        state = self._state
         client_id, group_name = request.clientId, request.groupName
         proof = self._entry.proof(request.authInfo, client_id, now_ms)
         self._entry.check_names(client_id, None, group_name)
         answer = pb.HeartResponseM2C(
-            success=True, errCode=ResultCode.SUCCESS, errMsg="OK!", notAllocated=True
+            success=True,
+            errCode=ResultCode.SUCCESS,
+            errMsg="OK!",
+            notAllocated=True,
+            authorizedInfo=self._state.authorized(proof),
+            heartbeatMs=MOVING_HEARTBEAT_MS,
         )
-        answer.authorizedInfo.CopyFrom(state.authorized(proof.token if proof else ""))
-        answer.heartbeatMs = MOVING_HEARTBEAT_MS
         if proof is None or proof.require:
             answer.requireAuth = True
         if self._entry.admit(group_name, client_id, proof, now_ms):

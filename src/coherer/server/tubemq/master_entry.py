@@ -163,7 +163,9 @@ class Entry:
         self._attendance.seen(key, now_ms)
 
     def admit(self, group: str, client_id: str, proof: Proof | None, now_ms: int) -> bool:
-        """Lets in who had to sign first and now has; False while it has not.
+        """Lets in who had to sign first and now has; False while it has to be asked.
+
+        Somebody who is in, but shows nothing any more, is not booked as seen until it signs.
 
         Raises:
             Refusal: 411, it is not known, or does not fit into its group (it will hear why when it
@@ -172,9 +174,11 @@ class Entry:
         self._sweep(now_ms)
         key = group, client_id
         if proof is None:
-            if key not in self._waiting:
+            known = self._state.groups.get(group)
+            if key in self._waiting:
+                self._attendance.seen(key, now_ms)
+            elif known is None or client_id not in known.members:
                 raise unknown(group, client_id)
-            self._attendance.seen(key, now_ms)
             return False
         enter = self._waiting.pop(key, None)
         if enter is not None:

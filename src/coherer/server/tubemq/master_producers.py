@@ -45,7 +45,7 @@ class ProducerDesk:
             errMsg="OK!",
             brokerCheckSum=state.broker_list_id,
             brokerInfos=state.broker_list(secure=caller.secure),
-            authorizedInfo=state.authorized(proof.token),
+            authorizedInfo=state.authorized(proof),
             appdConfig=self._limits(request.appdConfig),
         )
 
@@ -72,7 +72,7 @@ class ProducerDesk:
             brokerCheckSum=state.broker_list_id,
             # The time anew: what was created just now was reported a moment after this began.
             topicInfos=self._places(topics, state.now_ms()),
-            authorizedInfo=state.authorized(proof.token),
+            authorizedInfo=state.authorized(proof),
             appdConfig=self._limits(request.appdConfig),
         )
         if request.brokerCheckSum != state.broker_list_id:

@@ -23,7 +23,7 @@ from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError
-from coherer.server.tubemq.master_access import Credentials, VisitTokens
+from coherer.server.tubemq.master_access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master_options import MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq.names import BLANK, BrokerInfo
@@ -286,11 +286,13 @@ class MasterState:
         record = self.catalog.broker(broker)
         return BrokerInfo(record.id, record.host, record.tls_port if secure else record.port)
 
-    def authorized(self, token: str = "") -> pb.MasterAuthorizedInfo:
-        """The tokens that a client is given."""
+    def authorized(self, proof: Proof | None) -> pb.MasterAuthorizedInfo | None:
+        """The tokens that a client is given; None while it has proven nothing."""
+        if proof is None:
+            return None
         info = pb.MasterAuthorizedInfo(visitAuthorizedToken=self.visit_tokens.valid)
-        if token:
-            info.authAuthorizedToken = token
+        if proof.token:
+            info.authAuthorizedToken = proof.token
         return info
 
     def flow_rules(self, held_id: int) -> tuple[int, str]:
