@@ -109,3 +109,6 @@ FILTER_NEAR_END: Final = 100_000
 
 WINDOW_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 """What a producer has under way at a time, however few messages that are: it is in memory here."""
+
+APPEND_AT_ONCE: Final = 128
+"""So many sends are stored together at once; fewer wait for others until the loop's turn ends."""
