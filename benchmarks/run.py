@@ -68,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(table)
     if options.json:
         options.json.write_text(json.dumps(about, indent=2) + "\n")
+    if options.markdown:
+        options.markdown.write_text(results.markdown())
     return 0
 
 
@@ -77,6 +79,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="comma separated beginnings of names of cases")
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--json", type=Path, help="where to write everything")
+    parser.add_argument("--markdown", type=Path, help="where to write the tables as Markdown")
     parser.add_argument("--folder", type=Path, help="for data; the system's temporary folder")
     parser.add_argument("--without-java", action="store_true")
     options = parser.parse_args(arguments)

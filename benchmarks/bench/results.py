@@ -141,6 +141,10 @@ class Results:
         tables = [self._rates(), self._cpu()]
         return [*tables, self._singles()] if self.singles else tables
 
+    def markdown(self) -> str:
+        """The same tables, for a page."""
+        return "\n\n".join(map(_markdown, self.tables())) + "\n"
+
     def _rates(self) -> Table:
         table = Table(title="Messages per second, client \u2192 broker", title_justify="left")
         table.add_column("")
@@ -200,8 +204,16 @@ class Results:
         for single in self.singles:
             sign = "\u2265" if single.at_least else "\u2264"
             goal = "" if single.goal is None else f"{sign} {single.goal:g} {mark(single.met)}"
-            table.add_row(single.title, f"{single.median:,.6g} {single.unit}", goal)
+            table.add_row(single.title, f"{single.median:,.0f} {single.unit}", goal)
         return table
+
+
+def _markdown(table: Table) -> str:
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    lines = [[str(column.header) for column in table.columns]]
+    lines.append(["---" if column.justify == "left" else "---:" for column in table.columns])
+    lines += [list(row) for row in zip(*columns, strict=True)]
+    return "\n".join([f"**{table.title}**", "", *("| " + " | ".join(row) + " |" for row in lines)])
 
 
 def mark(met: bool | None) -> str:
