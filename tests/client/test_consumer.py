@@ -439,6 +439,65 @@ async def test_a_broker_that_does_not_answer_heartbeats_is_dialled_again(
     await way.pool.close()
 
 
+async def test_a_broker_that_refuses_our_credentials(fake, kit, way: Cluster) -> None:
+    way = Cluster(ClientOptions(addresses=way.options.addresses, heartbeat_ms=20))
+    went = []
+    async with consumer_of(way, on_revoked=went.append) as consumer:
+        await consumer.wait_assigned(2_000)
+        fake.balances = False
+        fake.script(methods.PARTITION_HEARTBEAT, kit.refuse(500), kit.refuse(415))
+        await fake.until(
+            lambda: any(
+                beat.reportSubscribeInfo and not beat.subscribeInfo
+                for beat in fake.asked(methods.CONSUMER_HEARTBEAT)[2:]
+            )
+        )
+        assert not consumer.assignment
+        assert frozenset().union(*went) == set(fake.partitions("demo"))
+    await way.pool.close()
+
+
+async def test_a_broker_that_is_silent_for_too_long(
+    fake, way: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coherer.client.tubemq.fetching.LOST_MS", 30)
+    async with consumer_of(way) as consumer:
+        await consumer.wait_assigned(2_000)
+        await fake.until(lambda: fake.asked(methods.CONSUMER_HEARTBEAT)[-1].reportSubscribeInfo)
+        fake.balances = False
+        await fake.broker.close(timeout_ms=0)
+        count = len(fake.asked(methods.CONSUMER_HEARTBEAT))
+        await fake.until(
+            lambda: any(
+                beat.reportSubscribeInfo and not beat.subscribeInfo
+                for beat in fake.asked(methods.CONSUMER_HEARTBEAT)[count:]
+            )
+        )
+        assert not consumer.assignment
+
+
+async def test_a_partition_that_cannot_be_taken_is_left_to_the_next_balance(
+    fake, kit, way: Cluster
+) -> None:
+    fake.balances = False
+    async with consumer_of(way) as consumer:
+        name = consumer._membership.member
+        fake.always(methods.PARTITION_REGISTER, kit.refuse(415))
+        fake.instruct(GROUP, name, 10, *fake.partitions("demo"))
+        fake.instruct(GROUP, name, 3)  # a report, which is not for us
+        consumer._membership.hurry()
+        await fake.until(lambda: len(fake.groups[GROUP][name].events) == 1)
+        assert not consumer.assignment
+
+
+async def test_a_listener_that_fails_harms_nobody(
+    fake, way: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with consumer_of(way, on_assigned=lambda partitions: 1 / 0) as consumer:
+        assert len(await consumer.wait_assigned(2_000)) == 3
+    assert "A listener to assignments failed" in caplog.text
+
+
 async def test_the_master_has_forgotten_us(fake, consumer: Consumer) -> None:
     await fake.until(lambda: fake.asked(methods.CONSUMER_HEARTBEAT)[-1].reportSubscribeInfo)
     fake.groups.clear()

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
+from coherer.client.tubemq.lanes import Sent
+from coherer.client.tubemq.outcomes import FutureSink
 from coherer.client.tubemq.producer import Producer, pack
 from coherer.errors import (
     ClosedError,
@@ -22,6 +24,7 @@ from coherer.errors import (
 )
 from coherer.message import Message, Receipt
 from coherer.tubemq import codes, methods
+from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import BrokerInfo
 
@@ -441,3 +444,85 @@ def test_a_window_has_limits(way: Cluster) -> None:
             Producer(way, window=window)
     with pytest.raises(UsageError):
         Producer(way, window_bytes=0)
+
+
+async def test_heartbeats_keep_the_registration_alive(fake, kit) -> None:
+    way = quick(fake, heartbeat_ms=10)
+    async with Producer(way, ["demo"]) as producer:
+        fake.script(methods.PRODUCER_HEARTBEAT, kit.hang_up, kit.refuse(500), kit.standby)
+        await fake.until(lambda: not fake._scripts[methods.PRODUCER_HEARTBEAT])
+        fake.producers.clear()
+        await fake.until(lambda: fake.producers)
+        fake.topics["demo"] = 1
+        count = len(fake.asked(methods.PRODUCER_HEARTBEAT))
+        await fake.until(lambda: len(fake.asked(methods.PRODUCER_HEARTBEAT)) > count + 1)
+        assert {(await producer.send(message())).partition for _ in range(4)} == {0}
+    await way.pool.close()
+
+
+async def test_a_master_that_refuses_our_credentials_is_asked_less_often(
+    fake, kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coherer.client.tubemq.publisher.REFUSED_PAUSE_MS", 3_600_000)
+    way = quick(fake, heartbeat_ms=5)
+    async with Producer(way, ["demo"]) as producer:
+        before = len(fake.asked(methods.PRODUCER_HEARTBEAT))
+        fake.always(methods.PRODUCER_HEARTBEAT, kit.refuse(415))
+        await fake.until(lambda: len(fake.asked(methods.PRODUCER_HEARTBEAT)) == before + 6)
+        await asyncio.sleep(0.02)
+        assert len(fake.asked(methods.PRODUCER_HEARTBEAT)) == before + 6
+        assert await producer.send(message())
+    await way.pool.close()
+
+
+async def test_what_the_master_says_about_sizes_and_readiness(fake, kit, way: Cluster) -> None:
+    handler = kit.handlers[methods.PRODUCER_HEARTBEAT]
+
+    def limited(asked) -> None:
+        asked.answer(
+            brokerCheckSum=7,
+            topicInfos=["demo#1:3:1#2000"],
+            appdConfig=pb.ApprovedClientConfig(configId=4, maxMsgSize=5),
+        )
+
+    def not_ready(asked) -> None:
+        asked.answer(errCode=201, brokerCheckSum=9, topicInfos=[], brokerInfos=["3:h:1"])
+
+    fake.script(methods.PRODUCER_HEARTBEAT, not_ready, limited, handler)
+    async with Producer(way, ["demo"]) as producer:
+        assert producer._publisher.brokers.keys() == {1}
+        assert producer._publisher.max_bytes == 1024 * 1024  # never below
+        assert await producer.send(message(b"x" * 2000))
+        with pytest.raises(UsageError, match="2001 bytes"):
+            await producer.send(message(b"x" * 2001))
+
+
+async def test_messages_that_cannot_leave_go_elsewhere(fake, kit, way: Cluster) -> None:
+    second = await fake.listen()
+    fake.brokers.append(BrokerInfo(2, "127.0.0.1", second.port))
+    async with Producer(way, ["demo"]) as producer:
+        await asyncio.gather(*(producer.send(message()) for _ in range(6)))
+        lanes = {lane.broker.id: lane for lane in producer._lanes.values()}
+        await second.close(timeout_ms=0)
+        await asyncio.sleep(0)
+        place = next(one for one in producer._places.values() if one.lane is lanes[2])
+        parcel = pack(message(), 100)
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        lanes[2]._link = None  # it does not know yet that nobody is there
+        producer._window.take(1)
+        deadline = asyncio.get_running_loop().time() + 10
+        lanes[2].post(Sent(place, message(), FutureSink(future), deadline, 1), parcel)
+        assert (await future).broker == "1"
+    assert producer.in_flight == 0
+
+
+async def test_signatures_are_renewed(fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coherer.client.tubemq.producer.TICK_MS", 5)
+    way = quick(fake, user="ann", password="secret")
+    async with Producer(way, ["demo"]) as producer:
+        seen: set[str] = set()
+        while len(seen) < 3:
+            await producer.send(message())
+            request = fake.asked(methods.SEND_MESSAGE)[-1]
+            seen.add(request.authInfo.authAuthorizedToken)
+    await way.pool.close()
