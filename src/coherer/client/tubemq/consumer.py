@@ -253,7 +253,7 @@ class Consumer:
         If that get is lost, or the partition is not ours any more, the package comes again.
         """
         held = self._holdings.held.get(_key(batch))
-        if held is not None and held.package is batch:
+        if held is not None and held.package is batch and held.in_use:
             held.finish(confirmed=True)
 
     def put_back(self, batch: MessageBatch) -> None:
