@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -33,36 +34,48 @@ def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
     Raises:
         UnavailableError: Spark failed in the block.
     """
+    # What py4j logs about connections that Ctrl-C cut helps nobody; some of it it logs as root.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     try:
-        with _interrupts_later(), _errors_to(directory / "spark.log"):
-            spark = session(directory, cores)
-        with _told_while_java_lives():
+        with _told_while_java_lives(directory / "spark.log"):
+            with _interrupts_later(), _errors_to(directory / "spark.log"):
+                spark = session(directory, cores)
             yield spark
-        spark.stop()
+            spark.stop()
     finally:
         _end_java()
 
 
 @contextmanager
-def _told_while_java_lives() -> Generator[None]:
-    """Spark's errors ask Java for their text, so the text is taken before Java ends."""
+def _told_while_java_lives(log: Path) -> Generator[None]:
+    """Spark's errors ask Java for their text, so the text is taken before Java ends.
+
+    The log is quoted too: it will be gone with its directory.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UnavailableError("Spark failed.", hint=" ".join(lines[:3])) from None
+        said = str(error).strip().splitlines()[:3]
+        logged = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+        raise UnavailableError("Spark failed.", hint=" ".join([*said, *logged])) from None
 
 
 @contextmanager
 def _interrupts_later() -> Generator[None]:
-    """Keeps Ctrl-C back until Java has started: before, there is no handle to end it by."""
+    """Keeps Ctrl-C back until Java has started: before, there is no handle to end it by.
+
+    Who presses it twice does not wait. Java then ends by itself, when its input closes.
+    """
     caught: list[int] = []
 
     def remember(number: int, _frame: FrameType | None) -> None:
         caught.append(number)
+        if len(caught) > 1:
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, remember) for number in (SIGINT, SIGTERM)}
     try:

@@ -82,7 +82,8 @@ def configure(
         settings |= {"spark.log.level": "ERROR"}
         java_options = f"-Dlog4j2.configurationFile={_log_settings()} {java_options}".strip()
         _ignore("PySpark does not yet fully support pandas")
-        logging.getLogger("py4j").setLevel(logging.ERROR)
+        py4j = logging.getLogger("py4j")
+        py4j.setLevel(max(py4j.level, logging.ERROR))
     if java_options:
         settings |= {"spark.driver.extraJavaOptions": java_options}
     for name, value in settings.items():
