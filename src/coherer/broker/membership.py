@@ -211,9 +211,16 @@ class Groups:
 
     # -- what a restarted master remembers
 
-    def roll(self) -> dict[str, list[str]]:
-        """The client ids of every group, to be given to `await_members` after a restart."""
-        return {group.name: list(group.members) for group in self._groups.values()}
+    def roll(self, now_ms: int) -> dict[str, list[str]]:
+        """The client ids of every group, to be given to `await_members` after a restart.
+
+        Those who are still awaited are in it, for a master that is restarted twice.
+        """
+        roll = {group.name: list(group.members) for group in self._groups.values()}
+        if now_ms < self._awaited_until_ms:
+            for name, awaited in self._awaited.items():
+                roll.setdefault(name, []).extend(sorted(awaited))
+        return roll
 
     def await_members(self, roll: Mapping[str, Collection[str]], until_ms: int) -> None:
         """Leaves these groups alone until all of these consumers are back, or until then."""

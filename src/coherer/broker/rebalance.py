@@ -9,7 +9,8 @@ Rules:
 * Give-ups before takes: while any member of a group has partitions to give up, nobody of the group
   is told to take any.
 * A group with unacknowledged events is not balanced, until they are older than
-  `GroupTiming.event_expiry_ms`.
+  `GroupTiming.event_expiry_ms`. Then they are forgotten, but what somebody was told to take counts
+  as held until that member reports.
 
 Different from Java's master, all of it safe with Java's clients, which copy an event's id into the
 acknowledgement and skip partitions that they already hold (or no longer do):
@@ -214,8 +215,14 @@ class Group:
         return None
 
     def join(self, member: Member, now_ms: int) -> None:
-        """Takes a member in, or takes it back; what it was told before is forgotten."""
+        """Takes a member in, or takes it back; what it was told before is forgotten.
+
+        So is what others were to be told: it may have rested on what this member was to give up.
+        """
         self.members.pop(member.id, None)
+        for other in self.members.values():
+            other.gives = deque(event for event in other.gives if event.sent_ms is not None)
+            other.takes = deque(event for event in other.takes if event.sent_ms is not None)
         self.members[member.id] = member
         if member.held or member.allocated:
             self.allocated = True
@@ -363,6 +370,10 @@ class Group:
             self.due_ms = expiry_ms
             return False
         for member in self.members.values():
+            # What it was told to take it may have taken, though we have not heard so: until its
+            # next report that is not for others.
+            told = (event.partitions for event in member.takes if event.sent_ms is not None)
+            member.held = member.held.union(*told)
             member.gives.clear()
             member.takes.clear()
         return True

@@ -182,7 +182,7 @@ class MasterState:
 
     def save_roll(self, now_ms: int) -> None:
         """Write who is in which group, if that is news."""
-        roll = self.groups.roll()
+        roll = self.groups.roll(now_ms)
         old = roll and now_ms >= self._roll_ms + _ROLL_PERIOD_MS
         if old or roll != self._roll:
             self._roll, self._roll_ms = roll, now_ms
