@@ -325,6 +325,22 @@ def test_a_brokers_address_must_be_the_configured_one(change: dict[str, object])
     )
 
 
+def test_two_brokers_cannot_have_one_address() -> None:
+    stage = Stage()
+    stage.broker(1)
+    assert refused(Broker(stage, 2).register(), ResultCode.BAD_REQUEST)
+
+
+def test_a_broker_may_say_where_its_administration_is() -> None:
+    stage = Stage()
+    stage.broker(1, webPort=8090)
+    assert stage.master.state.catalog.broker(1).web_port == 8090
+    stage.broker(1, webPort=8091)
+    assert stage.master.state.catalog.broker(1).web_port == 8091
+    stage.broker(1)
+    assert stage.master.state.catalog.broker(1).web_port == 8091, "Java's brokers do not say"
+
+
 def test_a_draft_may_not_register() -> None:
     stage = Stage()
     stage.broker()

@@ -156,6 +156,10 @@ def test_rules_and_orders_come_along(stage: Stage) -> None:
     state.catalog.set_cluster({"flow_enabled": False}, state.change("me"))
     tasks = register(stage, opsTaskInfo=held).opsTaskInfo
     assert (tasks.defFlowCheckId, tasks.defFlowControlInfo) == (-2, " ")
+    rules = {"flow_enabled": True, "flow_rules": "[1]", "priority": 303}
+    state.catalog.control_group("g", rules, state.change("me"))
+    tasks = heartbeat(stage).opsTaskInfo
+    assert (tasks.groupFlowControlInfo, tasks.qryPriorityId) == ("[1]", 303)
     group = state.groups.get("g")
     assert group is not None
     group.from_max_id = 7
