@@ -77,14 +77,17 @@ ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
 ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
 
-ATTRIBUTE_BLOCKS_CACHED: Final = 8192
+ATTRIBUTE_BLOCKS_CACHED: Final = 4096
 """Attribute blocks whose translation a broker remembers; beyond, it starts anew."""
 
 ATTRIBUTE_BYTES_CACHED: Final = 512
 """Longer ones are not remembered: all together stay below 16 MiB."""
 
-SHIFTS_CACHED: Final = 16
-"""Body lengths for which a broker remembers how an attribute block moves the check sum."""
+FRAMES_CACHED: Final = 16
+"""Body lengths for which a broker remembers what to put around bodies with such a block."""
+
+KEPT_BYTES: Final = 8 * 1024 * 1024
+"""What the process keeps of freed memory (`net.memory`)."""
 
 LANES_CACHED: Final = 4096
 """Pairs of client and topic whose rights a broker remembers."""

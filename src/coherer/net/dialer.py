@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 from coherer.errors import ConnectError, UsageError
 from coherer.net.connection import Connection, Receiver
+from coherer.net.memory import keep_freed
 from coherer.net.tls import TlsOptions
 
 R = TypeVar("R", bound=Receiver)
@@ -37,6 +38,7 @@ async def dial(
         ConnectError: the connection was not made in time, or not at all.
         UsageError: the port is none, or the TLS files cannot be used.
     """
+    keep_freed()
     if not 0 < port <= 0xFFFF:
         raise UsageError(f"{port} is no port: they are 1 to 65535.")
     context = tls.client_context() if tls is not None else None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from coherer import limits
 from coherer.errors import UsageError
 from coherer.net.connection import Connection, Receiver
+from coherer.net.memory import keep_freed
 from coherer.net.tls import TlsOptions
 
 _log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ async def listen(
     Raises:
         UsageError: the port cannot be had, or the TLS files cannot be used.
     """
+    keep_freed()
     listener = Listener(make, connections_max)
     await listener.open(host, port, tls)
     return listener

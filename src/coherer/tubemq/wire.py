@@ -16,12 +16,12 @@ _MASK_64: Final = (1 << 64) - 1
 _14_BITS: Final = (1 << 14) - 1
 _28_BITS: Final = 1 << 28
 
-CONTINUED: Final = tuple(
+CONTINUED: Final[tuple[bytes, ...]] = tuple(
     [(n & 0x7F | n << 1 & 0x7F00 | 0x8080).to_bytes(2, "little") for n in range(1 << 14)]
 )
 """14 bits of a varint that goes on: two bytes."""
 
-VARINTS: Final = tuple(
+VARINTS: Final[tuple[bytes, ...]] = tuple(
     [n.to_bytes(1, "little") for n in range(0x80)]
     + [(n & 0x7F | n << 1 & 0x7F00 | 0x80).to_bytes(2, "little") for n in range(0x80, 1 << 14)]
 )

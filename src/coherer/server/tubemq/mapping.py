@@ -17,15 +17,18 @@ A record of another door has no such mark; its properties become attributes wher
 them (no `,` or `=`).
 
 The check sum of a delivered payload needs no pass over the body: the record's own check sum covers
-the body, and CRC-32 is linear, crc(block + body) = crc(body) ^ shift(crc(block), len(body)). The
-shifts are kept with the block. (Theory: zlib's `crc32_combine`.) What the disk did to a body
-therefore shows at the reader, instead of being signed by us.
+the body, and CRC-32 is linear, crc(block + body) = crc(body) ^ shift(crc(block), len(body)). What
+depends on the block and the body's length only is kept with the block. (Theory: zlib's
+`crc32_combine`.) What the disk did to a body therefore shows at the reader, instead of being signed
+by us.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
+from functools import lru_cache
 from zlib import crc32
 
 from coherer import limits
@@ -34,7 +37,8 @@ from coherer.record import compression, properties
 from coherer.record.hashing import java_hash, tag_code
 from coherer.record.layout import HOSTS_V6, spans
 from coherer.tubemq.delivery import delivered_head
-from coherer.tubemq.payload import checksum
+from coherer.tubemq.payload import checksum as checksum_of
+from coherer.tubemq.wire import CONTINUED, VARINTS, varint
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +50,12 @@ _TAGS = b"TAGS\x01"
 _RESERVED = (properties.RESERVED | {_MARK}) - {properties.KEYS}
 
 # CRC, flag, physical offset, sys flag, length of the body: of a record with IPv4 hosts.
-_LOOK = struct.Struct(">8xI4xi8xqi44xI").unpack_from
+_LOOK: Callable[[memoryview], tuple[int, ...]] = struct.Struct(">8xI4xi8xqi44xI").unpack_from
 _BODY = 88
 _SYS_FLAG = 39  # its lowest byte
+_14_BITS = (1 << 14) - 1
+_FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
+_join = b"".join
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 
@@ -118,17 +125,32 @@ class Mapper:
             end = _BODY + length
             text = bytes(record[end + between :])
             entry = known.get(text) or self._learn(text)
-            block = entry.block
-            shift = entry.shifts.get(length)
-            if shift is None:
-                shift = entry.shift(length)
-            before, after = delivered_head(
-                physical + first_id,
-                crc ^ shift,
-                len(block) + length,
-                flag & entry.flag_kept | entry.flag_set,
-            )
-            chunks += (before, block, record[_BODY:end], after)
+            message_id = physical + first_id
+            frame = entry.frames.get(length)
+            if frame is None or frame[0] != message_id >> 28:
+                frame = entry.frame(length, message_id >> 28)
+            _, shift, begin, id_end, middles = frame
+            checksum = crc ^ shift
+            flag = flag & entry.flag_kept | entry.flag_set
+            after = _FLAGS.get(flag)
+            if checksum >> 28 and after is not None:
+                before = _join(
+                    (
+                        begin,
+                        CONTINUED[message_id & _14_BITS],
+                        CONTINUED[message_id >> 14 & _14_BITS],
+                        id_end,
+                        CONTINUED[checksum & _14_BITS],
+                        CONTINUED[checksum >> 14 & _14_BITS],
+                        middles[checksum >> 28],
+                        entry.block,
+                    )
+                )
+            else:
+                size = len(entry.block) + length
+                before, after = delivered_head(message_id, checksum, size, flag)
+                before += entry.block
+            chunks += (before, record[_BODY:end], after)
         return chunks
 
     def _raw(self, data: bytes, tag: str) -> Stored:
@@ -172,7 +194,7 @@ class Mapper:
         entry = self._properties.get(text) or self._learn(text)
         payload = entry.block + body
         flag = flag & entry.flag_kept | entry.flag_set
-        before, after = delivered_head(message_id, checksum(payload), len(payload), flag)
+        before, after = delivered_head(message_id, checksum_of(payload), len(payload), flag)
         chunks += (before, entry.block, body, after)
 
 
@@ -186,26 +208,40 @@ class _Translation:
         self.keys = keys
 
 
-class _Block:
-    """The attribute block of some property text, and how it moves the check sum."""
+_Frame = tuple[int, int, bytes, bytes, tuple[bytes, ...]]
+"""For bodies of one length: the upper part of the id, what to xor the body's check sum with, and
+the wire form's pieces around the lower parts of id and check sum (see `tubemq.delivery`)."""
 
-    __slots__ = ("_crc", "block", "flag_kept", "flag_set", "shifts")
+
+class _Block:
+    """The attribute block of some property text, and what it makes of a body."""
+
+    __slots__ = ("_crc", "block", "flag_kept", "flag_set", "frames")
 
     def __init__(self, block: bytes, flag_kept: int, flag_set: int) -> None:
         self.block = block
         self.flag_kept = flag_kept
         self.flag_set = flag_set
-        self.shifts: dict[int, int] = {}
+        self.frames: dict[int, _Frame] = {}
         self._crc = crc32(block)
 
-    def shift(self, length: int) -> int:
-        """What to xor the check sum of a body of this length with."""
+    def frame(self, length: int, high_id: int) -> _Frame:
+        """What to put around bodies of this length, for ids of this upper part."""
         zeros = bytes(length)
         shift = (crc32(zeros, self._crc) ^ crc32(zeros)) & 0x7FFFFFFF if self.block else 0
-        if len(self.shifts) >= limits.SHIFTS_CACHED:
-            self.shifts.clear()
-        self.shifts[length] = shift
-        return shift
+        size = len(self.block) + length
+        id_end, middles = varint(high_id) + b"\x10", _middles(size)
+        begin = b"\x22" + varint(11 + len(id_end) + len(middles[0]) + size) + b"\x08"
+        if len(self.frames) >= limits.FRAMES_CACHED:
+            self.frames.clear()
+        frame = self.frames[length] = high_id, shift, begin, id_end, middles
+        return frame
+
+
+@lru_cache(maxsize=1024)
+def _middles(size: int) -> tuple[bytes, ...]:
+    """The last byte of a check sum of five bytes, by its value, and the length of the payload."""
+    return tuple([VARINTS[high] + b"\x1a" + varint(size) for high in range(8)])
 
 
 _NOTHING = _Block(b"", ~1, 0)  # no attributes: bit 0 of another door's flag means something else

@@ -153,7 +153,7 @@ class Master:
         state.absorb(now_ms)
         for group in state.groups.due(now_ms):
             state.balance(group, now_ms)
-        state.save_roll(now_ms)
+        state.remember(now_ms)
 
     @property
     def standby(self) -> bool:
@@ -204,6 +204,7 @@ class Master:
             CatalogError: the name or the number cannot be.
             UsageError: there is no broker.
             StandbyError: this master is a standby.
+            StoreError: it is created, but will not survive a restart yet.
         """
         state = self.state
         state.require_active(user)
@@ -213,7 +214,7 @@ class Master:
         for broker in chosen:
             state.catalog.broker(broker)
         count = state.create_topic(name, partitions, chosen, user)
-        state.absorb(state.now_ms())
+        state.settle()
         return count
 
     def delete_topic(self, name: str, *, user: str = "coherer") -> bool:
@@ -221,6 +222,7 @@ class Master:
 
         Raises:
             StandbyError: this master is a standby.
+            StoreError: it is ordered, but a restart may forget it.
         """
         state = self.state
         state.require_active(user)
@@ -231,7 +233,7 @@ class Master:
         ]
         for deployment in found:
             state.catalog.remove_topic(name, deployment.broker, state.change(user))
-        state.absorb(state.now_ms())
+        state.settle()
         return bool(found)
 
     def topics(self) -> dict[str, dict[int, int]]:

@@ -57,8 +57,12 @@ class Office:
         return self.master.state.fleet
 
     def settle(self) -> None:
-        """Save what has changed, and tell whom it concerns."""
-        self.state.absorb(self.state.now_ms())
+        """Save what has changed, and tell whom it concerns.
+
+        Raises:
+            StoreError: it counts, but could not be saved.
+        """
+        self.state.settle()
 
 
 # -- who changes something

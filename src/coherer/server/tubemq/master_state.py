@@ -7,6 +7,7 @@ those who watch the configuration (the broker in the same process, which then ta
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -22,14 +23,19 @@ from coherer.broker.configuration import (
 from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
-from coherer.errors import CohererError
+from coherer.errors import CohererError, StoreError
 from coherer.server.tubemq.master_access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master_options import MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq.names import BLANK, BrokerInfo
 
+_log = logging.getLogger(__name__)
+
 _ROLL_AGE_MS_MAX = 600_000
 """A roll of members that is older says nothing about who is still alive."""
+
+_WRITE_AGAIN_MS = 5_000
+"""How long after a failed write the next is tried."""
 
 _ROLL_PERIOD_MS = 60_000
 """How often the roll is written anew while it stays the same, to say that it still holds."""
@@ -97,6 +103,8 @@ class MasterState:
         self.watchers: list[Callable[[], None]] = []
         self._load = load
         self._save = save
+        self._unsaved: StoreError | None = None
+        self._write_again_ms = 0
         self._last_id = 0
         self.begin()
 
@@ -169,24 +177,44 @@ class MasterState:
             self.broker_list_id = self.new_id()
         if self.catalog.version != self._saved_version:
             self._saved_version = self.catalog.version
-            self.save()
+            self._write(now_ms)
             for watcher in self.watchers:
                 watcher()
 
-    def save(self) -> None:
-        """Write everything that has to survive."""
-        saved = _Saved(
-            catalog=msgspec.Raw(self.catalog.dump()), roll=self._roll, roll_ms=self._roll_ms
-        )
-        self._save(msgspec.json.encode(saved))
+    def settle(self) -> None:
+        """Act on what an administrator has changed.
 
-    def save_roll(self, now_ms: int) -> None:
-        """Write who is in which group, if that is news."""
+        Raises:
+            StoreError: it counts, but could not be saved; that is tried again.
+        """
+        self.absorb(self.now_ms())
+        if self._unsaved is not None:
+            raise self._unsaved
+
+    def remember(self, now_ms: int) -> None:
+        """Write who is in which group, if that is news, and what could not be written before."""
         roll = self.groups.roll(now_ms)
         old = roll and now_ms >= self._roll_ms + _ROLL_PERIOD_MS
         if old or roll != self._roll:
             self._roll, self._roll_ms = roll, now_ms
-            self.save()
+            self._write(now_ms)
+        elif self._unsaved is not None and now_ms >= self._write_again_ms:
+            self._write(now_ms)
+
+    def _write(self, now_ms: int) -> None:
+        """Write everything that has to survive. A full disk is no reason to refuse heartbeats."""
+        saved = _Saved(
+            catalog=msgspec.Raw(self.catalog.dump()), roll=self._roll, roll_ms=self._roll_ms
+        )
+        try:
+            self._save(msgspec.json.encode(saved))
+        except StoreError as error:
+            if self._unsaved is None:
+                _log.error("The master's catalog is not saved; it will be tried again: %s", error)
+            self._unsaved = error
+            self._write_again_ms = now_ms + _WRITE_AGAIN_MS
+        else:
+            self._unsaved = None
 
     # -- topics and partitions
 
