@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -340,3 +341,48 @@ def test_a_failed_sync_stops_the_store(bench: Any) -> None:
     with pytest.raises(StoreError):
         store.close()
     assert not bench.open().recovery.clean
+
+
+def test_flushing_beside_the_writer(bench: Any) -> None:
+    """Both threads work at once; a copy made in between loses nothing that was acknowledged."""
+    store = bench.open(retention_bytes=60_000, flush_interval_ms=0, queue_flush_interval_ms=0)
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def beat() -> None:
+        try:
+            while not done.is_set():
+                store.flush()
+                store.flush_queues()
+                store.tick()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        for number in range(400):
+            store.append([bench.draft(number, "tu"[number % 2], n, key="k") for n in range(3)])
+            bench.clock.ms += 1
+            if number % 40 == 39:
+                store.clean(bench.clock.ms)
+                store.delete_topic("v")
+                store.append([bench.draft(number, "v")])
+    finally:
+        done.set()
+        thread.join()
+    assert not failures
+    crashed = bench.open(bench.crash())
+    assert bench.everything(crashed) == bench.everything(store)
+    assert not crashed.recovery.damage
+    assert store.queue_range("t", 0)[1] == 200
+    assert store.min_offset > 0
+
+
+def test_memory_is_given_back_and_taken_again(bench: Any, clock: Any) -> None:
+    store = bench.open(segment_bytes=1 << 24)
+    store.append([bench.draft(number, size=9_000) for number in range(1000)])
+    slices = read(store, 0, max_bytes=1 << 24, max_count=1000)
+    before = [bytes(record) for record in slices.records]
+    store.tick()
+    assert [bytes(record) for record in slices.records] == before

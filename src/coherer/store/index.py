@@ -32,6 +32,7 @@ SLOT: Final = struct.Struct(">i")
 _HASHES = struct.Struct(">i16x")
 _PAGE_SLOTS = 1024
 _CHUNK_ENTRIES = 50_000
+_PIECE_KEYS = 1_000
 _INT_MIN = -(1 << 31)
 _INT_MAX = (1 << 31) - 1
 
@@ -179,13 +180,15 @@ class IndexFile:
     def restore(self, count: int) -> None:
         """Go back to the first entries: make the slots from them, whatever a crash left there."""
         handle = self.open()
-        slots = array("i", bytes(4 * self._slots))
+        slots = array("i", bytes(SLOT.size * self._slots))
+        self.used_slots = 0
         for first in range(1, count, _CHUNK_ENTRIES):
             wanted = min(_CHUNK_ENTRIES, count - first)
             data = self._files.read(handle, wanted * ENTRY.size, self._entry_at(first))
             for number, (value,) in enumerate(_HASHES.iter_unpack(data), first):
-                slots[value % self._slots] = number
-        self.used_slots = self._slots - slots.count(0)
+                slot = value % self._slots
+                self.used_slots += not slots[slot]
+                slots[slot] = number
         if sys.byteorder == "little":
             slots.byteswap()
         for first in range(0, self._slots, _PAGE_SLOTS):
@@ -267,12 +270,13 @@ class KeyIndex:
         Raises:
             OSError: some could not be written; they are kept for the next time.
         """
-        with self._guard:
-            while self._pending:
-                if not self._all or self._all[-1].full:
+        while self._pending:
+            with self._guard:  # not for all of them: the writer must not wait long
+                if self._pending and (not self._all or self._all[-1].full):
                     self._start_file(now_ms)
-                done = self._all[-1].put(self._pending[:_CHUNK_ENTRIES])
-                del self._pending[:done]
+                if self._pending:
+                    done = self._all[-1].put(self._pending[:_PIECE_KEYS])
+                    del self._pending[:done]
 
     def _start_file(self, now_ms: int) -> None:
         second, ms = divmod(now_ms, 1000)
@@ -306,11 +310,12 @@ class KeyIndex:
             if not file.dirty:
                 continue
             file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
-            try:
-                self._files.sync(file.open())
-            except OSError:
-                file.dirty = True
-                raise
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                handle = self._files.open(file.path)  # our own: the writer may close its one
+                try:
+                    self._files.sync(handle)
+                finally:
+                    self._files.close(handle)
         if new_names:
             self._files.sync_directory(self._directory)
             self._new_names = False

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -211,6 +212,16 @@ class CommitLog:
                     zero(self._files, handle, max(end - segment.begin, 0))
                     self._unsynced = True
         self._uncut = False
+
+    def relax(self) -> None:
+        """Give back the memory that reads have mapped; it stays in the system's cache."""
+        advice: int | None = getattr(mmap, "MADV_DONTNEED", None)
+        if advice is None:
+            return
+        for segment in self.segments:
+            view = segment.view
+            if view is not None and isinstance(view.obj, mmap.mmap):
+                view.obj.madvise(advice)
 
     def flush(self) -> int:
         """Make what is written durable; may run beside the writer.

@@ -44,6 +44,7 @@ _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
 _FOR_EVER_MS = 1 << 62
 _HOUR_MS = 3_600_000
+_RELAX_INTERVAL_MS = 10_000
 
 
 class Store:
@@ -88,7 +89,7 @@ class Store:
         self._sync_guard = threading.Lock()
         self._sync_failed = ""
         self._last_ms = 0
-        self._flush_due_ms = self._queue_flush_due_ms = 0
+        self._flush_due_ms = self._queue_flush_due_ms = self._relax_due_ms = 0
         self._lock_handle: int | None = None
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
@@ -303,6 +304,9 @@ class Store:
         with self._sync_guard:
             if self._sync_failed:
                 raise StoreError(self._sync_failed, hint="Start the node again.")
+            if self._index is not None:
+                with our_errors("write the key index"):
+                    self._index.write(self._now_ms())  # most of them, while the writer goes on
             with self._guard, our_errors("write the key index"):
                 mark = (0, 0)
                 if self._index is not None:
@@ -336,6 +340,9 @@ class Store:
         elif self._options.flush == "async" and now_ms >= self._flush_due_ms:
             self._flush_due_ms = now_ms + self._options.flush_interval_ms
             self.flush()
+        if now_ms >= self._relax_due_ms:
+            self._relax_due_ms = now_ms + _RELAX_INTERVAL_MS
+            self._log.relax()
 
     def clean(self, now_ms: int) -> int:
         """Delete the oldest files of the log as the options say; give how many.
