@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from coherer.errors import StoreFullError
 from coherer.server.tubemq.master import Master, MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
@@ -19,6 +20,7 @@ class Stage:
         self.now_ms = START_MS
         self.saved: bytes | None = None
         self.saves = 0
+        self.disk_full = False
         self.options = MasterOptions(**options)
         self.master = self.another()
 
@@ -30,6 +32,8 @@ class Stage:
         self.master = self.another()
 
     def _save(self, data: bytes) -> None:
+        if self.disk_full:
+            raise StoreFullError("The disk is full.")
         self.saved = data
         self.saves += 1
 

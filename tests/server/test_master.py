@@ -7,7 +7,7 @@ import pytest
 from master_stage import START_MS, Broker, Consumer, Producer, Stage
 
 from coherer.broker.configuration import CatalogError, ManageStatus, TopicStatus
-from coherer.errors import UsageError
+from coherer.errors import StoreFullError, UsageError
 from coherer.server.tubemq.master import MasterOptions, StandbyError
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
@@ -495,6 +495,28 @@ def test_nothing_is_written_when_nothing_has_changed() -> None:
         broker.heartbeat()
         producer.heartbeat()
         stage.wait(1_000)
+    assert stage.saves == saves
+
+
+def test_a_full_disk_stops_nobodys_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(auto_create_topics=True)
+    broker = stage.broker()
+    stage.master.watch(broker.sync)
+    producer = Producer(stage)
+    producer.register()
+    stage.disk_full = True
+    assert producer.publish("flights").topicInfos
+    assert producer.heartbeat().success
+    with pytest.raises(StoreFullError):
+        stage.master.create_topic("weather")
+    assert len(caplog.records) == 1
+    stage.disk_full = False
+    stage.wait(4_999)
+    assert stage.another().topics() == {}
+    stage.wait(1)
+    assert set(stage.another().topics()) == {"flights", "weather"}
+    saves = stage.saves
+    stage.wait(10_000)
     assert stage.saves == saves
 
 
