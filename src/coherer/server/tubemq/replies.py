@@ -8,6 +8,7 @@ for each length of the offset all from the frame's sizes to the id's text. The b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from struct import Struct as Layout
 
 from coherer.store import Appended
@@ -42,8 +43,9 @@ def send_replies(
         message_id = first_id + place.physical_offset
         if message_id >= below:
             id_end = varint(message_id >> 28) + time
-            heads = _heads(message_id, len(id_end))
-            below = min((message_id | _LOW) + 1, 10 ** len(str(message_id)))
+            digits = len(str(message_id))
+            heads = _heads(digits, len(id_end))
+            below = min((message_id | _LOW) + 1, 10**digits)
         offset = place.queue_offset
         offset_text = VARINTS[offset] if offset <= _14_BITS else varint(offset)
         frames.append(
@@ -61,9 +63,9 @@ def send_replies(
     return b"".join(frames)
 
 
-def _heads(message_id: int, id_end_size: int) -> list[bytes]:
+@lru_cache(maxsize=64)
+def _heads(digits: int, id_end_size: int) -> list[bytes]:
     """From the sizes of the frame to the text, by the length of the offset: 0 to 9 bytes."""
-    digits = len(str(message_id))
     heads: list[bytes] = []
     for offset_size in range(10):
         size = len(_BEGIN) + 1 + digits + 3 + 4 + id_end_size + offset_size
