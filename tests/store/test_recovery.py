@@ -405,3 +405,72 @@ def test_strange_files_are_left_alone(bench: Any) -> None:
     again = bench.open()
     assert again.topics() == ["t", "u"]
     assert "a b/0 is not a queue" in again.recovery.notes
+
+
+def test_a_topic_made_again_under_a_checkpoint_of_java(bench: Any) -> None:
+    """The replay meets the deleted messages and then the new ones, which count."""
+    store = bench.open()
+    store.append([bench.draft(number) for number in range(30)])
+    store.delete_topic("t")
+    store.append([bench.draft(number) for number in range(100, 105)])
+    image = bench.crash()
+    (image / "checkpoint").write_bytes(bytes(4096))
+    again = bench.open(image)
+    assert bench.labels(again) == {at: f"t/0/{100 + at}" for at in range(5)}
+    assert (again.recovery.replayed, again.recovery.damage) == (35, ())
+
+
+def test_records_of_deleted_topics_are_noted(bench: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(number) for number in range(3)])
+    store.append([bench.draft(0, "u")])
+    store.delete_topic("t")
+    store.close()
+    again = bench.open()
+    assert again.recovery.notes == ("3 records are in no queue: their topics were deleted",)
+    assert again.recovery.damage == ()
+    assert again.topics() == ["u"]
+
+
+def test_a_file_lost_while_the_store_was_closed(bench: Any) -> None:
+    store = bench.open()
+    fill(bench, store, 300)
+    expected = bench.everything(store)
+    store.close()
+    (bench.directory / "commitlog" / f"{16_384:020d}").unlink()
+    again = bench.open(verify_bytes=0)
+    assert again.recovery.damage == ()  # not looked at
+    slices = again.read("t", 0, 0, max_bytes=1 << 20, max_count=20)
+    assert slices.next_offset == 20
+    kept = 0
+    for key, queue in bench.everything(again).items():
+        assert queue.items() <= expected[key].items()
+        kept += len(queue)
+    assert 200 < kept < 300
+    (piece,) = again.verify()
+    assert (piece.begin, piece.end) == (16_384, 32_768)
+    assert again.offset_at_time("t", 0, bench.clock.ms) == again.queue_range("t", 0)[1]
+
+
+def test_a_record_with_a_topic_that_cannot_be(bench: Any) -> None:
+    store = bench.open()
+    places = fill(bench, store, 20)
+    store.flush_queues()
+    places += fill(bench, store, 20, begin=20)
+    image = bench.crash()
+    for number in (5, 25):  # checked, and replayed
+        damage(image, places[number] + 88 + 100 + 1, b"/")
+    again = bench.open(image)
+    assert [piece.reason for piece in again.recovery.damage] == ["topic", "topic"]
+    assert sum(map(len, bench.everything(again).values())) == 38
+
+
+def test_many_queues_need_few_handles(bench: Any) -> None:
+    store = bench.open(open_files=2)
+    for number in range(10):
+        store.append([bench.draft(number, queue_id=queue_id) for queue_id in range(30)])
+    expected = bench.everything(store)
+    assert sum(map(len, expected.values())) == 300
+    open_now = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+    assert open_now < 100
+    assert bench.everything(bench.open(bench.crash(), open_files=1)) == expected

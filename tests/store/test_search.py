@@ -60,3 +60,5 @@ def test_by_time_steps_over_damage(bench: Any, store: Any, clock: Any) -> None:
     assert len(again.recovery.damage) == 1
     assert again.offset_at_time("t", 0, clock.ms + 21) == 5
     assert again.offset_at_time("t", 0, clock.ms + 20) == 1
+    assert again.offset_at_time("t", 0, clock.ms + 45, nearest=True) == 5
+    assert again.offset_at_time("t", 0, clock.ms + 21, nearest=True) == 5  # its left is damaged

@@ -7,7 +7,7 @@ from coherer.record.layout import properties_of, spans, store_ms_of
 from coherer.record.properties import decode, index_keys
 from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
-from coherer.store.queue import ConsumeQueue
+from coherer.store.queue import BLANK_SIZE, ConsumeQueue
 
 
 def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: bool) -> int:
@@ -30,7 +30,9 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: boo
 
 def _time_of(log: CommitLog, queue: ConsumeQueue, index: int) -> int | None:
     entry = queue.entry(index) if index < queue.max else None
-    return _store_ms(log, entry[0], entry[1]) if entry is not None else None
+    if entry is None or entry[1] == BLANK_SIZE:
+        return None
+    return _store_ms(log, entry[0], entry[1])
 
 
 def _store_ms(log: CommitLog, offset: int, size: int) -> int | None:
