@@ -300,10 +300,23 @@ async def test_a_full_disk_is_refused_and_heals(
     assert (await peer.send()).success
 
 
+async def test_an_error_of_ours_is_answered(
+    peer: Peer, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(drafts: list[Draft]) -> list[Appended]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(broker.state.store, "append", fail)
+    refused = await peer.send()
+    assert (refused.errCode, "ZeroDivisionError" in refused.errMsg) == (500, True)
+    assert "Traceback" in caplog.text
+
+
 async def test_a_send_without_a_timeout_is_stored_but_not_answered(
     peer: Peer, broker: Broker
 ) -> None:
     peer.post(methods.SEND_MESSAGE, send_request(), timeout_ms=0)
+    peer.post(methods.SEND_MESSAGE, send_request(clientId=""), timeout_ms=0)
     peer.post(
         methods.PARTITION_REGISTER, pb.RegisterRequestC2B(**CONSUMER, opType=31, readStatus=0), 0
     )

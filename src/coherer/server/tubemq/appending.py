@@ -132,6 +132,10 @@ class Appender:
         except CohererError as error:
             self._refuse(senders, error)
             return
+        except Exception as error:  # noqa: BLE001 - nobody is left waiting for an answer
+            _log.exception("An error of ours")
+            self._refuse(senders, StoreError(f"{type(error).__name__} in the store."))
+            return
         now_ms, first_id = state.now_ms(), state.first_id
         begin = 0
         for connection, serials in senders:

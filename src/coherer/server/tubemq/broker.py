@@ -133,7 +133,9 @@ class BrokerService:
                 else:
                     self._other(request)
             except Refusal as refusal:
-                caller.connection.write(refuse_send(request.serial, refusal.code, refusal.text))
+                if request.timeout_ms > 0:
+                    frame = refuse_send(request.serial, refusal.code, refusal.text)
+                    caller.connection.write(frame)
             except ProtocolError as error:
                 frame = caller.session.fatal(request, JAVA_EXCEPTION, error.text)
                 caller.connection.write(frame)
