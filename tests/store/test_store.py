@@ -246,8 +246,15 @@ def test_a_closed_store_takes_nothing(bench: Any) -> None:
     store = bench.open()
     store.close()
     store.close()
-    with pytest.raises(ClosedError):
-        store.append([bench.draft(0)])
+    attempts = [
+        lambda: store.append([bench.draft(0)]),
+        lambda: read(store, 0),
+        store.flush_queues,
+        store.tick,
+    ]
+    for attempt in attempts:
+        with pytest.raises(ClosedError):
+            attempt()
 
 
 def test_store_times_never_go_back(bench: Any, clock: Any) -> None:
@@ -386,3 +393,12 @@ def test_memory_is_given_back_and_taken_again(bench: Any, clock: Any) -> None:
     before = [bytes(record) for record in slices.records]
     store.tick()
     assert [bytes(record) for record in slices.records] == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"segment_bytes": 100}, {"retention_hours": -1}, {"open_files": 0}, {"store_host": b"here"}],
+)
+def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        StoreOptions(**wrong)

@@ -8,10 +8,23 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coherer.errors import UsageError
 from coherer.record.layout import NO_HOST
 
 DAY_HOURS = 24
 GIB = 1024**3
+_LEAST = {
+    "segment_bytes": 4096,
+    "queue_segment_bytes": 20,
+    "index_slots": 1,
+    "index_entries": 2,
+    "flush_interval_ms": 0,
+    "queue_flush_interval_ms": 0,
+    "retention_hours": 0,
+    "retention_bytes": 0,
+    "verify_bytes": 0,
+    "open_files": 1,
+}
 
 
 class StoreOptions(Struct, frozen=True, kw_only=True):
@@ -37,6 +50,15 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         verify_bytes: how much of the log's end is read and checked at every start.
         store_host: address and port that records name as theirs.
         open_files: how many files of consume queues are held open.
+
+    Raises:
+        UsageError: a number makes no sense.
+
+    >>> StoreOptions(queue_segment_bytes=1000).queue_segment_bytes
+    1000
+    >>> StoreOptions(queue_segment_bytes=1001)
+    Traceback (most recent call last):
+    coherer.errors.UsageError: queue_segment_bytes must be a multiple of 20, not 1001.
     """
 
     segment_bytes: int = GIB
@@ -52,6 +74,17 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     verify_bytes: int = 16 * 1024 * 1024
     store_host: bytes = NO_HOST
     open_files: int = 256
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} must be {least} or more, not {value}.")
+        if self.queue_segment_bytes % 20:
+            value = self.queue_segment_bytes
+            raise UsageError(f"queue_segment_bytes must be a multiple of 20, not {value}.")
+        if len(self.store_host) not in (8, 20):
+            raise UsageError("store_host is an address of 4 or 16 bytes and a port of 4.")
 
 
 class Draft(Struct, frozen=True, gc=False):

@@ -90,7 +90,8 @@ class Store:
         self._sync_failed = ""
         self._last_ms = 0
         self._flush_due_ms = self._queue_flush_due_ms = self._relax_due_ms = 0
-        self._lock_handle: int | None = None
+        self._lock_handle = -1
+        self._closed = False
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
 
@@ -183,8 +184,7 @@ class Store:
             StoreError: the disk failed.
             ClosedError: the store is closed.
         """
-        if self._lock_handle is None:
-            raise ClosedError("The store is closed.")
+        self._check_open()
         store_ms = self._last_ms = max(self._now_ms(), self._last_ms)
         batch = self._encoder.encode(drafts, self._log.end, store_ms, self.store_host)
         dirty = self._write(batch, store_ms)
@@ -195,6 +195,10 @@ class Store:
                 self._index.add(batch.keys)
             self._log.commit(batch.end, store_ms)
         return batch.appended
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The store is closed.")
 
     def _write(self, batch: Batch, store_ms: int) -> Dirty:
         before, dirty = self._log.end, Dirty()
@@ -250,7 +254,11 @@ class Store:
             max_bytes: records are given while they fit, but at least one.
             max_count: so many records at most.
             tags: only records with one of these tag codes; others are not even touched.
+
+        Raises:
+            ClosedError: the store is closed. Slices that it gave stay valid.
         """
+        self._check_open()
         queue = self._queues.get((topic, queue_id))
         return read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
@@ -300,7 +308,12 @@ class Store:
         Raises:
             StoreFullError: there is no room for keys; they wait.
             StoreError: the disk failed.
+            ClosedError: the store is closed.
         """
+        self._check_open()
+        self._flush_queues()
+
+    def _flush_queues(self) -> None:
         with self._sync_guard:
             if self._sync_failed:
                 raise StoreError(self._sync_failed, hint="Start the node again.")
@@ -331,7 +344,9 @@ class Store:
 
         Raises:
             StoreError: see `flush` and `flush_queues`.
+            ClosedError: the store is closed.
         """
+        self._check_open()
         now_ms = self._now_ms()
         if now_ms >= self._queue_flush_due_ms:
             self._queue_flush_due_ms = now_ms + self._options.queue_flush_interval_ms
@@ -420,11 +435,11 @@ class Store:
         Raises:
             StoreError: the disk failed; the next `open` will recover.
         """
-        if self._lock_handle is None:
+        if self._closed:
             return
-        handle, self._lock_handle = self._lock_handle, None
+        self._closed = True
         try:
-            self.flush_queues()
+            self._flush_queues()
             with our_errors("close the store"):
                 self._files.remove(self._directory / "abort")
                 self._files.sync_directory(self._directory)
@@ -433,4 +448,4 @@ class Store:
             self._log.close()
             if self._index is not None:
                 self._index.close()
-            self._files.unlock(self._directory / "lock", handle)
+            self._files.unlock(self._directory / "lock", self._lock_handle)
