@@ -12,154 +12,38 @@ the next start recovers.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
-
-import msgspec
+from typing import Self
 
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
+from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.tubemq.broker import Broker
 from coherer.server.tubemq.broker_admin import broker_admin
 from coherer.server.tubemq.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
-from coherer.server.tubemq.master import Master, MasterOptions
+from coherer.server.tubemq.master import Master
 from coherer.server.tubemq.master_admin import elsewhere, master_admin
 from coherer.server.tubemq.master_service import MasterService
 from coherer.server.tubemq.state import BrokerOptions
-from coherer.store import OsFiles, Store, StoreOptions
+from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
 from coherer.tubemq import messages as pb
 from coherer.tubemq.credentials import NONCE_LIMIT, authenticate_info
 
+__all__ = ["Node", "NodeOptions"]
+
 _log = logging.getLogger(__name__)
 
-SCHEME = "tubemq://"
 MASTER_FILE = "tubemqMaster.json"
 BEAT_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
-
-
-class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node is set up.
-
-    Args:
-        directory: where its files are; made if missing.
-        roles: `"master"`, `"broker"`, or both.
-        host: the address to listen on. Only this machine can reach the default.
-        advertised_host: the address that clients and brokers are told; None for `host`.
-        advertised_broker_port: the port of the broker that clients are told, where something
-            stands in between (a container's published port, a proxy); None for its own.
-        master_port: the master's port; 0 for any free one.
-        broker_port: the broker's port; 0 for any free one.
-        admin_port: the port of the HTTP administration; 0 for any free one, None for none.
-        master: the masters of a node that is only a broker: `tubemq://host:port,host:port`.
-        broker_id: the broker's number, which no other broker of the cluster has.
-        flush: `"async"` acknowledges what is written, `"sync"` what is on the disk.
-        flush_interval_ms: with `"async"`, how long what is written may wait for the disk.
-        auto_create_topics: whether topics come into being when they are first named.
-        default_partitions: how many partitions such a topic has.
-        balance_period_ms: how soon a move of partitions that failed is tried again.
-        max_message_bytes: the cluster's limit for a message; None leaves it as it is (1 MiB).
-        retention_hours: how long messages are kept at least; None for ever.
-        retention_bytes: how large the log may become; None for no limit.
-        transfer_bytes: how much one get reads.
-        hold_ms: how long a get that finds nothing waits; None for 5 s, and 0.5 s with remote
-            masters (see `BrokerOptions`).
-        lease_timeout_ms: when a silent consumer loses its partitions at the broker.
-        client_timeout_ms: when the master forgets a silent producer or consumer.
-        broker_timeout_ms: when the master takes out a silent broker.
-        heartbeat_ms: how often a broker reports to remote masters.
-        segment_bytes: size of a file of the log.
-        tls: certificate and key; then the ports below are open too.
-        master_tls_port: the master's port for TLS.
-        broker_tls_port: the broker's port for TLS.
-        users: passwords by name. With any, producers and consumers have to authenticate.
-        broker_user: name that brokers authenticate with at the master, where it is set.
-        broker_password: the password for it.
-        visit_token_check: brokers refuse clients that did not come through a master.
-        admin_token: what changes over HTTP must give as `confModAuthToken`.
-    """
-
-    directory: Path
-    roles: frozenset[Literal["master", "broker"]] = frozenset({"master", "broker"})
-    host: str = "127.0.0.1"
-    advertised_host: str | None = None
-    advertised_broker_port: int | None = None
-    master_port: int = 8715
-    broker_port: int = 8123
-    admin_port: int | None = 8080
-    master: str | None = None
-    broker_id: int = 1
-    flush: Literal["async", "sync"] = "async"
-    flush_interval_ms: int = 500
-    auto_create_topics: bool = True
-    default_partitions: int = 8
-    balance_period_ms: int = 1_000
-    max_message_bytes: int | None = None
-    retention_hours: float | None = 72
-    retention_bytes: int | None = None
-    transfer_bytes: int = 512 * 1024
-    hold_ms: int | None = None
-    lease_timeout_ms: int = 30_000
-    client_timeout_ms: int = 30_000
-    broker_timeout_ms: int = 30_000
-    heartbeat_ms: int = 1_000
-    segment_bytes: int = 1024**3
-    tls: net.TlsOptions | None = None
-    master_tls_port: int = 8716
-    broker_tls_port: int = 8124
-    users: dict[str, str] = {}
-    broker_user: str = ""
-    broker_password: str = ""
-    visit_token_check: bool = False
-    admin_token: str = "abc"  # noqa: S105 - what Java ships; changes it protects are local
-
-    def __post_init__(self) -> None:
-        if not self.roles or not self.roles <= {"master", "broker"}:
-            raise UsageError("A node is a master, a broker, or both.")
-        if ("master" in self.roles) == (self.master is not None):
-            raise UsageError(
-                "A node that is no master needs `master`, and no other does.",
-                hint="For example tubemq://10.0.0.1:8715",
-            )
-        if self.reachable_host in {"0.0.0.0", "::", ""}:  # noqa: S104 - refused
-            raise UsageError(
-                f"Clients cannot connect to {self.host!r}.",
-                hint="Say in `advertised_host` how they reach this machine.",
-            )
-        if not 0 < self.broker_id <= 0x7FFF:
-            raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
-
-    @property
-    def reachable_host(self) -> str:
-        """The address that others use."""
-        return self.advertised_host or self.host
-
-    @property
-    def masters(self) -> list[tuple[str, int]]:
-        """Host and port of each remote master.
-
-        >>> NodeOptions(
-        ...     directory=Path("."), roles=frozenset({"broker"}), master="tubemq://a:1,b"
-        ... ).masters
-        [('a', 1), ('b', 8715)]
-        """
-        found: list[tuple[str, int]] = []
-        for part in (self.master or "").removeprefix(SCHEME).strip("/").split(","):
-            host, _, port = part.strip().partition(":")
-            if not host or not (port or "0").isdecimal():
-                raise UsageError(f"{part!r} in `master` is not host:port.")
-            found.append((host, int(port or 8715)))
-        return found
 
 
 class Node:
@@ -229,7 +113,12 @@ class Node:
             UsageError: a port is in use, or the options do not fit.
             StoreError: the directory cannot be used.
         """
-        _warn_when_open(self.options)
+        if self.options.open_to_all:
+            _log.warning(
+                "%s is open to the network without authentication: whoever reaches it can read "
+                "and write everything. Set `users`, or listen on 127.0.0.1.",
+                self.options.host,
+            )
         try:
             await self._open_admin()
             if "broker" in self.options.roles:
@@ -333,13 +222,7 @@ class Node:
         options = self.options
         store = self._store = Store.open(
             options.directory,
-            StoreOptions(
-                segment_bytes=options.segment_bytes,
-                flush=options.flush,
-                flush_interval_ms=options.flush_interval_ms,
-                retention_hours=options.retention_hours,
-                retention_bytes=options.retention_bytes,
-            ),
+            options.store_options(),
             now_ms=self._now_ms,
         )
         (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
@@ -358,7 +241,7 @@ class Node:
                 web_port=max(self.admin_port, 0),
                 sync_flush=options.flush == "sync",
                 lease_timeout_ms=options.lease_timeout_ms,
-                hold_ms=_hold_ms(options),
+                hold_ms=options.held_ms,
                 transfer_bytes=options.transfer_bytes,
             ),
             store,
@@ -369,7 +252,7 @@ class Node:
         options = self.options
         config = self._store or self._config_files()
         load, save = _file(config, MASTER_FILE)
-        self.master = Master(_master_options(options), load, save, now_ms=self._now_ms)
+        self.master = Master(options.master_options(), load, save, now_ms=self._now_ms)
         service = MasterService(self.master)
         self.master_port = (await self._listen(options.master_port, service.make)).port
         if options.tls is not None:
@@ -482,35 +365,6 @@ def _nothing() -> None:
     """Nothing to undo."""
 
 
-def _hold_ms(options: NodeOptions) -> int:
-    if options.hold_ms is not None:
-        return options.hold_ms
-    return 5_000 if options.master is None else 500
-
-
-def _master_options(options: NodeOptions) -> MasterOptions:
-    authenticate = bool(options.users)
-    return MasterOptions(
-        host=options.reachable_host,
-        port=options.master_port,
-        auto_create_topics=options.auto_create_topics,
-        default_partitions=options.default_partitions,
-        max_message_bytes=options.max_message_bytes,
-        producer_timeout_ms=options.client_timeout_ms,
-        consumer_timeout_ms=options.client_timeout_ms,
-        broker_timeout_ms=options.broker_timeout_ms,
-        balance_period_ms=options.balance_period_ms,
-        users=options.users,
-        authenticate_producers=authenticate,
-        authenticate_consumers=authenticate,
-        authenticate_brokers=bool(options.broker_user),
-        broker_user=options.broker_user,
-        broker_password=options.broker_password,
-        visit_token_check=options.visit_token_check,
-        admin_token=options.admin_token,
-    )
-
-
 def _certificate(
     options: NodeOptions, now_ms: Callable[[], int]
 ) -> Callable[[], pb.MasterCertificateInfo]:
@@ -531,16 +385,3 @@ def _file(
     if isinstance(config, Store):
         return lambda: config.load_config(name), lambda data: config.save_config(name, data)
     return lambda: config.load(name), lambda data: config.save(name, data)
-
-
-def _warn_when_open(options: NodeOptions) -> None:
-    try:
-        local = options.host == "localhost" or ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        local = False
-    if not local and not options.users:
-        _log.warning(
-            "%s is open to the network without authentication: whoever reaches it can read and "
-            "write everything. Set `users`, or listen on 127.0.0.1.",
-            options.host,
-        )

@@ -1,0 +1,179 @@
+"""How a node is set up, and what that means for its parts."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from coherer import net
+from coherer.errors import UsageError
+from coherer.server.tubemq.master_options import MasterOptions
+from coherer.store import StoreOptions
+
+SCHEME = "tubemq://"
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node is set up.
+
+    Args:
+        directory: where its files are; made if missing.
+        roles: `"master"`, `"broker"`, or both.
+        host: the address to listen on. Only this machine can reach the default.
+        advertised_host: the address that clients and brokers are told; None for `host`.
+        advertised_broker_port: the port of the broker that clients are told, where something
+            stands in between (a container's published port, a proxy); None for its own.
+        master_port: the master's port; 0 for any free one.
+        broker_port: the broker's port; 0 for any free one.
+        admin_port: the port of the HTTP administration; 0 for any free one, None for none.
+        master: the masters of a node that is only a broker: `tubemq://host:port,host:port`.
+        broker_id: the broker's number, which no other broker of the cluster has.
+        flush: `"async"` acknowledges what is written, `"sync"` what is on the disk.
+        flush_interval_ms: with `"async"`, how long what is written may wait for the disk.
+        auto_create_topics: whether topics come into being when they are first named.
+        default_partitions: how many partitions such a topic has.
+        balance_period_ms: how soon a move of partitions that failed is tried again.
+        max_message_bytes: the cluster's limit for a message; None leaves it as it is (1 MiB).
+        retention_hours: how long messages are kept at least; None for ever.
+        retention_bytes: how large the log may become; None for no limit.
+        transfer_bytes: how much one get reads.
+        hold_ms: how long a get that finds nothing waits; None for 5 s, and 0.5 s with remote
+            masters (see `BrokerOptions`).
+        lease_timeout_ms: when a silent consumer loses its partitions at the broker.
+        client_timeout_ms: when the master forgets a silent producer or consumer.
+        broker_timeout_ms: when the master takes out a silent broker.
+        heartbeat_ms: how often a broker reports to remote masters.
+        segment_bytes: size of a file of the log.
+        tls: certificate and key; then the ports below are open too.
+        master_tls_port: the master's port for TLS.
+        broker_tls_port: the broker's port for TLS.
+        users: passwords by name. With any, producers and consumers have to authenticate.
+        broker_user: name that brokers authenticate with at the master, where it is set.
+        broker_password: the password for it.
+        visit_token_check: brokers refuse clients that did not come through a master.
+        admin_token: what changes over HTTP must give as `confModAuthToken`.
+    """
+
+    directory: Path
+    roles: frozenset[Literal["master", "broker"]] = frozenset({"master", "broker"})
+    host: str = "127.0.0.1"
+    advertised_host: str | None = None
+    advertised_broker_port: int | None = None
+    master_port: int = 8715
+    broker_port: int = 8123
+    admin_port: int | None = 8080
+    master: str | None = None
+    broker_id: int = 1
+    flush: Literal["async", "sync"] = "async"
+    flush_interval_ms: int = 500
+    auto_create_topics: bool = True
+    default_partitions: int = 8
+    balance_period_ms: int = 1_000
+    max_message_bytes: int | None = None
+    retention_hours: float | None = 72
+    retention_bytes: int | None = None
+    transfer_bytes: int = 512 * 1024
+    hold_ms: int | None = None
+    lease_timeout_ms: int = 30_000
+    client_timeout_ms: int = 30_000
+    broker_timeout_ms: int = 30_000
+    heartbeat_ms: int = 1_000
+    segment_bytes: int = 1024**3
+    tls: net.TlsOptions | None = None
+    master_tls_port: int = 8716
+    broker_tls_port: int = 8124
+    users: dict[str, str] = {}
+    broker_user: str = ""
+    broker_password: str = ""
+    visit_token_check: bool = False
+    admin_token: str = "abc"  # noqa: S105 - what Java ships; changes it protects are local
+
+    def __post_init__(self) -> None:
+        if not self.roles or not self.roles <= {"master", "broker"}:
+            raise UsageError("A node is a master, a broker, or both.")
+        if ("master" in self.roles) == (self.master is not None):
+            raise UsageError(
+                "A node that is no master needs `master`, and no other does.",
+                hint="For example tubemq://10.0.0.1:8715",
+            )
+        if self.reachable_host in {"0.0.0.0", "::", ""}:  # noqa: S104 - refused
+            raise UsageError(
+                f"Clients cannot connect to {self.host!r}.",
+                hint="Say in `advertised_host` how they reach this machine.",
+            )
+        if not 0 < self.broker_id <= 0x7FFF:
+            raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
+
+    @property
+    def reachable_host(self) -> str:
+        """The address that others use."""
+        return self.advertised_host or self.host
+
+    @property
+    def masters(self) -> list[tuple[str, int]]:
+        """Host and port of each remote master.
+
+        >>> NodeOptions(
+        ...     directory=Path("."), roles=frozenset({"broker"}), master="tubemq://a:1,b"
+        ... ).masters
+        [('a', 1), ('b', 8715)]
+        """
+        found: list[tuple[str, int]] = []
+        for part in (self.master or "").removeprefix(SCHEME).strip("/").split(","):
+            host, _, port = part.strip().partition(":")
+            if not host or not (port or "0").isdecimal():
+                raise UsageError(f"{part!r} in `master` is not host:port.")
+            found.append((host, int(port or 8715)))
+        return found
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether other machines can reach it and need not say who they are."""
+        try:
+            local = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            local = False
+        return not local and not self.users
+
+    @property
+    def held_ms(self) -> int:
+        """How long a get that finds nothing waits."""
+        if self.hold_ms is not None:
+            return self.hold_ms
+        return 5_000 if self.master is None else 500
+
+    def store_options(self) -> StoreOptions:
+        """What this means for the store."""
+        return StoreOptions(
+            segment_bytes=self.segment_bytes,
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            retention_hours=self.retention_hours,
+            retention_bytes=self.retention_bytes,
+        )
+
+    def master_options(self) -> MasterOptions:
+        """What this means for the master."""
+        authenticate = bool(self.users)
+        return MasterOptions(
+            host=self.reachable_host,
+            port=self.master_port,
+            auto_create_topics=self.auto_create_topics,
+            default_partitions=self.default_partitions,
+            max_message_bytes=self.max_message_bytes,
+            producer_timeout_ms=self.client_timeout_ms,
+            consumer_timeout_ms=self.client_timeout_ms,
+            broker_timeout_ms=self.broker_timeout_ms,
+            balance_period_ms=self.balance_period_ms,
+            users=self.users,
+            authenticate_producers=authenticate,
+            authenticate_consumers=authenticate,
+            authenticate_brokers=bool(self.broker_user),
+            broker_user=self.broker_user,
+            broker_password=self.broker_password,
+            visit_token_check=self.visit_token_check,
+            admin_token=self.admin_token,
+        )
