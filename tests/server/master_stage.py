@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coherer.errors import StoreFullError
-from coherer.server.tubemq.master import Master, MasterOptions
+from coherer.server.tubemq.master.master import Master, MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.names import SubscribeInfo

@@ -16,11 +16,11 @@ from coherer import limits
 from coherer.broker.topics import Topic
 from coherer.errors import ProtocolError, StoreError, StoreFullError
 from coherer.net import Connection
-from coherer.server.tubemq.broker import Broker, BrokerService
-from coherer.server.tubemq.mapping import Mapper
+from coherer.server.tubemq.broker.broker import Broker, BrokerService
+from coherer.server.tubemq.broker.mapping import Mapper
+from coherer.server.tubemq.broker.sends import SendMemory, SendReader
+from coherer.server.tubemq.broker.state import BrokerOptions, BrokerState
 from coherer.server.tubemq.refusal import Refusal
-from coherer.server.tubemq.sends import SendMemory, SendReader
-from coherer.server.tubemq.state import BrokerOptions, BrokerState
 from coherer.store import Appended, Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 from coherer.tubemq import messages as pb

@@ -15,7 +15,7 @@ from coherer import net
 from coherer.client.admin import Admin
 from coherer.server.admin import AdminApp
 from coherer.server.node import Node, NodeOptions
-from coherer.server.tubemq.broker_admin import broker_admin
+from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.session import Response

@@ -13,9 +13,9 @@ from google.protobuf.message import Message
 
 from coherer import net
 from coherer.errors import ProtocolError, RefusedError
-from coherer.server.tubemq.broker import Broker
-from coherer.server.tubemq.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
-from coherer.server.tubemq.state import BrokerOptions
+from coherer.server.tubemq.broker.broker import Broker
+from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
+from coherer.server.tubemq.broker.state import BrokerOptions
 from coherer.store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 from coherer.tubemq import messages as pb
@@ -317,7 +317,7 @@ def said(text: str) -> asyncio.Event:
             event.set()
         return True
 
-    logging.getLogger("coherer.server.tubemq.link").addFilter(look)
+    logging.getLogger("coherer.server.tubemq.broker.link").addFilter(look)
     return event
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coherer.record import compression, layout, properties
 from coherer.record.hashing import java_hash
-from coherer.server.tubemq.mapping import Mapper
+from coherer.server.tubemq.broker.mapping import Mapper
 from coherer.tubemq import messages as pb
 
 FIRST_ID = 7 << 48

@@ -8,7 +8,7 @@ from master_stage import START_MS, Broker, Consumer, Producer, Stage
 
 from coherer.broker.configuration import CatalogError, ManageStatus, TopicStatus
 from coherer.errors import StoreFullError, UsageError
-from coherer.server.tubemq.master import MasterOptions, StandbyError
+from coherer.server.tubemq.master.master import MasterOptions, StandbyError
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode

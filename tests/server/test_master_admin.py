@@ -12,7 +12,7 @@ from coherer.broker.configuration import ManageStatus
 from coherer.client.admin import Admin
 from coherer.errors import RefusedError
 from coherer.server.admin import AdminApp, AdminService
-from coherer.server.tubemq.master_admin import elsewhere, master_admin
+from coherer.server.tubemq.master.admin import elsewhere, master_admin
 
 PROPS = {
     "numTopicStores", "numPartitions", "unflushThreshold", "unflushInterval", "unflushDataHold",

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from master_stage import Stage
 
 from coherer import net
-from coherer.server.tubemq.master_service import MasterService
+from coherer.server.tubemq.master.service import MasterService
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.frame import encode_frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.server.tubemq.replies import send_replies
+from coherer.server.tubemq.broker.replies import send_replies
 from coherer.store import Appended
 from coherer.tubemq.sending import send_reply
 

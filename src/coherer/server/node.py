@@ -24,13 +24,13 @@ from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
 from coherer.server.node_options import SCHEME, NodeOptions
-from coherer.server.tubemq.broker import Broker
-from coherer.server.tubemq.broker_admin import broker_admin
-from coherer.server.tubemq.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
-from coherer.server.tubemq.master import Master
-from coherer.server.tubemq.master_admin import elsewhere, master_admin
-from coherer.server.tubemq.master_service import MasterService
-from coherer.server.tubemq.state import BrokerOptions
+from coherer.server.tubemq.broker.admin import broker_admin
+from coherer.server.tubemq.broker.broker import Broker
+from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
+from coherer.server.tubemq.broker.state import BrokerOptions
+from coherer.server.tubemq.master.admin import elsewhere, master_admin
+from coherer.server.tubemq.master.master import Master
+from coherer.server.tubemq.master.service import MasterService
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
 from coherer.tubemq import messages as pb

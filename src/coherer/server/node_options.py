@@ -10,7 +10,7 @@ import msgspec
 
 from coherer import net
 from coherer.errors import UsageError
-from coherer.server.tubemq.master_options import MasterOptions
+from coherer.server.tubemq.master.options import MasterOptions
 from coherer.store import StoreOptions
 
 SCHEME = "tubemq://"

@@ -6,8 +6,8 @@ import logging
 
 from coherer.errors import ProtocolError
 from coherer.net import Connection
-from coherer.server.tubemq.master import Master
-from coherer.server.tubemq.master_state import StandbyError
+from coherer.server.tubemq.master.master import Master
+from coherer.server.tubemq.master.state import StandbyError
 from coherer.tubemq import methods
 from coherer.tubemq.session import JAVA_EXCEPTION, STANDBY, Request, ServerSession
 

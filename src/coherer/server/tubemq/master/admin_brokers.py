@@ -10,7 +10,7 @@ from coherer.broker.configuration import BrokerRecord, ManageStatus
 from coherer.broker.fleet import PAUSED_BY_ERRORS
 from coherer.server.admin import Method
 from coherer.server.admin_params import Answer, Json, ParamError, Params, done, found
-from coherer.server.tubemq.master_admin_forms import (
+from coherer.server.tubemq.master.admin_forms import (
     Office,
     adding,
     deployment_form,

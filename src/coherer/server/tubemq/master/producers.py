@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from coherer import limits
 from coherer.broker.configuration import HISTORY_TOPIC, valid_topic
 from coherer.broker.membership import Producer
-from coherer.server.tubemq.master_access import Proof
-from coherer.server.tubemq.master_state import Caller, MasterState
+from coherer.server.tubemq.master.access import Proof
+from coherer.server.tubemq.master.state import Caller, MasterState
 from coherer.server.tubemq.refusal import Refusal, check_text
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode

@@ -21,8 +21,8 @@ from typing import TypeVar
 from coherer import limits
 from coherer.errors import CohererError, StoreError, StoreFullError
 from coherer.net import Connection
-from coherer.server.tubemq.replies import send_replies
-from coherer.server.tubemq.state import BrokerState
+from coherer.server.tubemq.broker.replies import send_replies
+from coherer.server.tubemq.broker.state import BrokerState
 from coherer.store import Draft
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode

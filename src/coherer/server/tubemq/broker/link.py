@@ -17,8 +17,8 @@ from coherer.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from coherer.server.tubemq.configuration import Configuration
-from coherer.server.tubemq.state import BrokerState
+from coherer.server.tubemq.broker.configuration import Configuration
+from coherer.server.tubemq.broker.state import BrokerState
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode, refused

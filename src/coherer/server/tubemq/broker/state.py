@@ -12,8 +12,8 @@ from coherer.broker.groups import GroupTable
 from coherer.broker.leases import Lease, LeaseTable
 from coherer.broker.offsets import OffsetTable, Position
 from coherer.broker.topics import Topic, TopicTable
-from coherer.server.tubemq.access import GRACE_MS, Access
-from coherer.server.tubemq.throttle import Throttle
+from coherer.server.tubemq.broker.access import GRACE_MS, Access
+from coherer.server.tubemq.broker.throttle import Throttle
 from coherer.store import Store
 from coherer.tubemq.flow import FlowRules
 

@@ -16,7 +16,7 @@ import msgspec
 from coherer.broker.offsets import Position
 from coherer.server.admin import AdminApp, Method
 from coherer.server.admin_params import Answer, Json, ParamError, Params
-from coherer.server.tubemq.broker import Broker
+from coherer.server.tubemq.broker.broker import Broker
 from coherer.tubemq.codes import ResultCode
 
 

@@ -15,7 +15,7 @@ from coherer.broker.configuration import (
 from coherer.broker.rebalance import Group, GroupKind, Member
 from coherer.server.admin import Method
 from coherer.server.admin_params import Answer, Json, Params, done, found
-from coherer.server.tubemq.master_admin_forms import (
+from coherer.server.tubemq.master.admin_forms import (
     Office,
     adding,
     flow_changes,

@@ -13,9 +13,8 @@ import msgspec
 from coherer.broker.configuration import UNDEFINED, ClusterSetting
 from coherer.server.admin import AdminApp, Method
 from coherer.server.admin_params import Answer, Json, Params, found
-from coherer.server.tubemq.master import Master
-from coherer.server.tubemq.master_admin_brokers import BrokerAdmin
-from coherer.server.tubemq.master_admin_forms import (
+from coherer.server.tubemq.master.admin_brokers import BrokerAdmin
+from coherer.server.tubemq.master.admin_forms import (
     Office,
     adding,
     flow_changes,
@@ -25,8 +24,9 @@ from coherer.server.tubemq.master_admin_forms import (
     rules_form,
     stamp_form,
 )
-from coherer.server.tubemq.master_admin_groups import GroupAdmin
-from coherer.server.tubemq.master_admin_topics import TopicAdmin
+from coherer.server.tubemq.master.admin_groups import GroupAdmin
+from coherer.server.tubemq.master.admin_topics import TopicAdmin
+from coherer.server.tubemq.master.master import Master
 
 _MIB = 1024 * 1024
 

@@ -14,8 +14,8 @@ from coherer import limits
 from coherer.broker.membership import Attendance
 from coherer.broker.rebalance import Disagreement, Group, Member, Subscription
 from coherer.errors import ProtocolError
-from coherer.server.tubemq.master_access import Proof
-from coherer.server.tubemq.master_state import MasterState
+from coherer.server.tubemq.master.access import Proof
+from coherer.server.tubemq.master.state import MasterState
 from coherer.server.tubemq.refusal import Refusal, check_text
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode

@@ -12,9 +12,9 @@ from coherer.broker.balance import Partition
 from coherer.broker.configuration import UNDEFINED, TopicStatus
 from coherer.broker.rebalance import Group, GroupKind, Member, Subscription
 from coherer.errors import ProtocolError
-from coherer.server.tubemq.master_access import Proof
-from coherer.server.tubemq.master_entry import Entry, read_filters, unknown
-from coherer.server.tubemq.master_state import Caller, MasterState
+from coherer.server.tubemq.master.access import Proof
+from coherer.server.tubemq.master.entry import Entry, read_filters, unknown
+from coherer.server.tubemq.master.state import Caller, MasterState
 from coherer.server.tubemq.refusal import Refusal
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode

@@ -17,14 +17,14 @@ from collections.abc import Callable
 
 from coherer import limits, net
 from coherer.errors import CohererError, ProtocolError
-from coherer.server.tubemq.appending import Appender, Flusher, refuse_send
+from coherer.server.tubemq.broker.appending import Appender, Flusher, refuse_send
+from coherer.server.tubemq.broker.configuration import Configuration
+from coherer.server.tubemq.broker.mapping import Mapper
+from coherer.server.tubemq.broker.reads import Reads
+from coherer.server.tubemq.broker.sends import SendMemory, SendReader
+from coherer.server.tubemq.broker.state import BrokerOptions, BrokerState
 from coherer.server.tubemq.caller import Caller
-from coherer.server.tubemq.configuration import Configuration
-from coherer.server.tubemq.mapping import Mapper
-from coherer.server.tubemq.reads import Reads
 from coherer.server.tubemq.refusal import Refusal
-from coherer.server.tubemq.sends import SendMemory, SendReader
-from coherer.server.tubemq.state import BrokerOptions, BrokerState
 from coherer.store import Draft, Store
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods

@@ -24,8 +24,8 @@ from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, StoreError
-from coherer.server.tubemq.master_access import Credentials, Proof, VisitTokens
-from coherer.server.tubemq.master_options import MasterOptions
+from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
+from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq.names import BLANK, BrokerInfo
 

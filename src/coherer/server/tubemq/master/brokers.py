@@ -29,7 +29,7 @@ from coherer.broker.configuration import (
 )
 from coherer.broker.fleet import Hosted, RunningBroker
 from coherer.errors import ProtocolError
-from coherer.server.tubemq.master_state import Caller, MasterState
+from coherer.server.tubemq.master.state import Caller, MasterState
 from coherer.server.tubemq.refusal import Refusal, check_text
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
@@ -291,7 +291,7 @@ class BrokerDesk:
         options = self._state.options
         authenticate = options.authenticate_producers or options.authenticate_consumers
         return pb.EnableBrokerFunInfo(
-            enableConsumeAuthenticate=False,  # see master_access
+            enableConsumeAuthenticate=False,  # see `access`
             enableConsumeAuthorize=False,
             enableProduceAuthenticate=options.authenticate_producers,
             enableProduceAuthorize=False,

@@ -15,8 +15,8 @@ from coherer.broker.balance import Partition
 from coherer.broker.configuration import UNDEFINED
 from coherer.broker.rebalance import Event, Group, GroupKind, Member, Subscription
 from coherer.errors import ProtocolError
-from coherer.server.tubemq.master_entry import Entry, read_filters, unknown
-from coherer.server.tubemq.master_state import Caller, MasterState
+from coherer.server.tubemq.master.entry import Entry, read_filters, unknown
+from coherer.server.tubemq.master.state import Caller, MasterState
 from coherer.server.tubemq.refusal import Refusal, check_text
 from coherer.tubemq import messages as pb
 from coherer.tubemq import names

@@ -20,8 +20,8 @@ from coherer.broker.configuration import (
 from coherer.broker.fleet import Fleet
 from coherer.errors import ProtocolError
 from coherer.server.admin_params import Answer, Json, ParamError, Params
-from coherer.server.tubemq.master import Master
-from coherer.server.tubemq.master_state import MasterState
+from coherer.server.tubemq.master.master import Master
+from coherer.server.tubemq.master.state import MasterState
 from coherer.tubemq.flow import FlowRules
 
 MIB = 1024 * 1024

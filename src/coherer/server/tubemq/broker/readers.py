@@ -13,8 +13,8 @@ from coherer import limits
 from coherer.broker.filters import tag_codes
 from coherer.broker.offsets import Start
 from coherer.errors import ProtocolError
+from coherer.server.tubemq.broker.state import BrokerState, Consumer, Reader
 from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer.server.tubemq.state import BrokerState, Consumer, Reader
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.methods import REGISTER, UNREGISTER

@@ -4,7 +4,7 @@
 for: timeouts, balance, new tokens. Desks do the work, for producers, consumers and brokers; what
 they share is `MasterState`. The rules stand in `coherer.broker`.
 
-Where this master does better than Java's is said in the docstrings of the desks, of `master_access`
+Where this master does better than Java's is said in the docstrings of the desks, of `access`
 and of the modules of rules (`rebalance`, `membership`, `fleet`, `balance`, `catalog`). In short: it
 acts when something changes instead of every 30 to 60 seconds, it does not lose instructions, it
 checks passwords, and it can create topics and book brokers by itself.
@@ -20,13 +20,13 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer.broker.configuration import CatalogError, TopicStatus
 from coherer.errors import UsageError
-from coherer.server.tubemq.master_brokers import BrokerDesk
-from coherer.server.tubemq.master_choosers import ChooserDesk
-from coherer.server.tubemq.master_consumers import ConsumerDesk
-from coherer.server.tubemq.master_entry import Entry
-from coherer.server.tubemq.master_options import MasterOptions
-from coherer.server.tubemq.master_producers import ProducerDesk
-from coherer.server.tubemq.master_state import Caller, MasterState, StandbyError
+from coherer.server.tubemq.master.brokers import BrokerDesk
+from coherer.server.tubemq.master.choosers import ChooserDesk
+from coherer.server.tubemq.master.consumers import ConsumerDesk
+from coherer.server.tubemq.master.entry import Entry
+from coherer.server.tubemq.master.options import MasterOptions
+from coherer.server.tubemq.master.producers import ProducerDesk
+from coherer.server.tubemq.master.state import Caller, MasterState, StandbyError
 from coherer.server.tubemq.refusal import Refusal
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode

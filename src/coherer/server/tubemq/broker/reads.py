@@ -18,11 +18,11 @@ import logging
 from collections.abc import Sequence
 
 from coherer import limits
+from coherer.server.tubemq.broker.mapping import Mapper
+from coherer.server.tubemq.broker.readers import Readers
+from coherer.server.tubemq.broker.state import CLOSED, BrokerState, Reader
 from coherer.server.tubemq.caller import Caller
-from coherer.server.tubemq.mapping import Mapper
-from coherer.server.tubemq.readers import Readers
 from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer.server.tubemq.state import CLOSED, BrokerState, Reader
 from coherer.store import Draft, ReadStatus, Slices
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode

@@ -27,7 +27,7 @@ import secrets
 
 import msgspec
 
-from coherer.server.tubemq.master_options import MasterOptions
+from coherer.server.tubemq.master.options import MasterOptions
 from coherer.server.tubemq.refusal import Refusal
 from coherer.tubemq import credentials
 from coherer.tubemq import messages as pb

@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError
 
 from coherer import limits
 from coherer.broker.topics import Topic
-from coherer.server.tubemq.mapping import Mapper
+from coherer.server.tubemq.broker.mapping import Mapper
+from coherer.server.tubemq.broker.state import BrokerState
 from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer.server.tubemq.state import BrokerState
 from coherer.store import Draft
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode

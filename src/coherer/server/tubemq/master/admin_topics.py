@@ -17,7 +17,7 @@ from coherer.broker.configuration import (
 from coherer.broker.fleet import Hosted
 from coherer.server.admin import Method
 from coherer.server.admin_params import Answer, Json, Params, found
-from coherer.server.tubemq.master_admin_forms import (
+from coherer.server.tubemq.master.admin_forms import (
     MIB,
     Office,
     adding,

@@ -13,7 +13,7 @@ import msgspec
 
 from coherer.broker.topics import Topic
 from coherer.errors import ProtocolError
-from coherer.server.tubemq.state import REMOVED, REMOVING, BrokerState
+from coherer.server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
 from coherer.tubemq import messages as pb
 from coherer.tubemq.flow import FlowRules
 from coherer.tubemq.methods import UNDEFINED

@@ -1,0 +1,1 @@
+"""The TubeMQ master: who may send and read what, and where."""
