@@ -44,7 +44,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         tls_trust: the file of certificates to trust.
         tls_certificate: our certificate.
         tls_key: the key to it.
-        admin: `host:port` of the master's HTTP interface.
+        admin: `http://host:port`, the master's HTTP interface; its port 8080 when None.
         timeout_ms: how long a request may take.
     """
 
@@ -181,7 +181,7 @@ ACCESS_TABLE: Final = (
     Option("tlsTrust", "tls_trust", _text, "The file of certificates to trust."),
     Option("tlsCertificate", "tls_certificate", _text, "The file of our certificate."),
     Option("tlsKey", "tls_key", _text, "The file of the key to it."),
-    Option("admin", "admin", _text, "`host:port` of the master's HTTP interface."),
+    Option("admin", "admin", _text, "The master's HTTP interface, `http://host:port`."),
     Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
 )
 """Options of reading and of writing."""
@@ -211,7 +211,7 @@ READ_TABLE: Final = (
            "need)."),
     Option("group", "group", _text, "The group that shows the progress on the broker."),
     Option("commitOffsets", "commit_offsets", _truth,
-           "Set the offsets of `group` after each micro-batch (default false). Needs `admin`."),
+           "Set the offsets of `group` after each micro-batch, over HTTP (default false)."),
 )  # fmt: skip
 """Options of `spark.read` and `spark.readStream`."""
 
@@ -280,8 +280,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise UsageError("Name what to read.", hint="Give option topic or topicsPattern.")
     if read.ending_offsets == EARLIEST:
         raise UsageError("Option endingOffsets cannot be earliest.", hint="Give latest or JSON.")
-    if read.commit_offsets and read.group is None:
-        raise UsageError("Option commitOffsets needs option group.")
+    if read.commit_offsets != (read.group is not None):
+        raise UsageError("Options group and commitOffsets go together.")
     limit = read.max_offsets_per_trigger
     if limit is not None and read.min_offsets_per_trigger > limit:
         raise UsageError("minOffsetsPerTrigger is larger than maxOffsetsPerTrigger.")

@@ -19,7 +19,11 @@ from coherer.spark.planning import DataLossError, Range
 from coherer.spark.queue import Queue, RangeReader
 
 BATCH_BYTES: Final = 1_000_000
-"""Aim for this size of a RecordBatch. From 10 MB on throughput halves (spark.md, section 2.1)."""
+"""The size of a RecordBatch to aim for. From 10 MB on throughput halves (spark.md, section 2.1)."""
+
+ENOUGH_BYTES: Final = 400_000
+"""Smaller batches are joined to larger ones. A read of a busy broker brings 512 KiB: joining two of
+those would copy every body once more, for less than it saves."""
 
 BATCH_ROWS: Final = 10_000
 """And for not more rows than this."""
@@ -171,14 +175,14 @@ def _run(source: Generator[T], handed: Handover[T | _End], stopped: threading.Ev
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches and cuts large ones, to `BATCH_BYTES` and `BATCH_ROWS`."""
+    """Joins small batches and cuts large ones, to about `BATCH_BYTES` and at most `BATCH_ROWS`."""
     held: list[pa.RecordBatch] = []
     size = count = 0
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
         count += batch.num_rows
-        if size >= BATCH_BYTES or count >= BATCH_ROWS:
+        if size >= ENOUGH_BYTES or count >= BATCH_ROWS:
             yield from _cut(held, size)
             held, size, count = [], 0, 0
     if held:

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from coherer.errors import UsageError
+from coherer.errors import CohererError, UsageError
 from coherer.spark import workers
 from coherer.spark.columns import arrow_schema, spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
@@ -130,6 +130,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Asks the brokers once, and cuts."""
+        if self._options.commit_offsets:
+            raise UsageError("Option commitOffsets is for streams.")
         with workers.queue(self._options.access) as queue:
             bounds = Topics(self._options, _now_ms).bounds(queue)
         return _planned(self._options, *batch_ends(self._options, bounds), bounds)
@@ -143,8 +145,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`."""
 
     def __init__(self, options: ReadOptions) -> None:
-        if options.ending_offsets is not None:
-            raise UsageError("Option endingOffsets is for batches; a stream has no end.")
         self._options = options
         self._cursor: Cursor | None = None
         self._committed: Offsets | None = None
@@ -188,8 +188,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def _at(self) -> Cursor:
-        # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor.
+        # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor, and
+        # garbles what a constructor raises.
         if self._cursor is None:
+            if self._options.ending_offsets is not None:
+                raise UsageError("Option endingOffsets is for batches; a stream has no end.")
             topics = Topics(self._options, _now_ms)
 
             def ask() -> Bounds:
@@ -205,7 +208,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or not self._options.commit_offsets or done == self._committed:
             return
         with workers.queue(self._options.access) as queue:
-            queue.commit(group, done)
+            try:
+                queue.commit(group, done)
+            except CohererError as error:
+                # It is for people who look at the group's lag; the stream does not depend on it.
+                log.warning("The progress of group %s could not be shown: %s", group, error)
         self._committed = done
 
 

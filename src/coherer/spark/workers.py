@@ -42,10 +42,10 @@ def queue(access: Access) -> Generator[Queue]:
 
     It stays open for the next user, unless the block ends with an error.
     """
-    settle()
     place = (os.getpid(), access)
     if place not in _queues:
         _queues[place] = OPENERS[access.url.partition("://")[0]](access)
+        settle()
     held = _queues[place]
     try:
         yield held
@@ -61,7 +61,7 @@ def queue(access: Access) -> Generator[Queue]:
 
 
 def settle() -> None:
-    """Takes what is loaded now out of the garbage collector's sight, once per process."""
+    """Takes what is loaded by now out of the garbage collector's sight, once per process."""
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())
         gc.collect()

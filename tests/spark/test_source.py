@@ -1,0 +1,155 @@
+"""What Spark calls, without Spark: the thin classes over a queue that is a list."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.cloudpickle import dumps
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from coherer.errors import UnavailableError, UsageError
+from coherer.spark import source, workers
+from coherer.spark.options import Access
+from coherer.spark.planning import DataLossError
+from coherer.spark.source import BatchReader, StreamReader, TubeMQDataSource
+
+if TYPE_CHECKING:
+    from conftest import ListQueue
+
+    from coherer.spark.offsets import Offsets
+
+KINDS = {"int": "integer", "bigint": "long"}
+
+
+@pytest.fixture(autouse=True)
+def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
+    monkeypatch.setitem(workers.OPENERS, "tubemq", lambda _access: list_queue)
+    monkeypatch.setattr(workers, "_queues", {})
+    monkeypatch.setattr(workers, "settle", lambda: None)
+    monkeypatch.setattr(source, "POLL_MS", (0, 0))
+    return
+
+
+def made(**options: str) -> tuple[TubeMQDataSource, StructType]:
+    data = TubeMQDataSource({"url": "tubemq://h:1", "path": "t", **options})
+    schema = StructType()
+    for column in data.schema().split(", "):
+        name, kind = column.split(" ")
+        if kind.startswith("map"):
+            continue
+        schema.add(name, KINDS.get(kind, kind))
+    return data, schema
+
+
+def batch(**options: str) -> BatchReader:
+    data, schema = made(**options)
+    reader = data.reader(schema)
+    assert isinstance(reader, BatchReader)
+    return reader
+
+
+def stream(**options: str) -> StreamReader:
+    data, schema = made(**options)
+    reader = data.streamReader(schema)
+    assert isinstance(reader, StreamReader)
+    return reader
+
+
+def rows_of(reader: BatchReader | StreamReader, shares: list[InputPartition]) -> set[object]:
+    """Reads as workers do: with a pickled copy of the reader and of its share."""
+    found = [
+        (row["partition"], row["offset"])
+        for share in shares
+        for arrow in pickle.loads(dumps(reader)).read(pickle.loads(dumps(share)))
+        for row in arrow.to_pylist()
+    ]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def test_a_batch_reads_everything() -> None:
+    reader = batch(minPartitions="3")
+    found = rows_of(reader, list(reader.partitions()))
+    assert found == {(0, at) for at in range(100)} | {(1, at) for at in range(5, 25)}
+
+
+def test_the_partition_that_spark_makes_of_no_partitions_is_empty() -> None:
+    assert rows_of(batch(), [InputPartition(None)]) == set()
+
+
+def test_a_stream_goes_on_batch_by_batch(list_queue: ListQueue) -> None:
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="50")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(50)
+    at = reader.initialOffset()
+    found: set[object] = set()
+    for _ in range(3):
+        end = reader.latestOffset(at, ReadMaxRows(50))
+        # Spark keeps offsets as text, and hands out what it reads back.
+        end = json.loads(json.dumps(end))
+        found |= rows_of(reader, list(reader.partitions(at, end)))
+        at = end
+    assert found == {(0, at) for at in range(100)} | {(1, at) for at in range(5, 25)}
+    assert reader.latestOffset(at, ReadMaxRows(50)) == at
+    assert reader.reportLatestOffset() == {"t": {"1:0": 100, "1:1": 25}}
+    list_queue.held["t"]["1", 0] = (0, 101)
+    assert reader.latestOffset(at, ReadAllAvailable()) == {"t": {"1:0": 101, "1:1": 25}}
+
+
+def test_a_stream_looks_several_times_before_it_says_that_nothing_is_new(
+    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def bounds(topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        looks.append(topic)
+        return {("1", 0): (0, 9 if len(looks) > 3 else 5)}
+
+    monkeypatch.setattr(list_queue, "bounds", bounds)
+    monkeypatch.setattr(source, "POLL_MS", (0,) * 10)
+    end = stream().latestOffset({"t": {"1:0": 5}}, ReadAllAvailable())
+    assert end == {"t": {"1:0": 9}}
+    assert len(looks) == 4
+
+
+def test_lost_rows_are_an_error_or_left_out(list_queue: ListQueue) -> None:
+    start: Offsets = {"t": {"1:0": 10, "1:1": 5}}
+    end: Offsets = {"t": {"1:0": 40, "1:1": 25}}
+    list_queue.held["t"]["1", 0] = (30, 100)
+    with pytest.raises(DataLossError, match=r"t 1:0 \[10, 30\)"):
+        stream().partitions(start, end)
+    reader = stream(failOnDataLoss="false")
+    found = rows_of(reader, list(reader.partitions(start, end)))
+    assert found == {(0, at) for at in range(30, 40)} | {(1, at) for at in range(5, 25)}
+
+
+def test_progress_is_shown_once_per_batch_and_never_in_the_way(
+    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(group="g", commitOffsets="true")
+    start: Offsets = {"t": {"1:0": 10, "1:1": 5}}
+    for _ in range(2):
+        reader.latestOffset(start, ReadAllAvailable())
+    assert list_queue.committed == [("g", start)]
+
+    def fail(group: str, offsets: Offsets) -> None:
+        raise UnavailableError("No master.")
+
+    monkeypatch.setattr(list_queue, "commit", fail)
+    reader.latestOffset({"t": {"1:0": 11, "1:1": 5}}, ReadAllAvailable())
+    assert "could not be shown: No master." in caplog.text
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match="stream has no end"):
+        stream(endingOffsets="latest").initialOffset()
+    with pytest.raises(UsageError, match="for streams"):
+        batch(group="g", commitOffsets="true").partitions()
+    data, schema = made()
+    with pytest.raises(UsageError, match="columns are fixed"):
+        data.reader(StructType(schema.fields[1:]))
