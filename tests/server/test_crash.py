@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from asker import Asker
+
 from coherer import net
 from coherer.record.layout import decode
 from coherer.store import Store
 from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
 from coherer.tubemq.payload import encode_payload
 from coherer.tubemq.sending import SendEncoder, parse_send_reply
 from coherer.tubemq.session import ClientSession, Response
