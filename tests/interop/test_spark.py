@@ -1,0 +1,61 @@
+"""The ranges that Spark's tasks read, from {our, Java} brokers: each message once."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from peers.clients import closing
+from peers.runs import At, scenario
+from peers.site import PAIRS
+from test_matrix import numbered
+
+from coherer.spark.columns import arrow_schema
+from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
+from coherer.spark.options import Access
+from coherer.spark.planning import Range, between, bounded, cut
+from coherer.spark.reading import Reading, rows
+from coherer.spark.tubemq import TubeMQQueue
+
+ROUNDS = [range(40), range(40, 41), range(41, 300)]
+
+
+def never(lost: Range) -> None:
+    raise AssertionError(lost)
+
+
+def read(queue: TubeMQQueue, start: Offsets, end: Offsets, topic: str) -> list[bytes]:
+    """What the tasks of a micro-batch read, with more of them than there are partitions."""
+    bounds = bounds_of(topic, queue.bounds(topic))
+    ranges, lost = between(start, end, bounds)
+    assert lost == []
+    pieces = cut(ranges, min_shares=5, max_rows=None)
+    reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
+    return [
+        value
+        for batch in rows(queue, pieces, reading)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+@scenario(PAIRS, partitions=2)
+async def test_ranges_of_spark_hold_each_message_once(at: At) -> None:
+    """Micro-batches as they come, each cut into more ranges than partitions."""
+    queue = TubeMQQueue(Access(url=f"tubemq://{at.master}"))
+    try:
+        ends = [earliest(bounds_of(at.topic, await asyncio.to_thread(queue.bounds, at.topic)))]
+        producer = await at.clients.producer(at.master, [at.topic])
+        async with closing(producer):
+            for numbers in ROUNDS:
+                for message in numbered(at.topic, numbers):
+                    await producer.send(message)
+                found = bounds_of(at.topic, await asyncio.to_thread(queue.bounds, at.topic))
+                # As with maxOffsetsPerTrigger: an end in the middle, then the whole.
+                half = bounded(ends[-1], latest(found), 57)
+                ends += [canonical(half), latest(found)]
+        values: list[bytes] = []
+        for start, end in pairwise(ends):
+            values += await asyncio.to_thread(read, queue, start, end, at.topic)
+        assert sorted(values) == [b"n%06d" % number for numbers in ROUNDS for number in numbers]
+    finally:
+        await asyncio.to_thread(queue.close)
