@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from coherer.spark.reading import (
     BATCH_ROWS,
     ENOUGH_BYTES,
     Reading,
-    ahead,
     joined,
     rows,
 )
@@ -114,32 +112,12 @@ def test_an_error_of_the_broker_comes_out(list_queue: ListQueue) -> None:
 def test_who_stops_early_leaves_nothing_behind(list_queue: ListQueue) -> None:
     list_queue.held["t"]["1", 0] = (0, 10**9)
     list_queue.step = 10_000
-    before = threading.active_count()
     found = rows(list_queue, [Range("t", "1", 0, 0, 10**9)], reading([]))
     next(found)
     assert list_queue.open_readers == 1
     assert isinstance(found, Generator)
     found.close()
     assert list_queue.open_readers == 0
-    assert threading.active_count() == before
-
-
-def test_ahead_runs_ahead_but_not_away() -> None:
-    made: list[int] = []
-    third = threading.Event()
-
-    def source() -> Generator[int]:
-        for number in range(100):
-            made.append(number)
-            if number == 3:
-                third.set()
-            yield number
-
-    taken = ahead(source(), 3)
-    assert next(taken) == 0
-    assert third.wait(5)
-    assert len(made) <= 6
-    assert list(taken) == list(range(1, 100))
 
 
 def batch_of(count: int, size: int) -> pa.RecordBatch:

@@ -1,14 +1,13 @@
-"""The reading half of a task: ranges in, Arrow batches of about a megabyte out."""
+"""The reading half of a task: ranges in, Arrow batches of about a megabyte out.
+
+Nothing is fetched ahead here: the client's own thread does that while Spark takes a batch.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from queue import Empty
-from queue import Queue as Handover
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 import msgspec
 import pyarrow as pa
@@ -27,11 +26,6 @@ those would copy every body once more, for less than it saves."""
 
 BATCH_ROWS: Final = 10_000
 """And for not more rows than this."""
-
-AHEAD: Final = 3
-"""Reads that are fetched and decoded while Spark takes the one before."""
-
-T = TypeVar("T")
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -55,11 +49,11 @@ def rows(queue: Queue, ranges: Sequence[Range], reading: Reading) -> Iterator[pa
         DataLossError: rows are gone, and `fail_on_data_loss` is set.
     """
 
-    def pieces() -> Generator[pa.RecordBatch]:
+    def pieces() -> Iterator[pa.RecordBatch]:
         for one in ranges:
             yield from _range_rows(queue, one, reading)
 
-    yield from joined(ahead(pieces(), AHEAD))
+    yield from joined(pieces())
 
 
 def _range_rows(queue: Queue, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
@@ -124,54 +118,6 @@ def _lose(one: Range, start: int, end: int, reading: Reading) -> None:
     if reading.fail_on_data_loss:
         raise DataLossError.of([lost])
     reading.on_loss(lost)
-
-
-class _End(msgspec.Struct):
-    error: BaseException | None
-
-
-def ahead(source: Generator[T], depth: int) -> Iterator[T]:
-    """Runs a generator in a thread, up to `depth` items ahead of who takes them.
-
-    An error of the source comes out here. When the taker stops early the source is closed, in its
-    thread, before this returns.
-
-    >>> list(ahead((letter for letter in "abc"), 2))
-    ['a', 'b', 'c']
-    """
-    handed: Handover[T | _End] = Handover(maxsize=depth)
-    stopped = threading.Event()
-    thread = threading.Thread(
-        target=_run, args=(source, handed, stopped), name="coherer-read-ahead", daemon=True
-    )
-    thread.start()
-    try:
-        while True:
-            item = handed.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
-    finally:
-        stopped.set()
-        while thread.is_alive():  # it may wait for room: make some, until it sees that we stopped
-            with suppress(Empty):
-                handed.get(timeout=0.01)
-        thread.join()
-
-
-def _run(source: Generator[T], handed: Handover[T | _End], stopped: threading.Event) -> None:
-    end = _End(None)
-    try:
-        with closing(source):
-            for item in source:
-                handed.put(item)
-                if stopped.is_set():
-                    return
-    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-        end = _End(error)
-    handed.put(end)
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

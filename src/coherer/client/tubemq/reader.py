@@ -223,7 +223,12 @@ class Reader:
         if batch.code == ResultCode.SUCCESS:
             return await self._arrived(batch)
         if batch.code == ResultCode.NOT_FOUND:
-            return None
+            if self.exact:
+                return None
+            # Java's broker also says so after thousands of entries of other partitions in a row
+            # (8.7); then it has moved on, and there may be more behind them.
+            package = await self._arrived(batch)
+            return package if package[1] > self.position else None
         raise codes.refused(
             batch.code,
             batch.text,
