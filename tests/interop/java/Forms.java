@@ -64,6 +64,7 @@ final class Forms {
         }
         config.setPullConsumeReadyWaitPeriodMs(number(from, "ready_ms", 1000));
         config.setMsgNotFoundWaitPeriodMs(number(from, "not_found_ms", config.getMsgNotFoundWaitPeriodMs()));
+        config.setPullConfirmInLocal(flag(from, "local", false));
         config.setPushListenerThrowedRollBack(flag(from, "roll_back_thrown", false));
         config.setPushFetchThreadCnt((int) number(from, "threads", config.getPushFetchThreadCnt()));
         return config;
