@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
+
+from peers.driver_main import lines_until_end
 
 import coherer
 from coherer import Message, net
@@ -248,11 +249,12 @@ def stamped(index: int, size: int) -> bytes:
 
 
 async def main() -> None:
-    """Answers until stdin ends."""
+    """Answers one request after the other."""
     peers: dict[str, Peer] = {}
+    lines = lines_until_end()
     say({"event": "ready"})
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        request = json.loads(line)
+    while True:
+        request = json.loads(await lines.get())
         gc.collect()
         try:
             if request["do"] == "bench":
@@ -271,6 +273,6 @@ def say(form: Answer) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Runs until stdin ends."""
     net.run(main())
-    os._exit(0)

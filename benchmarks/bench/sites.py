@@ -28,6 +28,11 @@ WRITABLE_WAIT_MS = 90_000
 # With Java's default of 3 MB of write cache a window of 5,000 x 1 KiB is refused with code 419.
 JAVA_TOPIC = {"memCacheMsgSizeInMB": 64, "memCacheMsgCntInK": 256}
 
+OUR_CLIENT = f"""import sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from bench import our_main
+our_main.start()"""
+
 SETTINGS: dict[str, object] = {
     "partitions": PARTITIONS,
     "java broker": {
@@ -128,8 +133,8 @@ class Bench:
         wait_writable(master.web, TOPICS)
 
     def _start_clients(self) -> None:
-        main = Path(__file__).parent / "our_main.py"
-        self.drivers[OURS] = Driver("our-client", [sys.executable, str(main)], self._folder)
+        command = [sys.executable, "-c", OUR_CLIENT]
+        self.drivers[OURS] = Driver("our-client", command, self._folder)
         self._stack.callback(self.drivers[OURS].stop)
         if self._tube is not None:
             self.drivers[JAVA] = JavaDriver(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -41,11 +42,26 @@ async def act(request: dict[str, object]) -> object:
     raise ValueError(action)
 
 
+def lines_until_end() -> asyncio.Queue[str]:
+    """The lines of stdin. The process ends with them, whatever else it is waiting for."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(lines.put_nowait, line)
+        os._exit(0)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return lines
+
+
 async def main() -> None:
-    """Answers until stdin ends."""
+    """Answers one request after the other."""
+    lines = lines_until_end()
     say({"event": "ready"})
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        request = json.loads(line)
+    while True:
+        request = json.loads(await lines.get())
         try:
             answer = {"ok": await act(request)}
         except Exception as error:  # noqa: BLE001 - the test shall hear of it
@@ -61,4 +77,3 @@ def say(form: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main())
-    os._exit(0)
