@@ -45,7 +45,7 @@ def test_the_test_runs(coherer_url: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("spark")  # the one session of all tests: made here it would have other options
+@pytest.mark.usefixtures("spark")  # a session that is made here has no retries
 def test_the_spark_snippet_runs(coherer_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with coherer.blocking.connect(coherer_url) as client, client.producer("greetings") as producer:
         producer.send(coherer.Message("greetings", b"for spark"))
