@@ -1,0 +1,1 @@
+"""The RocketMQ door: name server and broker."""
