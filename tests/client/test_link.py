@@ -114,7 +114,7 @@ async def test_idle_connections_are_closed(
     fake, kit, way: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await way.pool.get("127.0.0.1", fake.master.port)
-    monkeypatch.setattr("coherer.client.tubemq.link.IDLE_MS", 0)
+    monkeypatch.setattr(Link, "idle_ms", 0)
     late = []
     fake.script(methods.PRODUCER_CLOSE, late.append)
     waiting = asyncio.ensure_future(ask(link))

@@ -1,66 +1,19 @@
-"""Connections with requests under way, and the pool that shares them.
-
-Rules:
-
-* There is one connection per server address in a client; everybody shares it.
-* Requests are pipelined. Each waits in a table under its serial number; an answer that nobody
-  waits for (any more) is dropped.
-* No timer per request: each link has one, set for the earliest deadline.
-* When a connection ends, everything that waits on it fails with `DisconnectedError`.
-* A connection over which nothing has been received for `IDLE_MS` is closed when nobody waits.
-"""
+"""Connections to TubeMQ's servers; what every link does stands in `coherer.client.links`."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message as PbMessage
 
-from coherer.errors import (
-    ClosedError,
-    CohererError,
-    DisconnectedError,
-    ForkedError,
-    RequestTimeoutError,
-)
-from coherer.net import Connection, TlsOptions, dial
+from coherer.client.links import BaseLink, BasePool
+from coherer.errors import CohererError, DisconnectedError
+from coherer.net import Connection, TlsOptions
 from coherer.tubemq.methods import parse
 from coherer.tubemq.session import ClientSession, Failure, Response
 
-_log = logging.getLogger(__name__)
-
-IDLE_MS: Final = 300_000
-"""Java's clients close a connection that has been silent for so long."""
-
-BLIND_MS: Final = 50
-"""A sweep that comes so much too late gives the answers that lie in the socket this time to come:
-the event loop was kept busy by somebody, and it is not the server who was late."""
-
-SWEEP_MS_MIN: Final = 10
-"""Deadlines are met this exactly at best: a sweep looks at every request under way."""
-
 M = TypeVar("M", bound=PbMessage)
-
-
-class Waiter(Protocol):
-    """Something that waits for an answer."""
-
-    @property
-    def deadline(self) -> float:
-        """When it stops waiting, by the event loop's clock in seconds."""
-        ...
-
-    def answered(self, answer: Response | Failure) -> None:
-        """The server answered."""
-        ...
-
-    def failed(self, error: CohererError) -> None:
-        """There will be no answer."""
-        ...
 
 
 class Call:
@@ -88,42 +41,18 @@ class Call:
             self.future.set_exception(error)
 
 
-class Link:
+class Link(BaseLink[Response | Failure]):
     """One connection and the requests that are under way on it. A `Receiver`.
 
+    Java's clients, too, close a connection that has been silent for five minutes.
+
     Attributes:
-        connection: the connection.
         session: gives serial numbers and takes answers apart.
-        server: the address that was dialled, for error messages.
-        retired: whether it was closed because nobody used it.
     """
 
     def __init__(self, connection: Connection, server: str) -> None:
-        self.connection = connection
+        super().__init__(connection, server)
         self.session = ClientSession()
-        self.server = server
-        self.retired = False
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, Waiter] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._heard = self._loop.time()
-        self._idle = self._loop.call_later(IDLE_MS / 1000, self._check_idle)
-        self._when_closed: list[Callable[[], None]] = []
-        self._over = False
-
-    def __repr__(self) -> str:
-        state = f"{len(self._waiting)} under way" if self.open else "closed"
-        return f"<Link {self.server}, {state}>"
-
-    @property
-    def open(self) -> bool:
-        """Whether requests can be sent."""
-        return not self.connection.closed
-
-    @property
-    def local_host(self) -> str:
-        """Our own address as the server sees it, unless something between translates."""
-        return self.connection.local_host
 
     def call(self, method: int, request: PbMessage, timeout_ms: int) -> asyncio.Future[bytes]:
         """Send a request now; the future gets the answer's body.
@@ -154,30 +83,6 @@ class Link:
         """
         return parse(answer, await self.call(method, request, timeout_ms))
 
-    def expect(self, serial: int, waiter: Waiter) -> None:
-        """Deliver the answer number `serial` to `waiter`."""
-        self._waiting[serial] = waiter
-        timer = self._timer
-        if timer is None or waiter.deadline < timer.when():
-            if timer is not None:
-                timer.cancel()
-            self._timer = self._loop.call_at(waiter.deadline, self._sweep)
-
-    async def close(self) -> None:
-        """Close the connection and wait until it is closed."""
-        self.connection.close()
-        if self._over:
-            return
-        ended = asyncio.Event()
-        self.when_closed(ended.set)
-        await ended.wait()
-
-    def when_closed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the connection is gone and its requests have failed."""
-        self._when_closed.append(callback)
-
-    # -- what the connection calls
-
     def received(self, data: bytes) -> None:
         """Called by the connection with each socket read."""
         self._heard = self._loop.time()
@@ -187,57 +92,8 @@ class Link:
             if waiter is not None:
                 waiter.answered(answer)
 
-    def closed(self, error: Exception | None) -> None:
-        """The connection is gone."""
-        self._over = True
-        self._idle.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting, self._waiting = self._waiting, {}
-        lost = DisconnectedError(
-            f"The connection broke before the answer came{f' ({error})' if error else ''}.",
-            server=self.server,
-            hint="What was asked for may or may not have happened.",
-        )
-        for waiter in waiting.values():
-            waiter.failed(lost)
-        for callback in self._when_closed:
-            callback()
 
-    # -- inside
-
-    def _sweep(self) -> None:
-        now = self._loop.time() + SWEEP_MS_MIN / 1000
-        if self._timer is not None and now - self._timer.when() > BLIND_MS / 1000:
-            self._timer = self._loop.call_later(BLIND_MS / 1000, self._sweep)
-            return
-        self._timer = None
-        waiting = self._waiting
-        late = [serial for serial, waiter in waiting.items() if waiter.deadline <= now]
-        for serial in late:
-            waiting.pop(serial).failed(
-                RequestTimeoutError(
-                    "No answer in time.",
-                    server=self.server,
-                    hint="What was asked for may or may not have happened.",
-                )
-            )
-        if waiting:
-            earliest = min(waiter.deadline for waiter in waiting.values())
-            self._timer = self._loop.call_at(earliest, self._sweep)
-
-    def _check_idle(self) -> None:
-        rest = self._heard + IDLE_MS / 1000 - self._loop.time()
-        if rest <= 0 and not self._waiting:
-            _log.debug("Closing the idle connection with %s", self.server)
-            self.retired = True
-            self.connection.close()
-            return
-        self._idle = self._loop.call_later(max(rest, 1.0), self._check_idle)
-
-
-class Pool:
+class Pool(BasePool[Link]):
     """The connections of one client, one per address.
 
     Args:
@@ -246,73 +102,4 @@ class Pool:
     """
 
     def __init__(self, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000) -> None:
-        self.tls = tls
-        self._connect_timeout_ms = connect_timeout_ms
-        self._links: dict[tuple[str, int], Link] = {}
-        self._dialling: dict[tuple[str, int], asyncio.Task[Link]] = {}
-        self._process = os.getpid()
-        self._closed = False
-
-    def __repr__(self) -> str:
-        return f"<Pool of {len(self._links)} connections>"
-
-    def check(self) -> None:
-        """See that the pool may be used here and now.
-
-        Raises:
-            ClosedError: the client is closed.
-            ForkedError: the client was made in another process.
-        """
-        if self._process != os.getpid():
-            raise ForkedError(
-                "The client was made before a fork, in another process.",
-                hint="Connect again in this process.",
-            )
-        if self._closed:
-            raise ClosedError("The client is closed.")
-
-    def find(self, host: str, port: int) -> Link | None:
-        """The open connection to an address, if there is one."""
-        link = self._links.get((host, port))
-        return link if link is not None and link.open else None
-
-    async def get(self, host: str, port: int) -> Link:
-        """The open connection to an address, made now if need be.
-
-        Raises:
-            ConnectError: it could not be made.
-            ClosedError: the client is closed.
-        """
-        self.check()
-        link = self.find(host, port)
-        if link is not None:
-            return link
-        address = (host, port)
-        task = self._dialling.get(address)
-        if task is None:
-            task = asyncio.create_task(self._dial(host, port), name=f"dial {host}:{port}")
-            self._dialling[address] = task
-            task.add_done_callback(lambda _: self._dialling.pop(address, None))
-        # Shielded: several may wait for the same connection, and one of them may give up.
-        return await asyncio.shield(task)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        self._closed = True
-        for task in list(self._dialling.values()):
-            task.cancel()
-        await asyncio.gather(*self._dialling.values(), return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in self._links.values()))
-        self._links.clear()
-
-    async def _dial(self, host: str, port: int) -> Link:
-        server = f"{host}:{port}"
-        link = await dial(
-            host,
-            port,
-            lambda connection: Link(connection, server),
-            tls=self.tls,
-            timeout_ms=self._connect_timeout_ms,
-        )
-        self._links[host, port] = link
-        return link
+        super().__init__(Link, tls=tls, connect_timeout_ms=connect_timeout_ms)
