@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tube = None
     if not options.without_java:
         try:
-            tube = prepare(_say)
+            tube = prepare("tubemq", _say)
         except UnavailableError as reason:
             console.print(f"[red]No Java system, ours alone is measured:[/] {reason}")
     cases = [case for case in CASES if _wanted(case.key, options.only)]

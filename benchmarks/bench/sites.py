@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from peers.cache import JavaTube
+from peers.cache import JavaSystem
 from peers.driver import Driver, JavaDriver
 from peers.java import HOST, JavaBroker, JavaMaster, wait_writable
 from peers.ours import start_node
@@ -75,7 +75,7 @@ class Bench:
         say: told of progress.
     """
 
-    def __init__(self, tube: JavaTube | None, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, tube: JavaSystem | None, folder: Path, say: Callable[[str], None]) -> None:
         self._tube = tube
         self._folder = folder
         self._say = say
@@ -114,7 +114,7 @@ class Bench:
         child.wait_for(lambda: listens(port), START_TIMEOUT_S, "listening port")
         self.systems[OURS] = System(OURS, f"{HOST}:{port}", [child.pid])
 
-    def _start_java(self, tube: JavaTube) -> None:
+    def _start_java(self, tube: JavaSystem) -> None:
         self._say("the Java master and broker start")
         master = JavaMaster(tube, self._folder / "java-master", balance_ms=BALANCE_MS)
         self._stack.callback(master.stop)

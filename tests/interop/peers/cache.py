@@ -1,4 +1,4 @@
-"""Java and the jars of TubeMQ, from one cache folder that Maven fills once.
+"""Java and the jars of its systems, from one cache folder that Maven fills once.
 
 The folder is outside the checkout: `COHERER_PEERS_CACHE`, or `~/.cache/coherer-peers`. What is in
 it is named after the digest of what made it, so a changed POM or driver makes a new folder and an
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_SOURCES = Path(__file__).parent.parent / "java"
-SERVER_ARTIFACT = "org.apache.inlong:tubemq-server:2.4.0"
+# Copied by its name, because the parent of its POM is not on Central.
+ARTIFACTS = {"tubemq": ("org.apache.inlong:tubemq-server:2.4.0",), "rocketmq": ()}
 JAVA_RELEASE = 11
 MAVEN_TIMEOUT_S = 540
 JVM_FLAGS = (
@@ -26,6 +27,8 @@ JVM_FLAGS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
 )
 
 
@@ -34,28 +37,38 @@ class UnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class JavaTube:
-    """Where the Java system lies.
+class JavaSystem:
+    """Where a Java system lies.
 
     Args:
+        name: tubemq or rocketmq.
         java: the `java` command.
         jars: folder of all jars.
         classes: folder of the compiled drivers.
         version: first line of `java -version`.
     """
 
+    name: str
     java: str
     jars: Path
     classes: Path
     version: str
 
-    def command(self, main: str, *args: str, heap_mb: int = 512, log: str = "info") -> list[str]:
+    def command(
+        self,
+        main: str,
+        *args: str,
+        heap_mb: int = 512,
+        log: str = "info",
+        flags: Sequence[str] = (),
+    ) -> list[str]:
         """The command line that runs one main class; `log` is a level of log4j."""
         return [
             self.java,
             *JVM_FLAGS,
             f"-Xmx{heap_mb}m",
             f"-Xms{min(heap_mb, 128)}m",
+            *flags,
             f"-Dpeer.log={log}",
             f"-Dlog4j2.configurationFile={JAVA_SOURCES / 'log4j2.xml'}",
             "-cp",
@@ -71,20 +84,24 @@ def cache_folder() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "coherer-peers"
 
 
-def prepare(say: Callable[[str], None] = lambda _text: None) -> JavaTube:
+def prepare(name: str, say: Callable[[str], None] = lambda _text: None) -> JavaSystem:
     """Finds Java, fills the cache where it is empty, and compiles the drivers.
+
+    Args:
+        name: `tubemq` or `rocketmq`, a folder of `tests/interop/java`.
+        say: told of progress.
 
     Raises:
         UnavailableError: no JDK, or the jars are neither here nor to be had.
     """
     java, version = _find_java()
-    pom = JAVA_SOURCES / "pom.xml"
-    jars = cache_folder() / f"tubemq-{_digest([pom])}"
-    _make(jars, lambda folder: _copy_jars(pom, folder, say))
-    sources = sorted(JAVA_SOURCES.glob("*.java"))
-    classes = cache_folder() / f"drivers-{_digest([pom, *sources])}"
+    pom = JAVA_SOURCES / name / "pom.xml"
+    jars = cache_folder() / f"{name}-{_digest(name, [pom])}"
+    _make(jars, lambda folder: _copy_jars(name, pom, folder, say))
+    sources = sorted([*(JAVA_SOURCES / "common").glob("*.java"), *pom.parent.glob("*.java")])
+    classes = cache_folder() / f"{name}-drivers-{_digest(name, [pom, *sources])}"
     _make(classes, lambda folder: _compile(sources, jars, folder, say))
-    return JavaTube(java, jars, classes, version)
+    return JavaSystem(name, java, jars, classes, version)
 
 
 def _find_java() -> tuple[str, str]:
@@ -100,8 +117,8 @@ def _find_java() -> tuple[str, str]:
     return java, text.splitlines()[0]
 
 
-def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256(SERVER_ARTIFACT.encode())
+def _digest(name: str, files: Sequence[Path]) -> str:
+    digest = hashlib.sha256(" ".join(ARTIFACTS[name]).encode())
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
@@ -121,17 +138,18 @@ def _make(folder: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _copy_jars(pom: Path, folder: Path, say: Callable[[str], None]) -> None:
+def _copy_jars(name: str, pom: Path, folder: Path, say: Callable[[str], None]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise UnavailableError(
-            "the jars of TubeMQ are not in the cache, and there is no `mvn` to get them"
+            f"the jars of {name} are not in the cache, and there is no `mvn` to get them"
         )
-    say(f"Maven copies the jars of TubeMQ to {folder.parent}")
+    say(f"Maven copies the jars of {name} to {folder.parent}")
     to = f"-DoutputDirectory={folder}"
     base = [maven, "-B", "-q", "-f", str(pom)]
     _run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], MAVEN_TIMEOUT_S)
-    _run([*base, "dependency:copy", f"-Dartifact={SERVER_ARTIFACT}", to], MAVEN_TIMEOUT_S)
+    for artifact in ARTIFACTS[name]:
+        _run([*base, "dependency:copy", f"-Dartifact={artifact}", to], MAVEN_TIMEOUT_S)
 
 
 def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str], None]) -> None:

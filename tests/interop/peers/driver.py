@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeAlias
 
-from .cache import JavaTube
+from .cache import JavaSystem
 from .process import Child
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -109,7 +109,7 @@ class JavaDriver(Driver):
     """
 
     def __init__(
-        self, tube: JavaTube, logs: Path, name: str = "java-driver", heap_mb: int = 512
+        self, tube: JavaSystem, logs: Path, name: str = "java-driver", heap_mb: int = 512
     ) -> None:
         super().__init__(name, tube.command("Driver", heap_mb=heap_mb, log="warn"), logs)
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
-from .cache import JavaTube
+from .cache import JavaSystem
 from .process import Child, StartError, free_ports, listens
 
 HOST = "127.0.0.1"  # of masters
@@ -124,7 +124,7 @@ class JavaMaster:
 
     def __init__(
         self,
-        tube: JavaTube,
+        tube: JavaSystem,
         folder: Path,
         *,
         balance_ms: int = 2_000,
@@ -191,7 +191,7 @@ class JavaBroker:
 
     def __init__(
         self,
-        tube: JavaTube,
+        tube: JavaSystem,
         folder: Path,
         broker_id: int,
         master: str,

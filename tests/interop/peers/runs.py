@@ -219,7 +219,7 @@ class Runs:
 
     def _run(self) -> None:
         try:
-            tube = prepare(self.say)
+            tube = prepare("tubemq", self.say)
             topics: dict[Place, dict[str, int]] = {}
             for one in self._wanted:
                 topics.setdefault(one.cell.place, {})[one.name] = one.partitions

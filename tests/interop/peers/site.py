@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .cache import JavaTube
+from .cache import JavaSystem
 from .driver import JavaDriver, OurDriver
 from .java import HOST, JavaBroker, JavaMaster, WebApi, wait_writable
 from .ours import OurBroker, OurMaster
@@ -106,7 +106,7 @@ class Site:
 
     def __init__(
         self,
-        tube: JavaTube,
+        tube: JavaSystem,
         folder: Path,
         topics: Mapping[Place, Mapping[str, int]],
         say: Callable[[str], None],

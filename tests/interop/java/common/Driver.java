@@ -12,7 +12,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /**
- * One JVM that holds many TubeMQ clients and does what JSON lines on stdin say.
+ * One JVM that holds many clients and does what JSON lines on stdin say. {@code Peers} makes them.
  *
  * <p>A request names a client ("on"), an action ("do") and a number ("call"); its answer repeats the number with
  * "ok" or "error". Clients also write lines of their own, with "on" and "event". The requests of one
@@ -69,18 +69,6 @@ public final class Driver {
     private static Object act(String name, JsonObject request) throws Throwable {
         String action = request.get("do").getAsString();
         switch (action) {
-            case "producer":
-                PEERS.put(name, new ProducerPeer(request));
-                return name;
-            case "pull":
-                PEERS.put(name, new PullPeer(name, request));
-                return name;
-            case "push":
-                PEERS.put(name, new PushPeer(name, request));
-                return name;
-            case "bench":
-                PEERS.put(name, new BenchPeer(request));
-                return name;
             case "close":
                 Peer gone = PEERS.remove(name);
                 if (gone != null) {
@@ -93,10 +81,11 @@ public final class Driver {
                 return name;
             default:
                 Peer peer = PEERS.get(name);
-                if (peer == null) {
-                    throw new IllegalStateException("no client " + name);
+                if (peer != null) {
+                    return peer.act(action, request);
                 }
-                return peer.act(action, request);
+                PEERS.put(name, Peers.open(action, name, request));
+                return name;
         }
     }
 }

@@ -1,0 +1,22 @@
+import com.google.gson.JsonObject;
+
+/** The kinds of TubeMQ clients. */
+final class Peers {
+    private Peers() {
+    }
+
+    static Driver.Peer open(String kind, String name, JsonObject request) throws Throwable {
+        switch (kind) {
+            case "producer":
+                return new ProducerPeer(request);
+            case "pull":
+                return new PullPeer(name, request);
+            case "push":
+                return new PushPeer(name, request);
+            case "bench":
+                return new BenchPeer(request);
+            default:
+                throw new IllegalArgumentException("no client " + name + " and no kind " + kind);
+        }
+    }
+}
