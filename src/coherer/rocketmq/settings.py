@@ -1,0 +1,62 @@
+"""Texts in the form of Java's `.properties`: how servers tell and take their settings (9.7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_SPLIT: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_NAMED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+
+
+def parse(text: str) -> dict[str, str]:
+    r"""Keys and values; the last of several with one key counts.
+
+    >>> parse("# a comment\nlistenPort = 9876\nempty=\nlong=a\\\n  b\npath=c\\:\\\\x\\u0041")
+    {'listenPort': '9876', 'empty': '', 'long': 'ab', 'path': 'c:\\xA'}
+    """
+    found: dict[str, str] = {}
+    for line in _lines(text):
+        match = _SPLIT.fullmatch(line)
+        if match is not None and line:
+            found[_plain(match[1])] = _plain(match[2])
+    return found
+
+
+def compose(values: Mapping[str, str]) -> str:
+    r"""The text that Java's servers answer with: a line for each, nothing escaped.
+
+    >>> compose({"listenPort": "9876", "clusterTest": "false"})
+    'listenPort=9876\nclusterTest=false\n'
+    """
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def _lines(text: str) -> list[str]:
+    """Logical lines: those that end with an odd number of backslashes go on in the next."""
+    lines: list[str] = []
+    going_on = False
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if not going_on and (not stripped or stripped[0] in "#!"):
+            continue
+        goes_on = (len(stripped) - len(stripped.rstrip("\\"))) % 2 == 1
+        part = stripped[:-1] if goes_on else stripped
+        if going_on:
+            lines[-1] += part
+        else:
+            lines.append(part)
+        going_on = goes_on
+    return lines
+
+
+def _plain(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if len(escaped) == 5:
+            return chr(int(escaped[1:], 16))
+        return _NAMED.get(escaped, escaped)
+
+    return _ESCAPE.sub(one, text)
