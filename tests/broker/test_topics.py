@@ -13,16 +13,16 @@ from coherer.record.hashing import java_hash
 
 
 def test_partitions_of_several_stores() -> None:
-    topic = Topic(name="t", partitions=3, stores=2)
+    topic = Topic.of_master("t", 3, stores=2)
     ids = topic.partition_ids()
     assert ids == [0, 1, 2, 10_000, 10_001, 10_002]
     assert [number for number in range(-5, 30_000) if topic.has_partition(number)] == ids
 
 
 def test_the_file_is_rocketmqs() -> None:
-    table = TopicTable([Topic(name="TopicTest", partitions=4)])
-    assert table.replace([Topic(name="T1", partitions=8, can_publish=False)])
-    assert msgspec.json.decode(table.dump(now_ms=5)) == {
+    table = TopicTable([Topic.of_master("TopicTest", 4)])
+    assert table.replace([Topic.of_master("T1", 8, can_publish=False)], now_ms=5)
+    assert msgspec.json.decode(table.dump()) == {
         "dataVersion": {"counter": 1, "timestamp": 5},
         "topicConfigTable": {
             "T1": {
@@ -32,6 +32,7 @@ def test_the_file_is_rocketmqs() -> None:
                 "topicFilterType": "SINGLE_TAG",
                 "topicName": "T1",
                 "topicSysFlag": 0,
+                "tubemq": True,
                 "writeQueueNums": 8,
             }
         },
@@ -40,10 +41,10 @@ def test_the_file_is_rocketmqs() -> None:
 
 def test_what_only_tubemq_knows_comes_back() -> None:
     topics = [
-        Topic(name="a", partitions=2, stores=3, status=1, message_bytes_max=5_000_000),
-        Topic(name="b", partitions=1, can_subscribe=False),
+        Topic.of_master("a", 2, stores=3, status=1, message_bytes_max=5_000_000),
+        Topic.of_master("b", 1, can_subscribe=False),
     ]
-    table = TopicTable.load(TopicTable(topics).dump(now_ms=0))
+    table = TopicTable.load(TopicTable(topics).dump())
     assert list(table) == topics
     assert table.get("c") is None
     assert len(table) == 2
@@ -52,18 +53,18 @@ def test_what_only_tubemq_knows_comes_back() -> None:
 def test_replacing_says_whether_anything_changed() -> None:
     table = TopicTable()
     assert not table.replace([])
-    assert table.replace([Topic(name="a", partitions=1)])
-    assert not table.replace([Topic(name="a", partitions=1)])
-    assert table.replace([Topic(name="a", partitions=2)])
-    again = TopicTable.load(table.dump(now_ms=0))
+    assert table.replace([Topic.of_master("a", 1)])
+    assert not table.replace([Topic.of_master("a", 1)])
+    assert table.replace([Topic.of_master("a", 2)])
+    again = TopicTable.load(table.dump())
     again.replace([])
-    assert b'"counter": 3' in again.dump(now_ms=0)
+    assert b'"counter": 3' in again.dump()
 
 
 def test_the_groups_file_is_rocketmqs() -> None:
     table = GroupTable()
-    table.add("g")
-    assert msgspec.json.decode(table.dump(now_ms=7)) == {
+    table.add("g", now_ms=7)
+    assert msgspec.json.decode(table.dump()) == {
         "dataVersion": {"counter": 1, "timestamp": 7},
         "subscriptionGroupTable": {
             "g": {
@@ -79,7 +80,7 @@ def test_the_groups_file_is_rocketmqs() -> None:
             }
         },
     }
-    again = GroupTable.load(table.dump(now_ms=7))
+    again = GroupTable.load(table.dump())
     assert [group.group_name for group in again] == ["g"]
     assert again.remove("g")
     assert not again.remove("g")

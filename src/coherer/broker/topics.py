@@ -1,20 +1,55 @@
-"""The topics that a broker serves, and their file.
+"""The topics that a broker serves, for both protocols, and their file.
 
-The master decides which topics there are; the broker keeps what it was told last, so that it can
-serve before it has reached a master again. The file is RocketMQ's `topics.json`; what only TubeMQ
-knows stands in members that RocketMQ skips, and only where it is not the default.
+RocketMQ's clients and operators make topics here, and sends do (`TopicTable.create_for_send`).
+TubeMQ's master decides for itself which topics there are; the broker keeps what it was told last,
+and `TubeTopics` is the part of the table that the master's word changes and that TubeMQ's clients
+see. What neither made, such as `%RETRY%` topics and those in `SYSTEM_TOPICS`, is RocketMQ's alone.
+
+The file is RocketMQ's `topics.json` (rocketmq 3.12, 6.10); what only TubeMQ knows stands in members
+that RocketMQ skips, and only where it is not the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
+from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError
 
 STORE_STRIDE = 10_000
 """A partition's id is store * 10,000 + its number in the store."""
+
+INHERIT, WRITE, READ = 1, 2, 4
+"""Bits of a topic's perm: it may be the model of new topics; producers, consumers may use it."""
+
+UNIT, UNIT_SUB = 1, 2
+"""Bits of a topic's system flag."""
+
+RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
+DEFAULT_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        TRACE_TOPIC,
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""The names that every RocketMQ broker keeps for itself (2.11)."""
+_SYSTEM_PREFIX = "rmq_sys_"
+_SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1024
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,24 +57,73 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: its name.
-        partitions: partitions of each of its stores.
-        stores: TubeMQ's way to have more partitions than one file sequence can take.
-        can_publish: whether the master offers it to producers.
-        can_subscribe: whether the master offers it to consumers.
-        status: 0 open, 1 closed for clients, 2 and 3 being removed.
-        message_bytes_max: the longest message that a client may send; None for the cluster's limit.
+        read_queues: how many queues consumers see; of each of its stores.
+        write_queues: how many queues producers see; of each of its stores.
+        perm: the sum of `READ`, `WRITE` and `INHERIT`.
+        order: it was declared to be ordered.
+        filter_type: `SINGLE_TAG` or `MULTI_TAG`.
+        sys_flag: the sum of `UNIT` and `UNIT_SUB`.
+        stores: TubeMQ's way to have more partitions than one file sequence can take. RocketMQ's
+            clients see the queues of the first.
+        status: 0 open, 1 closed for TubeMQ's clients, 2 and 3 being removed.
+        message_bytes_max: the longest message that a TubeMQ client may send; None for the
+            cluster's limit.
+        tubemq: TubeMQ's master knows it, and its word counts.
 
-    >>> Topic(name="flights", partitions=2, stores=2).partition_ids()
+    >>> Topic.of_master("flights", 2, stores=2).partition_ids()
     [0, 1, 10000, 10001]
     """
 
     name: str
-    partitions: int
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = READ | WRITE
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
     stores: int = 1
-    can_publish: bool = True
-    can_subscribe: bool = True
     status: int = 0
     message_bytes_max: int | None = None
+    tubemq: bool = False
+
+    @classmethod
+    def of_master(
+        cls,
+        name: str,
+        partitions: int,
+        *,
+        stores: int = 1,
+        can_publish: bool = True,
+        can_subscribe: bool = True,
+        status: int = 0,
+        message_bytes_max: int | None = None,
+    ) -> Topic:
+        """A topic as TubeMQ's master describes it."""
+        return cls(
+            name=name,
+            read_queues=partitions,
+            write_queues=partitions,
+            perm=READ * can_subscribe | WRITE * can_publish,
+            stores=stores,
+            status=status,
+            message_bytes_max=message_bytes_max,
+            tubemq=True,
+        )
+
+    @property
+    def partitions(self) -> int:
+        """The partitions of each of its stores, as TubeMQ counts them."""
+        return max(self.read_queues, self.write_queues)
+
+    @property
+    def can_publish(self) -> bool:
+        """Whether producers may use it."""
+        return bool(self.perm & WRITE)
+
+    @property
+    def can_subscribe(self) -> bool:
+        """Whether consumers may use it."""
+        return bool(self.perm & READ)
 
     def has_partition(self, partition: int) -> bool:
         """Whether the id is one of this topic's."""
@@ -57,18 +141,112 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
             for number in range(self.partitions)
         ]
 
+    def text(self) -> str:
+        """The topic as remarks of refusals name it (2.4.2).
+
+        >>> print(Topic(name="T1", perm=READ).text())
+        TopicConfig [topicName=T1, readQueueNums=16, writeQueueNums=16, perm=R--, \
+topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false]
+        """
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={self.read_queues}, "
+            f"writeQueueNums={self.write_queues}, perm={perm_text(self.perm)}, "
+            f"topicFilterType={self.filter_type}, topicSysFlag={self.sys_flag}, "
+            f"order={'true' if self.order else 'false'}]"
+        )
+
+
+def perm_text(perm: int) -> str:
+    """The letters for a perm.
+
+    >>> perm_text(6), perm_text(7), perm_text(0)
+    ('RW-', 'RWX', '---')
+    """
+    return "".join(
+        letter if perm & bit else "-" for letter, bit in (("R", READ), ("W", WRITE), ("X", INHERIT))
+    )
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether a topic of that name is every broker's own, so that nobody may make or delete it.
+
+    >>> is_system_topic("TBW102"), is_system_topic("rmq_sys_x"), is_system_topic("flights")
+    (True, True, False)
+    """
+    return name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIX)
+
+
+class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides which topics a broker always has (6.10).
+
+    Args:
+        cluster: the cluster's name.
+        broker: the broker's name.
+        auto_create: a send may make a topic.
+        queues: queues of the model of such topics (`defaultTopicQueueNums`).
+        cluster_topic: the topic of the cluster's name may be a model with its 16 queues.
+        broker_topic: the topic of the broker's name may be a model.
+        trace: there is a topic for traces.
+        trace_topic: its name.
+    """
+
+    cluster: str = "DefaultCluster"
+    broker: str = "broker-a"
+    auto_create: bool = True
+    queues: int = 8
+    cluster_topic: bool = True
+    broker_topic: bool = True
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
+
+    def topics(self) -> list[Topic]:
+        """The topics.
+
+        >>> [topic.name for topic in TopicDefaults(auto_create=False).topics()][:3]
+        ['SELF_TEST_TOPIC', 'BenchmarkTest', 'DefaultCluster']
+        """
+        model = READ | WRITE | INHERIT
+        made = [
+            _square("SELF_TEST_TOPIC", 1),
+            *([_square(DEFAULT_TOPIC, self.queues, model)] if self.auto_create else ()),
+            _square("BenchmarkTest", _BENCHMARK_QUEUES),
+            _square(
+                self.cluster,
+                16 if self.cluster_topic else 1,
+                model if self.cluster_topic else READ | WRITE,
+            ),
+            _square(self.broker, 1, model if self.broker_topic else READ | WRITE),
+            _square(OFFSET_MOVED_TOPIC, 1),
+            _square(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _square(self.reply_topic, 1),
+        ]
+        return [*made, _square(self.trace_topic, 1)] if self.trace else made
+
+    @property
+    def reply_topic(self) -> str:
+        """The topic that carries answers to requests (2.14)."""
+        return f"{self.cluster}_REPLY_TOPIC"
+
+
+def _square(name: str, queues: int, perm: int = READ | WRITE) -> Topic:
+    return Topic(name=name, read_queues=queues, write_queues=queues, perm=perm)
+
 
 class TopicTable:
     """The topics of a broker, by name.
 
-    >>> table = TopicTable([Topic(name="flights", partitions=8)])
-    >>> TopicTable.load(table.dump(now_ms=0))["flights"].partitions
+    Who wants to know of changes says so with `watch`; every change is a new `version`.
+
+    >>> table = TopicTable([Topic(name="flights", read_queues=8)])
+    >>> TopicTable.load(table.dump())["flights"].read_queues
     8
     """
 
     def __init__(self, topics: Iterable[Topic] = ()) -> None:
         self._topics = {topic.name: topic for topic in topics}
-        self._version = 0
+        self._own: set[str] = set()
+        self._watchers: list[Callable[[], None]] = []
+        self.version = DataVersion()
 
     def get(self, name: str) -> Topic | None:
         """The topic, or None."""
@@ -77,27 +255,180 @@ class TopicTable:
     def __getitem__(self, name: str) -> Topic:
         return self._topics[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
     def __iter__(self) -> Iterator[Topic]:
-        return iter(self._topics.values())
+        return iter(list(self._topics.values()))
 
     def __len__(self) -> int:
         return len(self._topics)
 
-    def replace(self, topics: Iterable[Topic]) -> bool:
-        """Take what the master says. Returns whether anything is different now."""
-        new = {topic.name: topic for topic in topics}
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after every change."""
+        self._watchers.append(changed)
+
+    def provide(self, defaults: TopicDefaults) -> None:
+        """Have the topics that a RocketMQ broker always has; those of the file are as they were.
+
+        Java's brokers do the same in memory: neither the version nor the file changes.
+        """
+        for topic in defaults.topics():
+            self._own.add(topic.name)
+            self._topics.setdefault(topic.name, topic)
+        self._own.add(defaults.trace_topic)
+
+    def system_names(self) -> frozenset[str]:
+        """The names that this broker keeps for itself, those of `provide` among them."""
+        return SYSTEM_TOPICS | self._own
+
+    def is_own(self, name: str) -> bool:
+        """Whether the topic is no user's: TubeMQ's clients do not see it."""
+        return (
+            name in self._own
+            or is_system_topic(name)
+            or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        )
+
+    # -- RocketMQ's ways to change it
+
+    def put(self, topic: Topic, now_ms: int) -> None:
+        """Make a topic or change it. What only TubeMQ knows of it stays.
+
+        Also a topic that was exactly so is a change, as in Java.
+        """
+        old = self._topics.get(topic.name)
+        if old is not None:
+            topic = msgspec.structs.replace(
+                topic,
+                stores=old.stores,
+                status=old.status,
+                message_bytes_max=old.message_bytes_max,
+                tubemq=old.tubemq,
+            )
+        self._topics[topic.name] = topic
+        self._changed(now_ms)
+
+    def remove(self, name: str, now_ms: int) -> bool:
+        """Forget a topic. Returns whether there was one."""
+        if self._topics.pop(name, None) is None:
+            return False
+        self._changed(now_ms)
+        return True
+
+    def create_for_send(
+        self,
+        name: str,
+        model: str,
+        queues: int,
+        sys_flag: int,
+        now_ms: int,
+        *,
+        auto_create: bool = True,
+    ) -> Topic | None:
+        """The topic that somebody sends to, made after the model of another where it is missing.
+
+        Args:
+            name: the topic.
+            model: the topic that the request names as the default one.
+            queues: how many queues the producer would like; the model's number is the most.
+            sys_flag: the new topic's.
+            now_ms: the time.
+            auto_create: whether `TBW102` is a model.
+
+        Returns:
+            The topic; None when it cannot be made.
+        """
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        pattern = self._topics.get(model)
+        if pattern is None:
+            return None
+        perm = pattern.perm
+        if model == DEFAULT_TOPIC and not auto_create:
+            perm = READ | WRITE
+        if not perm & INHERIT:
+            return None
+        count = max(0, min(queues, pattern.write_queues))
+        made = Topic(
+            name=name,
+            read_queues=count,
+            write_queues=count,
+            perm=perm & ~INHERIT,
+            sys_flag=sys_flag,
+            filter_type=pattern.filter_type,
+        )
+        self._topics[name] = made
+        self._changed(now_ms)
+        return made
+
+    def create_for_return(
+        self, name: str, queues: int, now_ms: int, *, perm: int = READ | WRITE, sys_flag: int = 0
+    ) -> Topic:
+        """The topic for what comes back from consumers, made where it is missing.
+
+        One that is there stays as it is, whatever is asked for.
+        """
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        made = Topic(
+            name=name, read_queues=queues, write_queues=queues, perm=perm, sys_flag=sys_flag
+        )
+        self._topics[name] = made
+        self._changed(now_ms)
+        return made
+
+    def order(self, names: Collection[str], now_ms: int) -> bool:
+        """These topics are ordered and no other is. Returns whether anything is different now."""
+        wrong = [topic for topic in self if topic.order != (topic.name in names)]
+        for topic in wrong:
+            self._topics[topic.name] = msgspec.structs.replace(topic, order=not topic.order)
+        if wrong:
+            self._changed(now_ms)
+        return bool(wrong)
+
+    # -- TubeMQ's
+
+    def replace(self, topics: Iterable[Topic], now_ms: int = 0) -> bool:
+        """Take what TubeMQ's master says of its topics. Returns whether anything is different now.
+
+        A topic that the master does not name any more is forgotten; those that it never named stay
+        as they are. Of a topic that RocketMQ made too, what TubeMQ cannot say stays.
+        """
+        told = {topic.name: self._merged(topic) for topic in topics}
+        new = {topic.name: topic for topic in self._topics.values() if not topic.tubemq} | told
         if new == self._topics:
             return False
         self._topics = new
-        self._version += 1
+        self._changed(now_ms)
         return True
 
-    def dump(self, now_ms: int) -> bytes:
+    def _merged(self, told: Topic) -> Topic:
+        told = msgspec.structs.replace(told, tubemq=True)
+        old = self._topics.get(told.name)
+        if old is None:
+            return told
+        same = old.partitions == told.partitions
+        return msgspec.structs.replace(
+            told,
+            read_queues=old.read_queues if same else told.read_queues,
+            write_queues=old.write_queues if same else told.write_queues,
+            perm=told.perm | old.perm & INHERIT,
+            order=old.order,
+            filter_type=old.filter_type,
+            sys_flag=old.sys_flag,
+        )
+
+    # -- the file
+
+    def dump(self) -> bytes:
         """The file's content."""
         return msgspec.json.format(
             msgspec.json.encode(
                 _File(
-                    _Version(self._version, now_ms),
+                    self.version,
                     {name: _entry(topic) for name, topic in sorted(self._topics.items())},
                 )
             ),
@@ -105,71 +436,113 @@ class TopicTable:
         )
 
     @classmethod
-    def load(cls, data: bytes) -> TopicTable:
+    def load(
+        cls, data: bytes, loads: Callable[[bytes], object] = msgspec.json.decode
+    ) -> TopicTable:
         """Read the file.
+
+        Args:
+            data: its content.
+            loads: reads JSON; what Java's writers make of it needs a reader that knows them.
 
         Raises:
             DamagedStoreError: it is not such a file.
         """
         try:
-            read = msgspec.json.decode(data, type=_File)
-        except msgspec.DecodeError as error:
+            read = msgspec.convert(loads(data), _File, strict=False)
+        except (msgspec.DecodeError, ValueError) as error:
             raise DamagedStoreError(f"topics.json cannot be read: {error}.") from error
-        table = cls(_topic(name, entry) for name, entry in read.topics.items())
-        table._version = read.version.counter
+        table = cls(_topic(name, entry) for name, entry in (read.topics or {}).items() if entry)
+        table.version = read.version or DataVersion()
         return table
 
+    def _changed(self, now_ms: int) -> None:
+        self.version = self.version.next(now_ms)
+        for changed in self._watchers:
+            changed()
 
-_READ, _WRITE = 4, 2  # bits of RocketMQ's perm
+
+class TubeTopics:
+    """The topics as TubeMQ's clients see them: those of users.
+
+    >>> table = TopicTable([Topic(name="flights"), Topic(name="%RETRY%g")])
+    >>> [topic.name for topic in TubeTopics(table)]
+    ['flights']
+    """
+
+    def __init__(self, table: TopicTable) -> None:
+        self._table = table
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, or None."""
+        return None if self._table.is_own(name) else self._table.get(name)
+
+    def __getitem__(self, name: str) -> Topic:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[Topic]:
+        return (topic for topic in self._table if not self._table.is_own(topic.name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def replace(self, topics: Iterable[Topic], now_ms: int = 0) -> bool:
+        """Take what the master says. Returns whether anything is different now."""
+        return self._table.replace(topics, now_ms)
 
 
 class _Entry(msgspec.Struct, rename="camel", omit_defaults=True):
-    topic_name: str | None
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    topic_name: str | None = None
+    read_queue_nums: int | None = None
+    write_queue_nums: int | None = None
+    perm: int | None = None
     order: bool | None = None
     topic_filter_type: str | None = None
     topic_sys_flag: int | None = None
-    num_topic_stores: int = 1
-    status_id: int = 0
+    num_topic_stores: int | None = None
+    status_id: int | None = None
     max_msg_size: int | None = None
-
-
-class _Version(msgspec.Struct):
-    counter: int = 0
-    timestamp: int = 0
+    tubemq: bool | None = None
 
 
 class _File(msgspec.Struct):
-    version: _Version = msgspec.field(name="dataVersion", default_factory=_Version)
-    topics: dict[str, _Entry] = msgspec.field(
-        name="topicConfigTable", default_factory=dict[str, _Entry]
-    )
+    version: DataVersion | None = msgspec.field(name="dataVersion", default=None)
+    topics: dict[str, _Entry | None] | None = msgspec.field(name="topicConfigTable", default=None)
 
 
 def _entry(topic: Topic) -> _Entry:
     return _Entry(
         topic_name=topic.name,
-        read_queue_nums=topic.partitions,
-        write_queue_nums=topic.partitions,
-        perm=_READ * topic.can_subscribe | _WRITE * topic.can_publish,
-        order=False,
-        topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=0,
-        num_topic_stores=topic.stores,
-        status_id=topic.status,
+        read_queue_nums=topic.read_queues,
+        write_queue_nums=topic.write_queues,
+        perm=topic.perm,
+        order=topic.order,
+        topic_filter_type=topic.filter_type,
+        topic_sys_flag=topic.sys_flag,
+        num_topic_stores=topic.stores if topic.stores != 1 else None,
+        status_id=topic.status or None,
         max_msg_size=topic.message_bytes_max,
+        tubemq=topic.tubemq or None,
     )
 
 
 def _topic(name: str, entry: _Entry) -> Topic:
-    return Topic(
-        name=name,
-        partitions=max(entry.read_queue_nums, entry.write_queue_nums),
-        stores=entry.num_topic_stores,
-        can_publish=bool(entry.perm & _WRITE),
-        can_subscribe=bool(entry.perm & _READ),
-        status=entry.status_id,
-        message_bytes_max=entry.max_msg_size,
+    given = {
+        "read_queues": entry.read_queue_nums,
+        "write_queues": entry.write_queue_nums,
+        "perm": entry.perm,
+        "order": entry.order,
+        "filter_type": entry.topic_filter_type,
+        "sys_flag": entry.topic_sys_flag,
+        "stores": entry.num_topic_stores,
+        "status": entry.status_id,
+        "message_bytes_max": entry.max_msg_size,
+        "tubemq": entry.tubemq,
+    }
+    return msgspec.convert(
+        {"name": name} | {field: value for field, value in given.items() if value is not None},
+        Topic,
     )
