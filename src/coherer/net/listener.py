@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from coherer import limits
 from coherer.errors import UsageError
 from coherer.net.connection import Connection, Receiver
+from coherer.net.guess import HANDSHAKE_S, Guesser
 from coherer.net.memory import keep_freed
 from coherer.net.tls import TlsOptions
 
 _log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
 
 
 class Listener:
@@ -29,7 +33,7 @@ class Listener:
         self._make = make
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server
+        self._server: asyncio.Server | Guesser
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -42,7 +46,7 @@ class Listener:
         """Make the protocol of a connection that comes in; called by the event loop."""
         return Connection(self._admit, accepted=True, gone=self._forget)
 
-    async def open(self, host: str, port: int, tls: TlsOptions | None) -> None:
+    async def open(self, host: str, port: int, tls: TlsOptions | None, *, plain: bool) -> None:
         """Bind and listen; see `listen`."""
         if not 0 <= port <= 0xFFFF:  # uvloop would take its last 16 bits
             raise UsageError(f"{port} is no port: they are 0 to 65535.")
@@ -50,20 +54,25 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             address = await _one_address(host, port)
-            self._server = await loop.create_server(
+            if context is not None and plain:
+                guesser = Guesser(context, self.accept)
+                self.host, self.port = guesser.open(address, port, BACKLOG)
+                self._server = guesser
+                return
+            server = self._server = await loop.create_server(
                 self.accept,
                 address,
                 port,
                 ssl=context,
-                ssl_handshake_timeout=None if context is None else 10,
-                backlog=1024,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+                backlog=BACKLOG,
             )
         except OSError as error:
             raise UsageError(
                 f"Cannot listen on {host}:{port}: {error.strerror or error}.",
                 hint="Is it in use? Choose another port, or 0 for any free one.",
             ) from error
-        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+        self.host, self.port = server.sockets[0].getsockname()[:2]
 
     async def close(self, *, timeout_ms: int = 2000) -> None:
         """Accept nothing more, send what is written, close every connection.
@@ -104,6 +113,7 @@ async def listen(
     make: Callable[[Connection], Receiver],
     *,
     tls: TlsOptions | None = None,
+    plain: bool = False,
     connections_max: int = limits.CONNECTIONS_MAX,
 ) -> Listener:
     """Open a port.
@@ -113,6 +123,7 @@ async def listen(
         port: the port; 0 for any free one.
         make: gets every new connection and returns who receives its bytes.
         tls: how to make the connections secret; needs a certificate.
+        plain: with `tls`, serve plain connections too; the first byte tells which one is.
         connections_max: more than these are refused.
 
     Raises:
@@ -120,7 +131,7 @@ async def listen(
     """
     keep_freed()
     listener = Listener(make, connections_max)
-    await listener.open(host, port, tls)
+    await listener.open(host, port, tls, plain=plain)
     return listener
 
 
