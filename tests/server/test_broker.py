@@ -16,6 +16,7 @@ from coherer import limits
 from coherer.broker.topics import Topic
 from coherer.errors import ProtocolError, StoreError, StoreFullError
 from coherer.net import Connection
+from coherer.server.core import Core
 from coherer.server.tubemq.broker.broker import Broker, BrokerService
 from coherer.server.tubemq.broker.mapping import Mapper
 from coherer.server.tubemq.broker.sends import SendMemory, SendReader
@@ -34,11 +35,11 @@ from coherer.tubemq.wire import field
 M = TypeVar("M", bound=Message)
 
 TOPICS = [
-    Topic(name="demo", partitions=3, stores=2),
-    Topic(name="small", partitions=1, message_bytes_max=1000),
-    Topic(name="closed", partitions=1, status=1),
-    Topic(name="going", partitions=1, status=2),
-    Topic(name="__offset_history__", partitions=10),
+    Topic.of_master("demo", 3, stores=2),
+    Topic.of_master("small", 1, message_bytes_max=1000),
+    Topic.of_master("closed", 1, status=1),
+    Topic.of_master("going", 1, status=2),
+    Topic.of_master("__offset_history__", 10),
 ]
 OPTIONS = BrokerOptions(broker_id=7, hold_ms=4_000)
 
@@ -191,15 +192,20 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterable[Store]:
 
 @pytest.fixture
 async def broker(store: Store, clock: ManualClock) -> AsyncIterator[Broker]:
-    broker = Broker(OPTIONS, store, clock.now_ms)
+    broker = Broker(OPTIONS, Core(store, clock.now_ms))
     serve(broker)
     yield broker
-    await broker.close()
+    await close(broker)
 
 
 @pytest.fixture
 def peer(broker: Broker) -> Peer:
     return Peer(broker)
+
+
+async def close(broker: Broker) -> None:
+    broker.close()
+    await broker.core.close()
 
 
 def serve(broker: Broker) -> None:
@@ -351,7 +357,7 @@ async def test_the_master_can_stop_reads_and_writes(peer: Peer, broker: Broker) 
 async def test_sync_answers_wait_for_the_disk_which_is_asked_once(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Broker(BrokerOptions(sync_flush=True), store, clock.now_ms)
+    broker = Broker(OPTIONS, Core(store, clock.now_ms, sync_flush=True))
     serve(broker)
     flushes: list[asyncio.Future[None]] = []
 
@@ -360,7 +366,7 @@ async def test_sync_answers_wait_for_the_disk_which_is_asked_once(
         await flushes[-1]
         return store.flush()
 
-    monkeypatch.setattr(broker.flusher, "flush", flush)
+    monkeypatch.setattr(broker.core.flusher, "flush", flush)
     peer = Peer(broker)
     first = peer.post(methods.SEND_MESSAGE, send_request())
     await asyncio.sleep(0)
@@ -379,11 +385,11 @@ async def test_sync_answers_wait_for_the_disk_which_is_asked_once(
     assert len(flushes) == 2
     assert more not in peer.wire.answers
     flushes[1].set_result(None)
-    await broker.appender.close()
+    await broker.core.appender.close()
     answer = peer.answer(more, pb.SendMessageResponseB2P)
     assert answer is not None
     assert answer.appendOffset == 4
-    await broker.close()
+    await close(broker)
 
 
 async def test_after_a_failed_fsync_nothing_is_promised(
@@ -392,7 +398,7 @@ async def test_after_a_failed_fsync_nothing_is_promised(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broker = Broker(BrokerOptions(sync_flush=True), store, clock.now_ms)
+    broker = Broker(OPTIONS, Core(store, clock.now_ms, sync_flush=True))
     serve(broker)
 
     def fail() -> int:
@@ -403,14 +409,14 @@ async def test_after_a_failed_fsync_nothing_is_promised(
         patch.setattr(store, "flush", fail)
         serial = peer.post(methods.SEND_MESSAGE, send_request())
         await asyncio.sleep(0)
-        await broker.appender.close()
+        await broker.core.appender.close()
     answer = peer.answer(serial, pb.SendMessageResponseB2P)
     assert answer is not None
     assert (answer.errCode, "Input/output" in answer.errMsg) == (500, True)
     assert (await peer.send()).errCode == 503
     assert "until a restart" in caplog.text
     assert broker.configuration.heartbeat().writeStatusRpt == -1
-    await broker.close()
+    await close(broker)
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +425,7 @@ def sending_state(tmp_path_factory: pytest.TempPathFactory) -> Iterable[BrokerSt
     clock = ManualClock()
     options = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
     with Store.open(directory, options, now_ms=clock.now_ms) as store:
-        state = BrokerState(OPTIONS, store, clock.now_ms)
+        state = BrokerState(OPTIONS, Core(store, clock.now_ms))
         state.topics.replace(TOPICS)
         state.serving = True
         state.changed()
@@ -480,7 +486,7 @@ def test_the_short_way_is_the_long_way(sending_state: BrokerState, bodies: list[
 async def test_a_topic_that_is_closed_meanwhile_is_noticed(peer: Peer, broker: Broker) -> None:
     assert (await peer.send()).success
     assert (await peer.send()).success
-    broker.state.topics.replace([Topic(name="demo", partitions=3, status=1)])
+    broker.state.topics.replace([Topic.of_master("demo", 3, status=1)])
     broker.state.changed()
     assert (await peer.send()).errCode == 403
 
@@ -677,7 +683,7 @@ async def test_reading_confirming_rejecting(peer: Peer) -> None:
 async def test_packages_are_limited_and_manual_reads_go_on(
     store: Store, clock: ManualClock
 ) -> None:
-    broker = Broker(BrokerOptions(transfer_bytes=2500), store, clock.now_ms)
+    broker = Broker(BrokerOptions(transfer_bytes=2500), Core(store, clock.now_ms))
     serve(broker)
     peer = Peer(broker)
     for number in range(5):
@@ -695,7 +701,7 @@ async def test_packages_are_limited_and_manual_reads_go_on(
     assert offsets == sorted(set(offsets))
     assert backlog == sorted(set(backlog), reverse=True)
     assert peer.commit().currOffset > offsets[-1]
-    await broker.close()
+    await close(broker)
 
 
 @pytest.mark.parametrize(
@@ -837,11 +843,11 @@ async def test_what_ends_a_waiting_get(peer: Peer, broker: Broker, clock: Manual
     assert code(fourth) == 411
     peer.register()
     fifth = peer.post_get()
-    broker.remove_topic("demo")
+    broker.core.remove_topic("demo")
     assert code(fifth) == 411
     peer.register()
     sixth = peer.post_get()
-    await broker.close()
+    await close(broker)
     assert code(sixth) == 503
 
 
@@ -876,7 +882,7 @@ async def test_a_consumer_with_one_thread_finds_the_partition_with_messages(
 
 
 async def test_a_backlog_is_not_waited_beside(store: Store, clock: ManualClock) -> None:
-    broker = Broker(BrokerOptions(transfer_bytes=1), store, clock.now_ms)
+    broker = Broker(BrokerOptions(transfer_bytes=1), Core(store, clock.now_ms))
     serve(broker)
     peer = Peer(broker)
     for _ in range(3):
@@ -890,7 +896,7 @@ async def test_a_backlog_is_not_waited_beside(store: Store, clock: ManualClock) 
     assert len(bodies(peer.get(partitionId=1))) == 1
     assert len(bodies(peer.get(partitionId=1))) == 1
     assert peer.got(peer.post_get(partitionId=0)) is None, "that was all"
-    await broker.close()
+    await close(broker)
 
 
 async def test_a_consumer_that_never_asks_does_not_make_the_others_spin(peer: Peer) -> None:
@@ -1002,16 +1008,16 @@ async def test_positions_outlive_the_broker(
     peer.commit()
     peer.register(groupName="passing", currOffset=1)
     peer.register(groupName="latest", readStatus=1)
-    await broker.save_positions()
+    await broker.core.save_positions()
     assert store.load_config("consumerOffset.json") == (
         b'{"offsetTable":{"demo@g":{0:3},"demo@latest":{0:3}}}'
     )
-    again = Broker(OPTIONS, store, clock.now_ms)
-    assert "g" in again.state.groups
-    assert "passing" not in again.state.groups
+    again = Broker(OPTIONS, Core(store, clock.now_ms))
+    assert "g" in again.core.groups
+    assert "passing" not in again.core.groups
     serve(again)
     assert Peer(again).register().currOffset == 3
-    await again.close()
+    await close(again)
 
 
 async def test_old_groups_and_old_files_go(
@@ -1021,25 +1027,25 @@ async def test_old_groups_and_old_files_go(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    broker = Broker(BrokerOptions(group_idle_ms=1000), store, clock.now_ms)
+    broker = Broker(OPTIONS, Core(store, clock.now_ms, group_idle_ms=1000))
     serve(broker)
     peer = Peer(broker)
     peer.register()
     peer.register(groupName="h")
     peer.unregister(groupName="h")
-    broker.clean()
+    broker.core.clean()
     clock.advance(1000)
     monkeypatch.setattr(store, "clean", lambda now_ms: 2)
-    broker.clean()
+    broker.core.clean()
     assert broker.state.offsets.groups() == {"g"}
     assert "2 old files" in caplog.text
-    await broker.close()
+    await close(broker)
 
 
 async def test_a_removed_topic_is_empty(peer: Peer, broker: Broker, store: Store) -> None:
     await peer.send()
     peer.register()
-    broker.remove_topic("demo")
+    broker.core.remove_topic("demo")
     assert store.queue_range("demo", 0) == (0, 0)
     assert broker.state.offsets.groups() == set()
     assert len(broker.state.leases) == 0

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from coherer import net
 from coherer.errors import ProtocolError, RefusedError
+from coherer.server.core import Core
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
 from coherer.server.tubemq.broker.state import BrokerOptions
@@ -113,9 +114,10 @@ def store(tmp_path: Path) -> Iterable[Store]:
 
 @pytest.fixture
 async def broker(store: Store) -> AsyncIterator[Broker]:
-    broker = Broker(OPTIONS, store, ManualClock().now_ms)
+    broker = Broker(OPTIONS, Core(store, ManualClock().now_ms))
     yield broker
-    await broker.close()
+    broker.close()
+    await broker.core.close()
 
 
 @pytest.fixture

@@ -272,14 +272,14 @@ async def test_a_stop_goes_on_when_the_disk_fails(
 ) -> None:
     node = Node(options(tmp_path))
     await node.start()
-    assert node.broker is not None
+    assert node.core is not None
     peer = await to_broker(node)
 
     def fail() -> None:
         raise StoreError("disk trouble")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.broker.state, "positions_to_save", lambda: fail)
+        patch.setattr(node.core, "positions_to_save", lambda: fail)
         with pytest.raises(StoreError, match="disk trouble"):
             await node.stop()
     await peer.gone.wait()
@@ -298,8 +298,8 @@ async def test_positions_and_cleaning_have_their_turns(
         node.create_topic("demo", 4)
         broker = await to_broker(node)
         await register(broker)
-        assert node.broker is not None
-        monkeypatch.setattr(node.broker, "clean", cleaned.set)
+        assert node.core is not None
+        monkeypatch.setattr(node.core, "clean", cleaned.set)
         async with asyncio.timeout(10):
             await cleaned.wait()
             cleaned.clear()

@@ -23,6 +23,7 @@ from typing import Self
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
+from coherer.server.core import Core
 from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.server.tubemq.broker.broker import Broker
@@ -59,6 +60,7 @@ class Node:
         options: what it was made with.
         master: the master; None in a node that is only a broker.
         broker: the broker; None in a node that is only a master.
+        core: what the doors of a node with a store share; None in a node that is only a master.
         master_port: the port that it listens on, -1 without a master.
         broker_port: likewise.
         admin_port: likewise.
@@ -72,6 +74,7 @@ class Node:
         self.options = options
         self.master: Master | None = None
         self.broker: Broker | None = None
+        self.core: Core | None = None
         self.master_port = self.broker_port = self.admin_port = -1
         self.master_tls_port = self.broker_tls_port = -1
         self._now_ms = now_ms
@@ -135,7 +138,7 @@ class Node:
             await self.stop()
             raise
         self._tasks.append(asyncio.create_task(self._repeat(self._beat)))
-        if self.broker is not None:
+        if self.core is not None:
             self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
 
     async def ready(self) -> None:
@@ -155,8 +158,10 @@ class Node:
                 last.callback(self._store.close)
             for listener in self._listeners:
                 last.push_async_callback(listener.close)
+            if self._store is not None and self.core is not None:
+                last.push_async_callback(self.core.close)
             if self._store is not None and self.broker is not None:
-                last.push_async_callback(self.broker.close)
+                last.callback(self.broker.close)
             if self._embedded is not None:
                 last.callback(self._embedded.close)
             if self._remote is not None:
@@ -225,6 +230,7 @@ class Node:
             options.store_options(),
             now_ms=self._now_ms,
         )
+        self.core = Core(store, self._now_ms, sync_flush=options.flush == "sync")
         (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
         # Connections come before the port is known to the broker: it refuses them until it serves.
         listener = await self._listen(options.broker_port, self._to_broker)
@@ -239,13 +245,11 @@ class Node:
                 port=options.advertised_broker_port or self.broker_port,
                 tls_port=None if options.tls is None else self.broker_tls_port,
                 web_port=max(self.admin_port, 0),
-                sync_flush=options.flush == "sync",
                 lease_timeout_ms=options.lease_timeout_ms,
                 hold_ms=options.held_ms,
                 transfer_bytes=options.transfer_bytes,
             ),
-            store,
-            self._now_ms,
+            self.core,
         )
 
     async def _open_master(self) -> None:
@@ -340,12 +344,14 @@ class Node:
 
     async def _upkeep(self) -> None:
         """What waits for the disk."""
-        broker = self._broker()
-        await broker.flusher.tick()
+        core = self.core
+        if core is None:
+            return
+        await core.flusher.tick()
         if self._due("positions", POSITIONS_EVERY_S):
-            await broker.save_positions()
+            await core.save_positions()
         if self._due("clean", CLEAN_EVERY_S):
-            broker.clean()
+            core.clean()
 
     def _due(self, what: str, every_s: float) -> bool:
         now_s = asyncio.get_running_loop().time()

@@ -2,8 +2,8 @@
 
 `Broker` puts the parts together; `BrokerService` is its end of each connection. One socket read is
 one batch: its sends become drafts and are appended with those of other connections at the end of
-the loop's turn (`appending`), its gets are answered or held (`reads`), the rest is answered on the
-spot.
+the loop's turn (`coherer.server.appending`), its gets are answered or held (`reads`), the rest is
+answered on the spot.
 
 A connection that does not read its answers is not served any more gets until it does.
 """
@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from coherer import limits, net
 from coherer.errors import CohererError, ProtocolError
-from coherer.server.tubemq.broker.appending import Appender, Flusher, refuse_send
+from coherer.server.core import Core
+from coherer.server.tubemq.broker.answers import Answers, refuse_send
 from coherer.server.tubemq.broker.configuration import Configuration
 from coherer.server.tubemq.broker.mapping import Mapper
 from coherer.server.tubemq.broker.reads import Reads
@@ -25,7 +26,7 @@ from coherer.server.tubemq.broker.sends import SendMemory, SendReader
 from coherer.server.tubemq.broker.state import BrokerOptions, BrokerState
 from coherer.server.tubemq.caller import Caller
 from coherer.server.tubemq.refusal import Refusal
-from coherer.store import Draft, Store
+from coherer.store import Draft
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode
@@ -39,65 +40,40 @@ class Broker:
 
     Args:
         options: how it behaves.
-        store: where messages are kept; the caller opens and closes it.
-        now_ms: the clock.
+        core: what it shares with the node's other door; the caller opens and closes it.
     """
 
-    def __init__(self, options: BrokerOptions, store: Store, now_ms: Callable[[], int]) -> None:
-        self.state = BrokerState(options, store, now_ms)
+    def __init__(self, options: BrokerOptions, core: Core) -> None:
+        self.core = core
+        self.state = BrokerState(options, core)
         self.mapper = Mapper()
         self.sends = SendMemory(self.state, self.mapper)
         self.reads = Reads(self.state, self.mapper)
-        self.flusher = Flusher(self.state)
-        self.appender = Appender(self.state, self.flusher, self.reads.arrived)
-        self.configuration = Configuration(self.state, self.remove_topic)
+        self.configuration = Configuration(self.state, core.remove_topic)
+        core.on_arrival(self.reads.arrived)
+        core.on_removal(self._removing)
+        core.on_idle_check(self._in_use)
 
     def make(self, connection: net.Connection) -> BrokerService:
         """The receiver of a new connection."""
         return BrokerService(self, connection)
 
-    def remove_topic(self, name: str) -> None:
-        """Delete a topic's messages; who reads it is told."""
-        text = f"Topic {name} is being removed."
-        self.reads.readers.end_all(lambda reader: reader.topic == name, ResultCode.HB_NO_NODE, text)
-        self.state.store.delete_topic(name)
-        self.state.offsets.remove_topic(name)
-        _log.info("Topic %s is removed", name)
-
     def tick(self) -> None:
         """End what has had its time: call it every 100 ms or so."""
         self.reads.expire(self.state.now_ms())
 
-    async def save_positions(self) -> None:
-        """Write the positions of all groups: call it every few seconds.
-
-        Raises:
-            StoreError: the disk has no room or failed; they are written the next time.
-        """
-        await self.flusher.run(self.state.positions_to_save())
-
-    def clean(self) -> None:
-        """Delete old messages, forget groups that rest: call it every minute or so.
-
-        Raises:
-            StoreError: the disk failed.
-        """
-        state = self.state
-        now_ms = state.now_ms()
-        in_use = {(reader.topic, reader.group) for reader in state.leases}
-        state.offsets.forget_idle(now_ms, state.options.group_idle_ms, in_use)
-        deleted = state.store.clean(now_ms)
-        if deleted:
-            _log.info("%d old files of the log deleted", deleted)
-
-    async def close(self) -> None:
-        """Answer what is under way and serve nothing more."""
+    def close(self) -> None:
+        """Serve nothing more. What was sent is answered when the core is closed."""
         self.state.serving = False
         self.state.changed()
         self.reads.close()
-        await self.appender.close()
-        self.flusher.close()
-        self.state.positions_to_save()()
+
+    def _removing(self, name: str) -> None:
+        text = f"Topic {name} is being removed."
+        self.reads.readers.end_all(lambda reader: reader.topic == name, ResultCode.HB_NO_NODE, text)
+
+    def _in_use(self) -> Iterable[tuple[str, str]]:
+        return ((reader.topic, reader.group) for reader in self.state.leases)
 
 
 class BrokerService:
@@ -113,9 +89,9 @@ class BrokerService:
     def received(self, data: bytes) -> None:
         """One socket read."""
         caller = self._caller
-        requests, answers = caller.session.receive(data)
-        if answers:
-            caller.connection.write_many(answers)
+        requests, failures = caller.session.receive(data)
+        if failures:
+            caller.connection.write_many(failures)
         now_ms = self._broker.state.now_ms()
         serials: list[int] = []
         drafts: list[Draft] = []
@@ -124,7 +100,7 @@ class BrokerService:
                 if request.method == methods.SEND_MESSAGE:
                     draft = self._sends.read(request.body, now_ms)
                     if request.timeout_ms <= 0:
-                        self._broker.appender.submit(None, [request.serial], [draft])
+                        self._broker.core.appender.submit([draft], None)
                         continue
                     drafts.append(draft)
                     serials.append(request.serial)
@@ -140,7 +116,8 @@ class BrokerService:
                 frame = caller.session.fatal(request, JAVA_EXCEPTION, error.text)
                 caller.connection.write(frame)
         if drafts:
-            self._broker.appender.submit(caller.connection, serials, drafts)
+            answers = Answers(self._broker.state, caller.connection, serials)
+            self._broker.core.appender.submit(drafts, answers.tell)
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
         """The connection is gone."""

@@ -120,7 +120,7 @@ class Configuration:
     def _status(self) -> tuple[int, int]:
         state = self._state
         read = STOPPED if state.stop_read else NORMAL
-        if state.write_failed:
+        if state.core.write_failed:
             return read, FAILED
         return read, STOPPED if state.stop_write else NORMAL
 
@@ -167,12 +167,12 @@ class Configuration:
     def _apply(self, topics: list[Topic]) -> None:
         state = self._state
         before = {topic.name for topic in state.topics}
-        if state.topics.replace(topics):
+        if state.topics.replace(topics, state.now_ms()):
             names = {topic.name for topic in topics}
             for name in sorted(before - names):
                 _log.warning("Topic %s is not served any more; its messages stay", name)
             _log.info("Topics: %s", ", ".join(sorted(names)) or "none")
-            state.save_topics()
+            state.core.save_topics()
             state.changed()
 
     def _take_removals(self, texts: Iterable[str]) -> None:
@@ -198,9 +198,9 @@ def _topic(text: str, defaults: BrokerDefaults) -> Topic:
         name: value for name, value in msgspec.structs.asdict(settings).items() if value is not None
     }
     merged = msgspec.structs.asdict(defaults) | given
-    return Topic(
-        name=settings.topic,
-        partitions=merged["partitions"],
+    return Topic.of_master(
+        settings.topic,
+        merged["partitions"],
         stores=merged["stores"],
         can_publish=merged["accept_publish"],
         can_subscribe=merged["accept_subscribe"],

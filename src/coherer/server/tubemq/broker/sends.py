@@ -166,7 +166,7 @@ class SendReader:
 
     def _check(self, request: pb.SendMessageRequestP2B, now_ms: int) -> Topic:
         state = self._state
-        if not state.serving or state.stop_write or state.write_failed:
+        if not state.serving or state.stop_write or state.core.write_failed:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "The broker takes no messages now.")
         refusal = state.access.refusal(request.authInfo, produce=True, now_ms=now_ms)
         if refusal:

@@ -1,0 +1,151 @@
+"""The sends of a loop turn are stored together, whichever door they came through.
+
+`Appender` collects the drafts of all connections during a turn of the loop. At the turn's end, or
+as soon as there are many, they become one `Store.append`, which is one write to the log; then who
+submitted a batch is told, once, and makes its answers; then the consumers that wait are woken.
+(Many, not all: a turn can bring megabytes, and what has left the processor's cache costs half as
+much again.)
+
+Where acknowledged means "on the disk", those who submitted are told after `fsync`. It runs in a
+thread, one at a time, for all who wait when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from coherer import limits
+from coherer.errors import CohererError, StoreError
+from coherer.server.flusher import Flusher
+from coherer.store import Appended, Draft, Store
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[Sequence[Appended] | CohererError, int], None]
+"""Told where the messages of a batch are, or why they are not stored; and the offset behind the
+batch's end in the log: what must be durable, or at a slave, for all of it to be so."""
+
+Arrived = Callable[[Sequence[Draft], Sequence[Appended]], None]
+"""Told which messages were stored, and where."""
+
+_Batch = tuple[Done | None, int, bool]
+
+
+class Appender:
+    """Collects, stores, tells.
+
+    Args:
+        store: where to.
+        flusher: makes the store durable, for those who wait for that.
+        arrived: told what was stored.
+        sync_flush: whether they do where they do not say.
+    """
+
+    def __init__(
+        self, store: Store, flusher: Flusher, arrived: Arrived, *, sync_flush: bool
+    ) -> None:
+        self._store = store
+        self._flusher = flusher
+        self._arrived = arrived
+        self._sync_flush = sync_flush
+        self._drafts: list[Draft] = []
+        self._batches: list[_Batch] = []
+        self._unsynced: deque[_Unsynced] = deque()
+        self._syncing: asyncio.Task[None] | None = None
+
+    def submit(
+        self, drafts: Sequence[Draft], done: Done | None, *, wait_durable: bool | None = None
+    ) -> None:
+        """Take the sends of one socket read.
+
+        Args:
+            drafts: the messages.
+            done: told how it went, once; None when nobody waits for that.
+            wait_durable: whether it is told only when they are on the disk; None for the node's
+                own rule.
+        """
+        if not self._drafts:
+            asyncio.get_running_loop().call_soon(self._append)
+        self._drafts += drafts
+        wait = self._sync_flush if wait_durable is None else wait_durable
+        self._batches.append((done, len(drafts), wait))
+        if len(self._drafts) >= limits.APPEND_AT_ONCE:
+            self._append()
+
+    async def close(self) -> None:
+        """Wait until everybody who submitted something has been told."""
+        self._append()
+        if self._syncing is not None:
+            await self._syncing
+
+    def _append(self) -> None:
+        drafts, batches = self._drafts, self._batches
+        if not drafts:
+            return
+        self._drafts, self._batches = [], []
+        try:
+            appended = self._store.append(drafts)
+        except CohererError as error:
+            _refuse(batches, error)
+            return
+        except Exception as error:  # noqa: BLE001 - nobody is left waiting for an answer
+            _log.exception("An error of ours")
+            _refuse(batches, StoreError(f"{type(error).__name__} in the store."))
+            return
+        begin, end_offset = 0, self._store.end_offset
+        for done, count, wait in batches:
+            placed = appended[begin : begin + count]
+            begin += count
+            if done is None:
+                continue
+            if wait:
+                self._unsynced.append(_Unsynced(end_offset, done, placed))
+            else:
+                _tell(done, placed, end_offset)
+        if self._unsynced and self._syncing is None:
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+        self._arrived(drafts, appended)
+
+    async def _sync(self) -> None:
+        waiting = self._unsynced
+        try:
+            while waiting:
+                durable = await self._flusher.flush()
+                while waiting and waiting[0].end_offset <= durable:
+                    entry = waiting.popleft()
+                    _tell(entry.done, entry.appended, entry.end_offset)
+        except CohererError as error:
+            failed = list(waiting)
+            waiting.clear()
+            for entry in failed:
+                _tell(entry.done, error, entry.end_offset)
+        finally:
+            self._syncing = None
+
+
+class _Unsynced:
+    """A batch that waits for the disk."""
+
+    __slots__ = ("appended", "done", "end_offset")
+
+    def __init__(self, end_offset: int, done: Done, appended: Sequence[Appended]) -> None:
+        self.end_offset = end_offset
+        self.done = done
+        self.appended = appended
+
+
+def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
+    _log.error("%d messages refused: %s", sum(count for _, count, _ in batches), error)
+    for done, _, _ in batches:
+        if done is not None:
+            _tell(done, error, 0)
+
+
+def _tell(done: Done, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+    try:
+        done(outcome, end_offset)
+    except Exception:  # noqa: BLE001 - the others of this turn are told nevertheless
+        _log.exception("An error of ours")

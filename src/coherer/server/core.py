@@ -1,0 +1,171 @@
+"""What both doors of a node share: one store, one set of topics, groups and positions, one clock.
+
+A door is told what concerns it: messages that arrive by whichever door (`on_arrival`), changes of
+topics or rights (`on_change`), topics that are removed (`on_removal`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from coherer.broker.groups import GroupTable
+from coherer.broker.offsets import OffsetTable
+from coherer.broker.topics import TopicTable
+from coherer.server.appending import Appender, Arrived
+from coherer.server.flusher import Flusher
+from coherer.store import Appended, Draft, Store
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+GROUP_IDLE_MS = 20 * 24 * 3_600_000
+
+
+class Core:
+    """The parts of a node that know no protocol meet here.
+
+    Args:
+        store: where messages are kept; the caller opens and closes it.
+        now_ms: the clock, ms since 1970.
+        sync_flush: acknowledge a send after its bytes are on the disk, not when they are written.
+        group_idle_ms: positions of a group that did not read for so long are forgotten.
+
+    Attributes:
+        topics: the topics and their file.
+        groups: the consumer groups that were seen.
+        offsets: how far each of them is.
+        write_failed: the disk failed, so that nothing can be promised any more.
+        flusher: the thread that waits for the disk.
+        appender: where sends go.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        now_ms: Callable[[], int],
+        *,
+        sync_flush: bool = False,
+        group_idle_ms: int = GROUP_IDLE_MS,
+    ) -> None:
+        self.store = store
+        self.now_ms = now_ms
+        self.sync_flush = sync_flush
+        self.write_failed = False
+        self.topics = self._load("topics.json", TopicTable.load, TopicTable)
+        self.groups = self._load("subscriptionGroup.json", GroupTable.load, GroupTable)
+        self.offsets = self._load("consumerOffset.json", OffsetTable.load, OffsetTable)
+        self.flusher = Flusher(store, self._disk_failed)
+        self.appender = Appender(store, self.flusher, self._arrived, sync_flush=sync_flush)
+        self._group_idle_ms = group_idle_ms
+        self._saved_offsets = self.offsets.dump()
+        self._arrivals: list[Arrived] = []
+        self._changes: list[Callable[[], None]] = []
+        self._removals: list[Callable[[str], None]] = []
+        self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
+
+    # -- who wants to be told
+
+    def on_arrival(self, told: Arrived) -> None:
+        """Have `told` called with every batch that was stored."""
+        self._arrivals.append(told)
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Have `told` called when topics or rights have changed."""
+        self._changes.append(told)
+
+    def on_removal(self, told: Callable[[str], None]) -> None:
+        """Have `told` called with the name of a topic before its messages are deleted."""
+        self._removals.append(told)
+
+    def on_idle_check(self, in_use: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Have `in_use` asked which (topic, group) pairs are being read."""
+        self._readers.append(in_use)
+
+    # -- what happens
+
+    def changed(self) -> None:
+        """Topics or rights are not what they were."""
+        for told in self._changes:
+            told()
+
+    def remove_topic(self, name: str) -> None:
+        """Delete a topic's messages and positions; who reads it is told. The table is not touched.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        for told in self._removals:
+            told(name)
+        self.store.delete_topic(name)
+        self.offsets.remove_topic(name)
+        _log.info("Topic %s is removed", name)
+
+    def save_topics(self) -> None:
+        """Write the file of topics."""
+        self.store.save_config("topics.json", self.topics.dump())
+
+    def save_groups(self) -> None:
+        """Write the file of groups."""
+        self.store.save_config("subscriptionGroup.json", self.groups.dump())
+
+    async def save_positions(self) -> None:
+        """Write the positions of all groups: call it every few seconds.
+
+        Raises:
+            StoreError: the disk has no room or failed; they are written the next time.
+        """
+        await self.flusher.run(self.positions_to_save())
+
+    def positions_to_save(self) -> Callable[[], None]:
+        """What writes the positions and the groups that have any, if they are new; any thread."""
+        files: dict[str, bytes] = {}
+        data = self.offsets.dump()
+        if data != self._saved_offsets:
+            files["consumerOffset.json"] = data
+        now_ms = self.now_ms()
+        new = [self.groups.add(name, now_ms) for name in sorted(self.offsets.lasting_groups())]
+        if any(new):
+            files["subscriptionGroup.json"] = self.groups.dump()
+
+        def save() -> None:
+            for name, content in files.items():
+                self.store.save_config(name, content)
+            self._saved_offsets = data
+
+        return save
+
+    def clean(self) -> None:
+        """Delete old messages, forget groups that rest: call it every minute or so.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        now_ms = self.now_ms()
+        in_use = {pair for pairs in self._readers for pair in pairs()}
+        self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
+        deleted = self.store.clean(now_ms)
+        if deleted:
+            _log.info("%d old files of the log deleted", deleted)
+
+    async def close(self) -> None:
+        """Store and answer what was submitted, and write the positions. The doors are closed."""
+        await self.appender.close()
+        self.flusher.close()
+        self.positions_to_save()()
+
+    # -- inside
+
+    def _arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:
+        for told in self._arrivals:
+            told(drafts, appended)
+
+    def _disk_failed(self) -> None:
+        self.write_failed = True
+        self.changed()
+
+    def _load(self, name: str, load: Callable[[bytes], T], make: Callable[[], T]) -> T:
+        data = self.store.load_config(name)
+        return make() if data is None else load(data)
