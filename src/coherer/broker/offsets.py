@@ -11,14 +11,12 @@ bare numbers as keys of Java's writer, and as strict JSON.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterator
 
 import msgspec
 
+from coherer.broker.barekeys import strict_json
 from coherer.errors import DamagedStoreError
-
-_BARE_NUMBER = re.compile(rb'"(?:\\.|[^"\\])*"|\d+(?=\s*:)')
 
 
 class Start(enum.Enum):
@@ -197,7 +195,7 @@ class OffsetTable:
             DamagedStoreError: it is not such a file.
         """
         try:
-            read = msgspec.json.decode(_BARE_NUMBER.sub(_quoted, data), type=_File)
+            read = msgspec.json.decode(strict_json(data), type=_File)
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"consumerOffset.json cannot be read: {error}.") from error
         table = cls()
@@ -213,12 +211,6 @@ class OffsetTable:
         if not positions:
             del self._positions[topic, group]
             self._used_ms.pop((topic, group), None)
-
-
-def _quoted(found: re.Match[bytes]) -> bytes:
-    """A bare number as a key in quotes; strings, which may hold anything, as they are."""
-    text = found[0]
-    return text if text.startswith(b'"') else b'"' + text + b'"'
 
 
 class _File(msgspec.Struct):

@@ -75,7 +75,10 @@ class Encoder:
         """
         queues: list[ConsumeQueue] = []
         try:
-            return self._encode(drafts, begin, store_ms, store_host, queues)
+            batch = self._encode(drafts, begin, store_ms, store_host, queues)
+            for queue in queues:
+                queue.schedule(store_ms)
+            return batch
         except BaseException:
             for queue in queues:
                 queue.pending.clear()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from coherer.errors import UsageError
 from coherer.record.layout import NO_HOST
+from coherer.record.schedule import DELAY_LEVELS_MS
 
 DAY_HOURS = 24
 GIB = 1024**3
@@ -50,6 +51,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         verify_bytes: how much of the log's end is read and checked at every start.
         store_host: address and port that records name as theirs.
         open_files: how many files of consume queues are held open.
+        delay_levels_ms: how long messages wait in each queue of the schedule topic
+            (`coherer.record.schedule`).
 
     Raises:
         UsageError: a number makes no sense.
@@ -74,6 +77,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     verify_bytes: int = 16 * 1024 * 1024
     store_host: bytes = NO_HOST
     open_files: int = 256
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -95,7 +99,8 @@ class Draft(Struct, frozen=True, gc=False):
         queue_id: the queue or partition.
         body: the payload as it is stored.
         properties: property text (`coherer.record.properties.encode`).
-        tag_code: `coherer.record.hashing.tag_code` of the property TAGS: the filter's key.
+        tag_code: `coherer.record.hashing.tag_code` of the property TAGS: the filter's key. Not
+            used in the schedule topic, where the queue gives the time of delivery.
         flag: the user's own number.
         sys_flag: RocketMQ's bits; those for IPv6 hosts are set by the store.
         born_ms: when the client made the message.
@@ -139,6 +144,22 @@ class ReadStatus(enum.Enum):
     """The offset is smaller than the queue's first; `next_offset` is the first."""
     BEYOND = "beyond"
     """The offset is larger than the next one to be written, which `next_offset` is."""
+
+
+class Entry(NamedTuple):
+    """An entry of a consume queue.
+
+    Args:
+        offset: its number.
+        physical_offset: where the record lies in the log.
+        size_bytes: the record's size; 2,147,483,647 where the entry stands for no message.
+        code: the tag code; in the schedule topic the time of delivery, ms since 1970.
+    """
+
+    offset: int
+    physical_offset: int
+    size_bytes: int
+    code: int
 
 
 class Slices(Struct, frozen=True):

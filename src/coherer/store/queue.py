@@ -55,12 +55,15 @@ class ConsumeQueue:
     """The files under `consumequeue/<topic>/<queue id>/`.
 
     `fixed` and `topic_head` are what each record of this queue has in common: its size without
-    body and properties (and with IPv4 hosts), and its topic with the length before it.
+    body and properties (and with IPv4 hosts), and its topic with the length before it. `delay_ms`
+    is set for queues of the schedule topic: their entries hold the time of delivery, which is so
+    much behind the store time, where those of others hold the tag code.
     """
 
     __slots__ = (
-        "_active", "_active_end", "_directory", "_files", "_handles", "_uncut", "file_bytes",
-        "first_file", "fixed", "max", "min", "pending", "queue_id", "topic", "topic_head",
+        "_active", "_active_end", "_directory", "_files", "_handles", "_uncut", "delay_ms",
+        "file_bytes", "first_file", "fixed", "max", "min", "pending", "queue_id", "topic",
+        "topic_head",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +91,7 @@ class ConsumeQueue:
         self.min = 0
         self.max = 0
         self.first_file = 0
+        self.delay_ms: int | None = None
         self._uncut = False
         self.pending: list[bytes] = []
 
@@ -232,6 +236,17 @@ class ConsumeQueue:
         if path is None or self._active_end != begin + self.file_bytes:
             path = self._path(begin)
         return self._files.read(self._handles.get(path), size, at - begin)
+
+    def code_of(self, tag_code: int, store_ms: int) -> int:
+        """Give what the entry of a message holds for filters, or for its delivery."""
+        return tag_code if self.delay_ms is None else store_ms + self.delay_ms
+
+    def schedule(self, store_ms: int) -> None:
+        """Put the time of delivery into pending entries, where this queue has one."""
+        if self.delay_ms is not None:
+            entries = [ENTRY.unpack(entry) for entry in self.pending]
+            due_ms = store_ms + self.delay_ms
+            self.pending[:] = [ENTRY.pack(offset, size, due_ms) for offset, size, _ in entries]
 
     def entry(self, index: int) -> tuple[int, int, int] | None:
         """Read one entry, or whatever stands where it would be."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from coherer.errors import UsageError
+from coherer.record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer.store.disk import Handles
 from coherer.store.files import Files
 from coherer.store.queue import ConsumeQueue
@@ -20,13 +22,22 @@ class QueueDirectory:
         directory: the directory of the topics.
         open_files: how many of their files are held open.
         file_bytes: size of their files, unless there are files already.
+        delays_ms: the delay of each queue of the schedule topic.
     """
 
-    def __init__(self, files: Files, directory: Path, open_files: int, file_bytes: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        open_files: int,
+        file_bytes: int,
+        delays_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
         self._files = files
         self._directory = directory
         self._handles = Handles(files, open_files)
         self._file_bytes = file_bytes
+        self._delays_ms = delays_ms
         self.queues: Queues = {}
         self.notes: list[str] = []
 
@@ -58,6 +69,8 @@ class QueueDirectory:
             queue = ConsumeQueue(
                 self._files, self._handles, self._directory, topic, queue_id, self._file_bytes
             )
+            if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
+                queue.delay_ms = self._delays_ms[queue_id]
             self.queues[topic, queue_id] = queue
         return queue
 

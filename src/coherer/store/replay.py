@@ -88,7 +88,7 @@ class Replayer:
                 return wrong
             self._waiting.add(queue)
             pending = queue.pending
-            pending.append(ENTRY.pack(offset, record.size, code))
+            pending.append(ENTRY.pack(offset, record.size, queue.code_of(code, record.store_ms)))
             if len(pending) >= _PENDING_ENTRIES:
                 self._write(queue)
         index = self._index

@@ -34,7 +34,16 @@ from coherer.store.disk import Dirty, our_errors, translate
 from coherer.store.files import Files, OsFiles
 from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
-from coherer.store.model import Appended, Damage, Draft, RecoveryReport, Slices, StoreOptions
+from coherer.store.model import (
+    Appended,
+    Damage,
+    Draft,
+    Entry,
+    RecoveryReport,
+    Slices,
+    StoreOptions,
+)
+from coherer.store.queue import ENTRY
 from coherer.store.queues import QueueDirectory
 from coherer.store.read import read_queue
 from coherer.store.recovery import Recovery, verify
@@ -75,8 +84,9 @@ class Store:
         self._checkpoint = self._checkpoint_file.load()
         self._log = CommitLog(files, directory / "commitlog", options.segment_bytes)
         self._queue_files = QueueDirectory(
-            files, directory / "consumequeue", options.open_files, options.queue_segment_bytes
-        )
+            files, directory / "consumequeue", options.open_files,
+            options.queue_segment_bytes, options.delay_levels_ms,
+        )  # fmt: skip
         self._queues = self._queue_files.queues
         self._encoder = Encoder(self._log.segment_bytes, self._queue_files.get)
         self._index: KeyIndex | None = None
@@ -261,6 +271,19 @@ class Store:
         self._check_open()
         queue = self._queues.get((topic, queue_id))
         return read_queue(self._log, queue, offset, max_bytes, max_count, tags)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
+        """Give entries of a queue, from an offset on: up to `count`, fewer at the end of a file.
+
+        Raises:
+            ClosedError: the store is closed.
+        """
+        self._check_open()
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min <= offset < queue.max:
+            return []
+        found = ENTRY.iter_unpack(queue.read(offset, count))
+        return [Entry(number, *fields) for number, fields in enumerate(found, offset)]
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Give the record at an offset of the log; None where no valid one begins."""
