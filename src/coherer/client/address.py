@@ -1,9 +1,13 @@
-"""URLs of clusters: `tubemq://host:port,host:port`.
+"""URLs of clusters: `tubemq://host:port,host:port`, `rocketmq://host:port;host:port`.
 
 | scheme | protocol | TLS | usual port |
 |---|---|---|---|
 | `tubemq` | TubeMQ, the addresses of the masters | if the option `tls` is given | 8715 |
 | `tubemqs` | TubeMQ | yes | 8716 |
+| `rocketmq` | RocketMQ, the addresses of the name servers | if the option `tls` is given | 9876 |
+| `rocketmqs` | RocketMQ | yes | 9876 |
+
+Addresses are separated by commas, or by semicolons as RocketMQ's tools do it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,12 @@ import msgspec
 
 from coherer.errors import UsageError
 
-_PORTS: Final[Mapping[str, int]] = {"tubemq": 8715, "tubemqs": 8716}
+_PORTS: Final[Mapping[str, int]] = {
+    "tubemq": 8715,
+    "tubemqs": 8716,
+    "rocketmq": 9876,
+    "rocketmqs": 9876,
+}
 PORT_MAX: Final = 65_535
 
 
@@ -43,6 +52,8 @@ def parse(url: str) -> Address:
     (('10.0.0.1', 8715), ('10.0.0.2', 8715))
     >>> parse("tubemqs://[::1]:9000")
     Address(scheme='tubemqs', servers=(('::1', 9000),), secure=True)
+    >>> parse("rocketmq://a:9876;b").servers
+    (('a', 9876), ('b', 9876))
     """
     scheme, sign, rest = url.partition("://")
     if not sign or scheme not in _PORTS:
@@ -50,8 +61,21 @@ def parse(url: str) -> Address:
             f"{url!r} is no URL of a cluster.",
             hint=f"Write tubemq://host:port; schemes are {', '.join(_PORTS)}.",
         )
-    servers = [_server(part.strip(), _PORTS[scheme], url) for part in rest.rstrip("/").split(",")]
+    parts = rest.rstrip("/").removesuffix(";").replace(";", ",").split(",")
+    servers = [_server(part.strip(), _PORTS[scheme], url) for part in parts]
     return Address(scheme, tuple(dict.fromkeys(servers)), scheme.endswith("s"))
+
+
+def split(address: str) -> tuple[str, int]:
+    """Take a server's `host:port` apart.
+
+    Raises:
+        UsageError: it is none.
+
+    >>> split("127.0.0.1:10911"), split("[::1]:10911")
+    (('127.0.0.1', 10911), ('::1', 10911))
+    """
+    return _server(address, 0, address)
 
 
 def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import time
@@ -203,11 +202,3 @@ def address_number(host: str) -> int:
     except AddressValueError:
         number = int(IPv4Address("127.0.0.1"))
     return number - 2**32 if number >= 2**31 else number
-
-
-async def cancel(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel tasks and wait until they have ended."""
-    running = [task for task in tasks if task is not None and task is not asyncio.current_task()]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)

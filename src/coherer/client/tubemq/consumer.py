@@ -26,8 +26,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
+from coherer.client.tasks import cancel
 from coherer.client.tubemq.assignment import Event
-from coherer.client.tubemq.cluster import Cluster, cancel
+from coherer.client.tubemq.cluster import Cluster
 from coherer.client.tubemq.consumer_options import ConsumerOptions, Progress, Topics, topics_of
 from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.fetching import FetchOptions, Held

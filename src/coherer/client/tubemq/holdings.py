@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
+from coherer.client.tasks import cancel
 from coherer.client.tubemq.assignment import Assignment
-from coherer.client.tubemq.cluster import cancel
 from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.door import Place as Start
 from coherer.client.tubemq.fetching import Fetcher, FetchOptions, Held

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer.client.tubemq.cluster import cancel
+from coherer.client.tasks import cancel
 from coherer.client.tubemq.link import Link, Pool
 from coherer.client.tubemq.master import waits
 from coherer.client.tubemq.partitions import Rest

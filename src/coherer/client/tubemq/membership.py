@@ -23,8 +23,9 @@ from typing import Final, Protocol
 import msgspec
 
 from coherer import limits
+from coherer.client.tasks import cancel
 from coherer.client.tubemq.assignment import DONE, Assignment, Beat, Event
-from coherer.client.tubemq.cluster import UNDEFINED, Cluster, cancel, client_id
+from coherer.client.tubemq.cluster import UNDEFINED, Cluster, client_id
 from coherer.client.tubemq.master import checked, persist, waits
 from coherer.client.tubemq.positions import Bound
 from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Final, Self, overload
 
 from coherer import limits
-from coherer.client.tubemq.cluster import Cluster, address_number, cancel
+from coherer.client.tasks import cancel
+from coherer.client.tubemq.cluster import Cluster, address_number
 from coherer.client.tubemq.lanes import Lane, Parcel, Place, Sent, Sink
 from coherer.client.tubemq.outcomes import Bulk, CallbackSink, FutureSink, Outcome, SendReport
 from coherer.client.tubemq.partitions import partition_ids

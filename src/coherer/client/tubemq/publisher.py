@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from coherer import limits
-from coherer.client.tubemq.cluster import UNDEFINED, Cluster, cancel, client_id
+from coherer.client.tasks import cancel
+from coherer.client.tubemq.cluster import UNDEFINED, Cluster, client_id
 from coherer.client.tubemq.master import checked, persist
 from coherer.errors import CohererError, RefusedError
 from coherer.tubemq import messages as pb
