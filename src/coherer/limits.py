@@ -115,3 +115,9 @@ WINDOW_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 
 APPEND_AT_ONCE: Final = 128
 """So many sends are stored together at once; fewer wait for others until the loop's turn ends."""
+
+REMOTING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A frame of RocketMQ's remoting, its length included (Java's `frameMaxLength`)."""
+
+JSON_DEPTH_MAX: Final = 64
+"""Objects and lists within each other in a JSON body: RocketMQ's own are 8 deep at most."""

@@ -1,0 +1,193 @@
+"""Names: queues, topics, groups, and the namespaces around them.
+
+>>> retry_topic("billing"), dlq_topic("billing")
+('%RETRY%billing', '%DLQ%billing')
+>>> with_namespace("team", "%RETRY%billing")
+'%RETRY%team%billing'
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from coherer.errors import UsageError
+from coherer.limits import TOPIC_BYTES_MAX
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""The template of topics that a send creates."""
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+
+SYSTEM_TOPICS: Final = (
+    AUTO_CREATE_TOPIC,
+    SCHEDULE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    TRACE_TOPIC,
+    OP_HALF_TOPIC,
+    CHECK_MAX_TIME_TOPIC,
+    SELF_TEST_TOPIC,
+    OFFSET_MOVED_TOPIC,
+)
+"""Topics that an administrator may not create (2.11)."""
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group for reading without a group of one's own: it exists on every broker."""
+SYSTEM_GROUPS: Final = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+"""Groups that every broker has from the start (6.10)."""
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+GROUP_CHARS_MAX: Final = 255
+"""Length of a group's name, checked by Java's clients."""
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
+_RESERVED_GROUPS: Final = ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER")
+
+
+class Queue(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A queue of a topic on one broker: what Java calls MessageQueue.
+
+    Args:
+        topic: the topic.
+        broker: the name of the broker (of a master and its slaves together).
+        id: the queue's number there, from 0.
+
+    >>> Queue("orders", "broker-a", 0) < Queue("orders", "broker-a", 1)
+    True
+    """
+
+    topic: str
+    broker: str = msgspec.field(name="brokerName")
+    id: int = msgspec.field(name="queueId")
+
+
+def retry_topic(group: str) -> str:
+    """Returns the topic where the messages wait that a group wants again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Returns the topic of the messages that a group has given up."""
+    return DLQ_PREFIX + group
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tells whether a topic belongs to the system: no administrator may create it.
+
+    >>> is_system_topic("TBW102"), is_system_topic("rmq_sys_x"), is_system_topic("orders")
+    (True, True, False)
+    """
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def topic_fault(topic: str) -> str | None:
+    """Says what is wrong with the name of a topic, in Java's words; None when nothing is.
+
+    >>> topic_fault("a b")
+    'The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$'
+    """
+    if not topic.strip():
+        return "The specified topic is blank."
+    if _ALLOWED.fullmatch(topic) is None:
+        return f"The specified topic contains illegal characters, allowing only {_ALLOWED_TEXT}"
+    if len(topic) > TOPIC_BYTES_MAX:
+        return "The specified topic is longer than topic max length."
+    return None
+
+
+def group_fault(group: str) -> str | None:
+    """Says what is wrong with the name of a group; None when nothing is."""
+    if not group.strip():
+        return "The name of a group is blank."
+    if len(group) > GROUP_CHARS_MAX:
+        return f"The name of a group has {len(group)} characters; {GROUP_CHARS_MAX} are allowed."
+    if _ALLOWED.fullmatch(group) is None:
+        return f"The name of group [{group}] has characters outside {_ALLOWED_TEXT}."
+    return None
+
+
+def check_topic(topic: str) -> None:
+    """Checks the name of a topic before it is sent to a server.
+
+    Raises:
+        UsageError: no server would accept it.
+    """
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise UsageError(fault, topic=topic)
+
+
+def check_group(group: str) -> None:
+    """Checks the name of a group before it is sent to a server.
+
+    Raises:
+        UsageError: no server would accept it, or it is one that Java keeps for "not set".
+    """
+    fault = group_fault(group)
+    if fault is None and group in _RESERVED_GROUPS:
+        fault = f"The name {group} stands for none: choose another."
+    if fault is not None:
+        raise UsageError(fault)
+
+
+def with_namespace(namespace: str, name: str) -> str:
+    """Returns the name of a topic or group as servers know it (8.1).
+
+    >>> with_namespace("team", "orders"), with_namespace("team", "team%orders")
+    ('team%orders', 'team%orders')
+    >>> with_namespace("", "orders"), with_namespace("team", "TBW102")
+    ('orders', 'TBW102')
+    """
+    if not namespace or not name or _outside_namespaces(name):
+        return name
+    prefix, bare = _split(name)
+    if bare.startswith(f"{namespace}%"):
+        return name
+    return f"{prefix}{namespace}%{bare}"
+
+
+def without_namespace(namespace: str, name: str) -> str:
+    """Returns the name as the user gave it.
+
+    >>> without_namespace("team", "%RETRY%team%billing"), without_namespace("team", "orders")
+    ('%RETRY%billing', 'orders')
+    """
+    if not namespace or not name or _outside_namespaces(name):
+        return name
+    prefix, bare = _split(name)
+    return prefix + bare.removeprefix(f"{namespace}%")
+
+
+def _outside_namespaces(name: str) -> bool:
+    return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def _split(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name
