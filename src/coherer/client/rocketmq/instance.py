@@ -1,0 +1,423 @@
+"""What everything of one client shares: what Java calls a client instance (rocketmq 3.1 - 3.4).
+
+Rules:
+
+* One client id, one connection per address, one heartbeat that names every producer group and
+  consumer of the client. So a group has one consumer in an instance.
+* Routes of topics in use are looked up every `route_ms`; a look-up that fails changes nothing.
+* Heartbeats go every `heartbeat_ms`: to the masters, or to all brokers when there is a consumer.
+  A new connection to a broker begins with one, so that a broker can call back at once. Brokers that
+  no route names any more are forgotten before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from coherer.client.address import split
+from coherer.client.rocketmq.link import Desk, Handler, Link, Pool, Signer
+from coherer.client.rocketmq.nameservers import NameServers
+from coherer.client.rocketmq.options import VIP_PORT_STEP, RocketOptions
+from coherer.client.rocketmq.routes import (
+    AUTO_CREATE_TOPIC,
+    MASTER,
+    Route,
+    route_of,
+    template_route,
+)
+from coherer.client.tasks import cancel
+from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableError, UsageError
+from coherer.rocketmq import acl
+from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
+from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.names import INNER_PRODUCER_GROUP
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_TIMEOUT_MS: Final = 3_000
+LEAVE_TIMEOUT_MS: Final = 1_000
+"""A broker that does not say goodbye in time forgets us when the connection ends."""
+
+LOG_EVERY: Final = 20
+"""Heartbeats that went well are worth a line as often as this, as Java thinks."""
+
+Watcher = Callable[[Route], None]
+
+
+class ConsumerMember(Protocol):
+    """A consumer, as the instance sees it."""
+
+    @property
+    def group(self) -> str:
+        """The group's name, with the namespace."""
+        ...
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The subscribed topics; their routes are kept fresh."""
+        ...
+
+    def heartbeat(self) -> ConsumerData:
+        """What a heartbeat says of this consumer."""
+        ...
+
+
+class Instance:
+    """The way to one RocketMQ cluster.
+
+    Args:
+        options: the client's options.
+
+    Attributes:
+        options: the client's options.
+        pool: the connections.
+        names: calls to the name servers.
+        client_id: how servers know us; set by `start`.
+        versions: the release number of each broker, by its address, from its heartbeat answers.
+    """
+
+    def __init__(self, options: RocketOptions) -> None:
+        self.options = options
+        self._desk = Desk(_signer(options))
+        self.pool = Pool(self._desk, tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
+        self.names = NameServers(options.addresses, self.pool, options.timeout_ms)
+        self.client_id = ""
+        self.local_host = ""
+        self.versions: dict[str, int] = {}
+        self._routes: dict[str, Route] = {}
+        self._brokers: dict[str, dict[int, str]] = {}
+        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._watchers: list[Watcher] = []
+        self._producers: Counter[str] = Counter()
+        self._consumers: dict[str, ConsumerMember] = {}
+        self._greeted: WeakSet[Link] = WeakSet()
+        self._starting: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rounds = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Instance {self.client_id or 'not started'} of {self.options.servers}>"
+
+    async def start(self) -> None:
+        """Find a name server and begin to send heartbeats. Calling it again does nothing.
+
+        Raises:
+            UnavailableError: no name server can be reached.
+        """
+        self.pool.check()
+        if self._starting is None or (self._starting.done() and not self.client_id):
+            self._starting = asyncio.create_task(self._start(), name="start of the client")
+        await asyncio.shield(self._starting)
+
+    # -- routes
+
+    async def route(self, topic: str, *, fresh: bool = False, create: bool = False) -> Route:
+        """Where a topic is.
+
+        Args:
+            topic: its name, with the namespace.
+            fresh: ask the name server even when we know.
+            create: for a topic that does not exist, the route where a send would create it.
+
+        Raises:
+            RefusedError: the topic does not exist; code 17.
+            UnavailableError: no name server can be reached.
+        """
+        route = None if fresh else self._routes.get(topic)
+        if route is not None and (route.writable or not create):
+            return route
+        # One question at a time for a topic, whoever wants to know.
+        task = self._asking.get(topic)
+        if task is None:
+            task = asyncio.create_task(self._look_up(topic), name=f"route of {topic}")
+            self._asking[topic] = task
+            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+        try:
+            return await asyncio.shield(task)
+        except RefusedError as error:
+            if not create or error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return await self._template(topic, error)
+
+    def known(self, topic: str) -> Route | None:
+        """The route of a topic, if we have it."""
+        return self._routes.get(topic)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` called with each route that is new or has changed."""
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Undo `watch`."""
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+
+    async def refresh(self) -> None:
+        """Look up every topic in use again, and tell the watchers what changed."""
+        topics = set(self._routes)
+        for consumer in list(self._consumers.values()):
+            topics.update(consumer.topics)
+        for topic in topics:
+            try:
+                await self.route(topic, fresh=True)
+            except CohererError as error:
+                _log.info("The route of %s stays as it is: %s", topic, error)
+
+    # -- brokers
+
+    def address(self, broker: str, number: int = MASTER) -> str:
+        """The address of a broker as `host:port`.
+
+        Raises:
+            UnavailableError: no route that we know names it.
+        """
+        address = self._brokers.get(broker, {}).get(number)
+        if address is None:
+            raise UnavailableError(
+                f"No address of broker {broker} ({number}) is known.",
+                hint="Is it up, and registered with the name server?",
+            )
+        return address
+
+    def addresses(self, broker: str) -> dict[int, str]:
+        """The addresses of all brokers of one name, by id; empty when none is known."""
+        return dict(self._brokers.get(broker, {}))
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """The addresses of all known masters, by their broker's name."""
+        return {
+            broker: addresses[MASTER]
+            for broker, addresses in self._brokers.items()
+            if MASTER in addresses
+        }
+
+    async def link(self, address: str, *, fast: bool = False) -> Link:
+        """The connection to a broker, made now if need be.
+
+        Args:
+            address: as routes name it.
+            fast: to its fast port, if the client is set to use that.
+
+        Raises:
+            ConnectError: it could not be made.
+            ClosedError: the client is closed.
+        """
+        host, port = split(address)
+        if fast and self.options.vip:
+            port -= VIP_PORT_STEP
+        link = await self.pool.get(host, port)
+        if link not in self._greeted:
+            self._greeted.add(link)
+            if self._producers or self._consumers:
+                self._say_hello(link, address)
+        return link
+
+    # -- members
+
+    def on(self, code: int, handler: Handler) -> None:
+        """Have `handler` called with each request of that code that a server sends us."""
+        self._desk.handlers[code] = handler
+
+    def register_producer(self, group: str) -> None:
+        """Name a producer group in heartbeats; a group may have several producers."""
+        self._producers[group] += 1
+
+    async def unregister_producer(self, group: str) -> None:
+        """Undo one `register_producer`; with the last one, brokers are told."""
+        self._producers[group] -= 1
+        if self._producers[group] <= 0:
+            del self._producers[group]
+            await self._leave({"producerGroup": group})
+
+    def consumer(self, group: str) -> ConsumerMember | None:
+        """The consumer of a group, if this client has one."""
+        return self._consumers.get(group)
+
+    @property
+    def consumers(self) -> list[ConsumerMember]:
+        """All registered consumers."""
+        return list(self._consumers.values())
+
+    def register_consumer(self, consumer: ConsumerMember) -> None:
+        """Name a consumer in heartbeats.
+
+        Raises:
+            UsageError: there is one of that group already.
+        """
+        if consumer.group in self._consumers:
+            raise UsageError(
+                f"This client has a consumer of group {consumer.group} already.",
+                hint="Brokers tell consumers of a group apart by their clients.",
+            )
+        self._consumers[consumer.group] = consumer
+
+    async def unregister_consumer(self, consumer: ConsumerMember) -> None:
+        """Undo `register_consumer`; brokers are told."""
+        if self._consumers.get(consumer.group) is consumer:
+            del self._consumers[consumer.group]
+            await self._leave({"consumerGroup": consumer.group})
+
+    async def heartbeat_now(self) -> None:
+        """Send a heartbeat to every broker that should get one; what fails is logged."""
+        self._forget_offline()
+        only_masters = not self._consumers
+        targets = [
+            (broker, address)
+            for broker, addresses in self._brokers.items()
+            for number, address in addresses.items()
+            if number == MASTER or not only_masters
+        ]
+        done = await asyncio.gather(*(self._heartbeat(*target) for target in targets))
+        if all(done) and self._rounds % LOG_EVERY == 0:
+            _log.info("Heartbeat %d: %d brokers", self._rounds, len(done))
+        self._rounds += 1
+
+    async def close(self) -> None:
+        """Say goodbye, stop, and close all connections. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await cancel(self._starting, *self._tasks)
+        groups = [{"producerGroup": group} for group in self._producers]
+        groups += [{"consumerGroup": group} for group in self._consumers]
+        if self.client_id:
+            await asyncio.gather(
+                *(self._leave(group) for group in groups),
+                self._leave({"producerGroup": INNER_PRODUCER_GROUP}),
+            )
+        await cancel(*self._asking.values())
+        await self.pool.close()
+
+    # -- inside
+
+    async def _start(self) -> None:
+        link = await self.names.link()
+        host = link.local_host or "127.0.0.1"
+        self.local_host = host
+        instance = self.options.instance or f"{os.getpid()}#{time.monotonic_ns()}"
+        unit = f"@{self.options.unit}" if self.options.unit else ""
+        self.client_id = f"{f'[{host}]' if ':' in host else host}@{instance}{unit}"
+        self._tasks = [
+            asyncio.create_task(self._every(self.options.route_ms, self.refresh), name="routes"),
+            asyncio.create_task(
+                self._every(self.options.heartbeat_ms, self.heartbeat_now), name="heartbeats"
+            ),
+        ]
+
+    @staticmethod
+    async def _every(period_ms: int, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(period_ms / 1000)
+            result = work()
+            if asyncio.iscoroutine(result):
+                try:
+                    await result
+                except CohererError as error:
+                    _log.warning("%s", error)
+
+    async def _look_up(self, topic: str) -> Route:
+        answer = await self.names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        route = route_of(topic, TopicRoute.decode(answer.body))
+        if self._routes.get(topic) != route:
+            self._routes[topic] = route
+            self._learn(route)
+            for watcher in list(self._watchers):
+                watcher(route)
+        return route
+
+    async def _template(self, topic: str, missing: RefusedError) -> Route:
+        try:
+            answer = await self.names.ask(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC}
+            )
+        except RefusedError:
+            raise missing from None
+        route = template_route(topic, TopicRoute.decode(answer.body))
+        self._learn(route)
+        return route
+
+    def _learn(self, route: Route) -> None:
+        for broker, addresses in route.brokers.items():
+            self._brokers[broker] = dict(addresses)
+
+    def _forget_offline(self) -> None:
+        """Drop addresses that no route names; keep those of topics that are about to be created."""
+        if not self._routes:
+            return
+        live = {
+            address
+            for route in self._routes.values()
+            for addresses in route.brokers.values()
+            for address in addresses.values()
+        }
+        for broker, addresses in list(self._brokers.items()):
+            left = {number: address for number, address in addresses.items() if address in live}
+            if left:
+                self._brokers[broker] = left
+            else:
+                del self._brokers[broker]
+
+    def _heartbeat_body(self) -> bytes:
+        groups = [INNER_PRODUCER_GROUP, *self._producers]
+        return HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in groups],
+            consumer_data_set=[consumer.heartbeat() for consumer in self._consumers.values()],
+        ).encode()
+
+    async def _heartbeat(self, broker: str, address: str) -> bool:
+        try:
+            host, port = split(address)
+            link = await self.pool.get(host, port)
+            self._greeted.add(link)
+            answer = await link.ask(
+                RequestCode.HEART_BEAT,
+                body=self._heartbeat_body(),
+                timeout_ms=HEARTBEAT_TIMEOUT_MS,
+            )
+        except ClosedError:
+            return False
+        except CohererError as error:
+            _log.warning("Heartbeat to %s: %s", broker, error)
+            return False
+        self.versions[address] = answer.version
+        return True
+
+    def _say_hello(self, link: Link, address: str) -> None:
+        future = link.call(
+            RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=HEARTBEAT_TIMEOUT_MS
+        )
+
+        def answered(done: asyncio.Future[object]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                _log.info("The first heartbeat to %s got no answer", address)
+
+        future.add_done_callback(answered)
+
+    async def _leave(self, group: dict[str, str]) -> None:
+        async def tell(link: Link) -> None:
+            try:
+                await link.ask(
+                    RequestCode.UNREGISTER_CLIENT,
+                    {"clientID": self.client_id, **group},
+                    timeout_ms=LEAVE_TIMEOUT_MS,
+                )
+            except CohererError as error:
+                _log.info("Leaving %s: %s", link.server, error)
+
+        await asyncio.gather(*(tell(link) for link in list(self._greeted) if link.open))
+
+
+def _signer(options: RocketOptions) -> Signer | None:
+    if options.user is None or options.password is None:
+        return None
+    return acl.signer(options.user, options.password, options.token)
