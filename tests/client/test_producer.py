@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from coherer.client.outcomes import FutureSink
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
 from coherer.client.tubemq.lanes import Sent
-from coherer.client.tubemq.outcomes import FutureSink
 from coherer.client.tubemq.producer import Producer, pack
 from coherer.errors import (
     ClosedError,

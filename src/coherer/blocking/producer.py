@@ -18,8 +18,7 @@ from types import TracebackType
 from typing import Final, Self, overload
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
-from coherer.client.tubemq.lanes import Place, Sink, receipt_of
-from coherer.client.tubemq.outcomes import Bulk, Outcome, SendReport
+from coherer.client.outcomes import Bulk, Outcome, SendReport, Sink, Stored
 from coherer.client.tubemq.producer import Producer as AsyncProducer
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
@@ -36,8 +35,8 @@ class _FutureSink:
     def __init__(self, future: Future[Receipt]) -> None:
         self.future = future
 
-    def stored(self, place: Place, body: bytes) -> None:
-        receipt = receipt_of(place, body)
+    def stored(self, sent: Stored) -> None:
+        receipt = sent.receipt()
         with suppress(InvalidStateError):  # cancelled
             self.future.set_result(receipt)
 
@@ -57,8 +56,8 @@ class _Waiter:
         self._lock.acquire()
         self._outcome: Outcome | None = None
 
-    def stored(self, place: Place, body: bytes) -> None:
-        self._outcome = receipt_of(place, body)
+    def stored(self, sent: Stored) -> None:
+        self._outcome = sent.receipt()
         self._lock.release()
 
     def lost(self, message: Message, error: CohererError) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TypedDict, Unpack
 
 from coherer.client.address import parse
+from coherer.client.outcomes import Bulk, SendReport
 from coherer.client.tubemq.client import Client, ConsumerKeywords
 from coherer.client.tubemq.cluster import ClientOptions
 from coherer.client.tubemq.consumer import Consumer
 from coherer.client.tubemq.consumer_options import ConsumerOptions, Progress
-from coherer.client.tubemq.outcomes import Bulk, SendReport
 from coherer.client.tubemq.positions import Bound
 from coherer.client.tubemq.producer import Producer
 from coherer.client.tubemq.quality import QualityRules

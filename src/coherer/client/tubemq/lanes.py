@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from coherer.client.outcomes import Sink
 from coherer.client.tasks import cancel
 from coherer.client.tubemq.link import Link, Pool
 from coherer.client.tubemq.master import waits
@@ -68,22 +69,6 @@ class Place:
         self.encode = SendEncoder(client_id, partition.topic, partition.id, sent_addr).encode
 
 
-class Sink(Protocol):
-    """Who wants to know what became of a message."""
-
-    def stored(self, place: Place, body: bytes) -> None:
-        """The broker has it. `body` is its answer, for `receipt_of`, which not everybody wants.
-
-        Raises:
-            ProtocolError: the answer makes no sense. Nothing has changed then.
-        """
-        ...
-
-    def lost(self, message: Message, error: CohererError) -> None:
-        """It was refused, or nobody knows."""
-        ...
-
-
 def receipt_of(place: Place, body: bytes) -> Receipt:
     """The receipt for a stored message.
 
@@ -121,7 +106,7 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     time: str | None
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
+class Sent(msgspec.Struct, gc=False):
     """A message on its way. Waits for the answer.
 
     Args:
@@ -130,6 +115,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
         sink: who waits for the outcome.
         deadline: until when, by the loop's clock in seconds.
         size_bytes: of the payload.
+        body: the broker's answer, when it has one.
     """
 
     place: Place
@@ -137,6 +123,15 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     sink: Sink
     deadline: float
     size_bytes: int
+    body: bytes = b""
+
+    def receipt(self) -> Receipt:
+        """The receipt, when the broker has answered.
+
+        Raises:
+            ProtocolError: that is no answer.
+        """
+        return receipt_of(self.place, self.body)
 
     def answered(self, answer: Response | Failure) -> None:
         """The broker answered."""
@@ -241,7 +236,8 @@ class Lane:
         body = answer.body
         try:
             if body.startswith(STORED) or (reply := parse_send_reply(body)).success:
-                sent.sink.stored(sent.place, body)
+                sent.body = body
+                sent.sink.stored(sent)
                 self._tally.succeeded += 1
                 sent.place.rest.succeeded()
             else:

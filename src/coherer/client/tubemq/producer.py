@@ -15,15 +15,22 @@ from types import TracebackType
 from typing import Final, Self, overload
 
 from coherer import limits
+from coherer.client.outcomes import (
+    Bulk,
+    CallbackSink,
+    FutureSink,
+    Outcome,
+    SendReport,
+    Sink,
+)
 from coherer.client.tasks import cancel
 from coherer.client.tubemq.cluster import Cluster, address_number
-from coherer.client.tubemq.lanes import Lane, Parcel, Place, Sent, Sink
-from coherer.client.tubemq.outcomes import Bulk, CallbackSink, FutureSink, Outcome, SendReport
+from coherer.client.tubemq.lanes import Lane, Parcel, Place, Sent
 from coherer.client.tubemq.partitions import partition_ids
 from coherer.client.tubemq.publisher import Publisher
 from coherer.client.tubemq.quality import Quality, QualityRules
 from coherer.client.tubemq.routes import Route
-from coherer.client.tubemq.window import Window
+from coherer.client.window import Window
 from coherer.errors import (
     ClosedError,
     CohererError,

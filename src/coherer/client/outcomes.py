@@ -9,13 +9,40 @@ from typing import Protocol
 
 import msgspec
 
-from coherer.client.tubemq.lanes import Place, receipt_of
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
 
 _log = logging.getLogger(__name__)
 
 Outcome = Receipt | CohererError
+
+
+class Stored(Protocol):
+    """A message that a broker has taken."""
+
+    def receipt(self) -> Receipt:
+        """Its receipt, worked out only when asked for: not everybody wants one.
+
+        Raises:
+            ProtocolError: the broker's answer makes no sense.
+        """
+        ...
+
+
+class Sink(Protocol):
+    """Who wants to know what became of a message."""
+
+    def stored(self, sent: Stored) -> None:
+        """The broker has it.
+
+        Raises:
+            ProtocolError: the answer makes no sense. Nothing has changed then.
+        """
+        ...
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        ...
 
 
 class SendReport(msgspec.Struct, frozen=True):
@@ -53,9 +80,9 @@ class FutureSink:
     def __init__(self, future: asyncio.Future[Receipt]) -> None:
         self.future = future
 
-    def stored(self, place: Place, body: bytes) -> None:
+    def stored(self, sent: Stored) -> None:
         """The broker has it."""
-        receipt = receipt_of(place, body)
+        receipt = sent.receipt()
         if not self.future.done():
             self.future.set_result(receipt)
 
@@ -74,9 +101,9 @@ class CallbackSink:
     def __init__(self, callback: Callable[[Outcome], object]) -> None:
         self.callback = callback
 
-    def stored(self, place: Place, body: bytes) -> None:
+    def stored(self, sent: Stored) -> None:
         """The broker has it."""
-        self._call(receipt_of(place, body))
+        self._call(sent.receipt())
 
     def lost(self, message: Message, error: CohererError) -> None:
         """It was refused, or nobody knows."""
@@ -140,10 +167,10 @@ class Bulk:
         """A message could not be posted."""
         self._failed.append((message, error))
 
-    def stored(self, place: Place, body: bytes) -> None:
+    def stored(self, sent: Stored) -> None:
         """The broker has a message."""
         if self._receipts is not None:
-            self._receipts.append(receipt_of(place, body))
+            self._receipts.append(sent.receipt())
         self._sent += 1
         self._left -= 1
         if self._left == 0:
