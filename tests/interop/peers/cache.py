@@ -96,11 +96,10 @@ def prepare(name: str, say: Callable[[str], None] = lambda _text: None) -> JavaS
     """
     java, version = _find_java()
     pom = JAVA_SOURCES / name / "pom.xml"
-    jars = cache_folder() / f"{name}-{_digest(name, [pom])}"
-    _make(jars, lambda folder: _copy_jars(name, pom, folder, say))
+    jars = filled(name, [pom], lambda folder: _copy_jars(name, pom, folder, say))
     sources = sorted([*(JAVA_SOURCES / "common").glob("*.java"), *pom.parent.glob("*.java")])
-    classes = cache_folder() / f"{name}-drivers-{_digest(name, [pom, *sources])}"
-    _make(classes, lambda folder: _compile(sources, jars, folder, say))
+    made_of = [pom, *sources]
+    classes = filled(f"{name}-drivers", made_of, lambda to: _compile(sources, jars, to, say))
     return JavaSystem(name, java, jars, classes, version)
 
 
@@ -117,8 +116,15 @@ def _find_java() -> tuple[str, str]:
     return java, text.splitlines()[0]
 
 
+def filled(name: str, made_of: Sequence[Path], fill: Callable[[Path], None]) -> Path:
+    """A folder of the cache, filled once for this content of these files."""
+    folder = cache_folder() / f"{name}-{_digest(name, made_of)}"
+    _make(folder, fill)
+    return folder
+
+
 def _digest(name: str, files: Sequence[Path]) -> str:
-    digest = hashlib.sha256(" ".join(ARTIFACTS[name]).encode())
+    digest = hashlib.sha256(" ".join(ARTIFACTS.get(name.removesuffix("-drivers"), ())).encode())
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
@@ -147,9 +153,9 @@ def _copy_jars(name: str, pom: Path, folder: Path, say: Callable[[str], None]) -
     say(f"Maven copies the jars of {name} to {folder.parent}")
     to = f"-DoutputDirectory={folder}"
     base = [maven, "-B", "-q", "-f", str(pom)]
-    _run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], MAVEN_TIMEOUT_S)
+    run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], MAVEN_TIMEOUT_S)
     for artifact in ARTIFACTS[name]:
-        _run([*base, "dependency:copy", f"-Dartifact={artifact}", to], MAVEN_TIMEOUT_S)
+        run([*base, "dependency:copy", f"-Dartifact={artifact}", to], MAVEN_TIMEOUT_S)
 
 
 def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str], None]) -> None:
@@ -158,10 +164,15 @@ def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str],
         raise UnavailableError("there is no `javac` on the PATH")
     say("javac compiles the drivers")
     command = [javac, "--release", str(JAVA_RELEASE), "-cp", str(jars / "*"), "-d", str(to)]
-    _run([*command, *map(str, sources)], 120)
+    run([*command, *map(str, sources)], 120)
 
 
-def _run(command: Sequence[str], timeout_s: float) -> None:
+def run(command: Sequence[str], timeout_s: float) -> None:
+    """Runs a command to its end.
+
+    Raises:
+        UnavailableError: it failed, or took too long.
+    """
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False

@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeAlias
@@ -32,10 +32,17 @@ class Driver:
         name: for the log.
         command: what to run.
         logs: folder of its log.
+        env: further environment variables.
     """
 
-    def __init__(self, name: str, command: Sequence[str], logs: Path) -> None:
-        self.child = Child(name, command, logs, pipe_stdout=True)
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        logs: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.child = Child(name, command, logs, pipe_stdout=True, env=env)
         self._calls = itertools.count(1)
         self._names = itertools.count(1)
         self._waiting: dict[int, Future[Json]] = {}
