@@ -1,0 +1,258 @@
+"""A server's end of its connections (sections 1.2 to 1.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from rocketmq_caller import Caller
+
+from coherer import limits, net
+from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
+from coherer.rocketmq.command import Command
+from coherer.server.rocketmq.refusal import Refusal
+from coherer.server.rocketmq.remoting import IDLE_MS, Channel, Remoting
+
+ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, ASK_BACK, BROKEN, LARGE = range(1000, 1009)
+
+
+class Stage:
+    """A server with a handler of each kind."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.now_ms = 0
+        self.batches: list[int] = []
+        self.lost: asyncio.Queue[Channel] = asyncio.Queue()
+        self.channels: list[Channel] = []
+        self.go_on = asyncio.Event()
+        self.handled = 0
+        self.remoting = Remoting(
+            {
+                ECHO: self.echo,
+                REFUSE: self.refuse,
+                FAIL: self.fail,
+                LATER: self.later,
+                NEVER: self.never,
+                BROKEN: self.broken,
+                LARGE: self.large,
+            },
+            closed=self.lost.put_nowait,
+            check=self.check,
+            batch_codes={BATCH},
+            batch=self.batch,
+            silent=silent,
+            now_ms=lambda: self.now_ms,
+        )
+        self.listener: net.Listener
+
+    def check(self, channel: Channel, request: Command) -> Command | None:
+        self.channels.append(channel)
+        if request.fields.get("AccessKey") == "wrong":
+            return Command(1, remark="No accessKey is configured")
+        return None
+
+    def echo(self, channel: Channel, request: Command) -> Command:
+        self.handled += 1
+        return Command(0, remark="heard", fields=request.fields, body=request.body)
+
+    def refuse(self, channel: Channel, request: Command) -> Command:
+        raise Refusal(17, "No topic", {"why": "so"})
+
+    def fail(self, channel: Channel, request: Command) -> Command:
+        raise KeyError("ours")
+
+    def broken(self, channel: Channel, request: Command) -> Command:
+        raise ProtocolError("Their body.")
+
+    async def later(self, channel: Channel, request: Command) -> Command:
+        await self.go_on.wait()
+        if request.body == b"refuse":
+            raise Refusal(24)
+        return Command(0, body=b"late")
+
+    def never(self, channel: Channel, request: Command) -> None:
+        channel.respond_pieces(request, {"by": "hand"}, [b"a", memoryview(b"bc")])
+
+    def large(self, channel: Channel, request: Command) -> Command:
+        self.handled += 1
+        return Command(0, body=bytes(1024 * 1024))
+
+    def batch(self, channel: Channel, requests: Sequence[Command]) -> None:
+        self.batches.append(len(requests))
+        for request in requests:
+            if request.body == b"fail":
+                raise KeyError("ours")
+            channel.respond(request, body=request.body)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    stage.listener = await net.listen("127.0.0.1", 0, stage.remoting.make)
+    yield stage
+    await stage.listener.close()
+
+
+@pytest.fixture
+async def caller(stage: Stage) -> Caller:
+    return await Caller.dial(stage.listener.port)
+
+
+async def test_a_handler_answers_by_returning(caller: Caller) -> None:
+    answer = await caller.ask(ECHO, {"a": "ü"}, b"body")
+    assert (answer.code, answer.remark, answer.fields) == (0, "heard", {"a": "ü"})
+    assert bytes(answer.body) == b"body"
+
+
+async def test_a_refusal_and_a_failure_are_answers(
+    caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = await caller.ask(REFUSE)
+    assert (refused.code, refused.remark, refused.fields) == (17, "No topic", {"why": "so"})
+    with caplog.at_level(logging.ERROR, "coherer"):
+        failed = await caller.ask(FAIL)
+    assert failed.code == 1
+    assert failed.remark == "KeyError: 'ours', fail(test_remoting.py)"
+    assert "Code 1002" in caplog.text
+    broken = await caller.ask(BROKEN)
+    assert broken.code == 1
+    assert (broken.remark or "").startswith("ProtocolError: Their body.")
+    assert (await caller.ask(ECHO)).code == 0
+
+
+async def test_an_unknown_code_has_the_remark_of_4_9(caller: Caller) -> None:
+    answer = await caller.ask(350)
+    assert (answer.code, answer.remark) == (3, " request type 350 not supported")
+
+
+async def test_a_name_server_says_nothing_to_unknown_codes() -> None:
+    stage = Stage(silent=True)
+    stage.listener = await net.listen("127.0.0.1", 0, stage.remoting.make)
+    caller = await Caller.dial(stage.listener.port)
+    unheard = caller.begin(350)
+    await caller.ask(ECHO)
+    assert not unheard.done()
+    await stage.listener.close()
+
+
+async def test_the_check_comes_first(stage: Stage, caller: Caller) -> None:
+    for code in (ECHO, BATCH, 350):
+        answer = await caller.ask(code, {"AccessKey": "wrong"})
+        assert (answer.code, answer.remark) == (1, "No accessKey is configured")
+    assert (stage.handled, stage.batches) == (0, [])
+
+
+async def test_one_way_requests_are_handled_and_never_answered(
+    stage: Stage, caller: Caller
+) -> None:
+    for code in (ECHO, REFUSE, FAIL, NEVER, BATCH, 350):
+        caller.tell(code)  # an answer would match no request of ours and fail the connection
+    assert (await caller.ask(ECHO)).code == 0
+    assert (stage.handled, stage.batches) == (2, [1])
+
+
+async def test_answers_may_come_late_and_out_of_order(stage: Stage, caller: Caller) -> None:
+    late, refused = caller.begin(LATER), caller.begin(LATER, body=b"refuse")
+    assert (await caller.ask(ECHO)).code == 0
+    assert not late.done()
+    stage.go_on.set()
+    assert bytes((await late).body) == b"late"
+    assert (await refused).code == 24
+
+
+async def test_answers_in_pieces(caller: Caller) -> None:
+    answer = await caller.ask(NEVER)
+    assert (answer.code, answer.fields, bytes(answer.body)) == (0, {"by": "hand"}, b"abc")
+
+
+async def test_requests_of_one_read_are_a_batch(stage: Stage, caller: Caller) -> None:
+    frames = [caller.begin(BATCH, body=bytes([number])) for number in range(20)]
+    answers = await asyncio.gather(*frames)
+    assert [bytes(answer.body) for answer in answers] == [bytes([n]) for n in range(20)]
+    assert stage.batches == [20]
+
+
+async def test_a_failing_batch_answers_everybody(caller: Caller) -> None:
+    answers = await asyncio.gather(*[caller.begin(BATCH, body=b"fail") for _ in range(3)])
+    assert [answer.code for answer in answers] == [1, 1, 1]
+
+
+async def test_asking_the_client(stage: Stage, caller: Caller) -> None:
+    await caller.ask(ECHO)
+    [channel] = set(stage.channels)
+    asking = asyncio.create_task(channel.call(220, {"topic": "t"}, b"body", 5_000))
+    asked = await caller.next_asked()
+    assert (asked.code, asked.fields, bytes(asked.body)) == (220, {"topic": "t"}, b"body")
+    caller.answer(asked, 1, b"no")
+    answer = await asking
+    assert (answer.code, bytes(answer.body)) == (1, b"no")
+    caller.answer(asked)  # once more: nobody asked
+    channel.notify(40, {"consumerGroup": "g"})
+    told = await caller.next_asked()
+    assert (told.code, told.is_oneway) == (40, True)
+    with pytest.raises(RequestTimeoutError, match="1 ms"):
+        await channel.call(220, timeout_ms=1)
+
+
+async def test_calls_end_with_the_connection(stage: Stage, caller: Caller) -> None:
+    waiting = caller.begin(LATER)
+    await caller.ask(ECHO)
+    [channel] = set(stage.channels)
+    asking = asyncio.create_task(channel.call(220, timeout_ms=60_000))
+    await caller.next_asked()
+    await caller.hang_up()
+    assert await stage.lost.get() is channel
+    with pytest.raises(DisconnectedError):
+        await asking
+    with pytest.raises(DisconnectedError):
+        await channel.call(220)
+    channel.notify(40)
+    assert channel.closed
+    assert waiting.cancelled()
+    assert stage.remoting.channels == set()
+
+
+async def test_a_client_that_does_not_read_is_not_served(stage: Stage, caller: Caller) -> None:
+    caller.connection.pause_reading()
+    count = 64
+    answers = [caller.begin(LARGE) for _ in range(count)]
+    other = await Caller.dial(stage.listener.port)
+    await other.ask(ECHO)
+    assert stage.handled < limits.OUTBOX_HIGH_BYTES // 2**20 + 10
+    assert (await other.ask(ECHO)).code == 0
+    caller.connection.resume_reading()
+    async with asyncio.timeout(20):
+        done = await asyncio.gather(*answers)
+    assert {len(answer.body) for answer in done} == {1024 * 1024}
+    assert stage.handled == count + 2
+
+
+async def test_silence_ends_a_connection(stage: Stage, caller: Caller) -> None:
+    await caller.ask(ECHO)
+    stage.now_ms = IDLE_MS
+    stage.remoting.tick()
+    await caller.ask(ECHO)
+    stage.now_ms = 2 * IDLE_MS + 1
+    stage.remoting.tick()
+    async with asyncio.timeout(10):
+        await caller.lost.wait()
+
+
+async def test_garbage_ends_only_its_connection(
+    stage: Stage, caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = await Caller.dial(stage.listener.port)
+    with caplog.at_level(logging.WARNING, "coherer"):
+        bad.connection.write(b"\x7f garbage that is longer than any frame")
+        async with asyncio.timeout(10):
+            await bad.lost.wait()
+    assert (await caller.ask(ECHO)).code == 0
+
+
+async def test_the_address_is_as_records_store_it(stage: Stage, caller: Caller) -> None:
+    await caller.ask(ECHO)
+    [channel] = set(stage.channels)
+    port = int(channel.peer.rpartition(":")[2])
+    assert channel.host_port == b"\x7f\x00\x00\x01" + port.to_bytes(4, "big")
