@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from coherer.broker.versions import DataVersion
-from coherer.errors import DamagedStoreError
+from coherer.errors import DamagedStoreError, ProtocolError
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 """Groups of such names are made on demand even where no other is."""
@@ -145,7 +145,7 @@ class GroupTable:
         """
         try:
             read = msgspec.convert(loads(data), _File, strict=False)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
             raise DamagedStoreError(f"subscriptionGroup.json cannot be read: {error}.") from error
         table = cls()
         table._groups = read.groups

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 
 from coherer.broker.versions import DataVersion
-from coherer.errors import DamagedStoreError
+from coherer.errors import DamagedStoreError, ProtocolError
 
 STORE_STRIDE = 10_000
 """A partition's id is store * 10,000 + its number in the store."""
@@ -450,7 +450,7 @@ class TopicTable:
         """
         try:
             read = msgspec.convert(loads(data), _File, strict=False)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
             raise DamagedStoreError(f"topics.json cannot be read: {error}.") from error
         table = cls(_topic(name, entry) for name, entry in (read.topics or {}).items() if entry)
         table.version = read.version or DataVersion()

@@ -13,6 +13,8 @@ from typing import TypeVar
 from coherer.broker.groups import GroupTable
 from coherer.broker.offsets import OffsetTable
 from coherer.broker.topics import TopicTable
+from coherer.errors import DamagedStoreError, StoreError
+from coherer.rocketmq import fastjson
 from coherer.server.appending import Appender, Arrived
 from coherer.server.flusher import Flusher
 from coherer.store import Appended, Draft, Store
@@ -21,6 +23,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+TOPICS_FILE = "topics.json"
+GROUPS_FILE = "subscriptionGroup.json"
+OFFSETS_FILE = "consumerOffset.json"
 GROUP_IDLE_MS = 20 * 24 * 3_600_000
 
 
@@ -54,13 +59,16 @@ class Core:
         self.now_ms = now_ms
         self.sync_flush = sync_flush
         self.write_failed = False
-        self.topics = self._load("topics.json", TopicTable.load, TopicTable)
-        self.groups = self._load("subscriptionGroup.json", GroupTable.load, GroupTable)
-        self.offsets = self._load("consumerOffset.json", OffsetTable.load, OffsetTable)
+        self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
+        self.groups = self._load(GROUPS_FILE, _read_groups, GroupTable)
+        self.offsets = self._load(OFFSETS_FILE, OffsetTable.load, OffsetTable)
+        self.topics.watch(self._topics_changed)
+        self.groups.watch(self._groups_changed)
         self.flusher = Flusher(store, self._disk_failed)
         self.appender = Appender(store, self.flusher, self._arrived, sync_flush=sync_flush)
         self._group_idle_ms = group_idle_ms
         self._saved_offsets = self.offsets.dump()
+        self._unsaved: set[str] = set()
         self._arrivals: list[Arrived] = []
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = []
@@ -103,14 +111,6 @@ class Core:
         self.offsets.remove_topic(name)
         _log.info("Topic %s is removed", name)
 
-    def save_topics(self) -> None:
-        """Write the file of topics."""
-        self.store.save_config("topics.json", self.topics.dump())
-
-    def save_groups(self) -> None:
-        """Write the file of groups."""
-        self.store.save_config("subscriptionGroup.json", self.groups.dump())
-
     async def save_positions(self) -> None:
         """Write the positions of all groups: call it every few seconds.
 
@@ -120,19 +120,19 @@ class Core:
         await self.flusher.run(self.positions_to_save())
 
     def positions_to_save(self) -> Callable[[], None]:
-        """What writes the positions and the groups that have any, if they are new; any thread."""
-        files: dict[str, bytes] = {}
+        """What writes the positions, and what could not be written before; for any thread."""
+        now_ms = self.now_ms()
+        for name in sorted(self.offsets.lasting_groups()):
+            self.groups.add(name, now_ms)
+        files = {name: self._content(name) for name in self._unsaved}
         data = self.offsets.dump()
         if data != self._saved_offsets:
-            files["consumerOffset.json"] = data
-        now_ms = self.now_ms()
-        new = [self.groups.add(name, now_ms) for name in sorted(self.offsets.lasting_groups())]
-        if any(new):
-            files["subscriptionGroup.json"] = self.groups.dump()
+            files[OFFSETS_FILE] = data
 
         def save() -> None:
             for name, content in files.items():
                 self.store.save_config(name, content)
+                self._unsaved.discard(name)
             self._saved_offsets = data
 
         return save
@@ -166,6 +166,42 @@ class Core:
         self.write_failed = True
         self.changed()
 
+    def _topics_changed(self) -> None:
+        self._save(TOPICS_FILE)
+        self.changed()
+
+    def _groups_changed(self) -> None:
+        self._save(GROUPS_FILE)
+
+    def _save(self, name: str) -> None:
+        """Write a file now; where that fails, with the positions."""
+        try:
+            self.store.save_config(name, self._content(name))
+            self._unsaved.discard(name)
+        except StoreError as error:
+            _log.error("%s is not written yet: %s", name, error)
+            self._unsaved.add(name)
+
+    def _content(self, name: str) -> bytes:
+        return self.topics.dump() if name == TOPICS_FILE else self.groups.dump()
+
     def _load(self, name: str, load: Callable[[bytes], T], make: Callable[[], T]) -> T:
         data = self.store.load_config(name)
-        return make() if data is None else load(data)
+        if data is None:
+            return make()
+        try:
+            return load(data)
+        except DamagedStoreError as error:
+            before = self.store.load_config(f"{name}.bak")
+            if before is None:
+                raise
+            _log.error("%s The version before it is used.", error)
+            return load(before)
+
+
+def _read_topics(data: bytes) -> TopicTable:
+    return TopicTable.load(data, fastjson.loads)
+
+
+def _read_groups(data: bytes) -> GroupTable:
+    return GroupTable.load(data, fastjson.loads)

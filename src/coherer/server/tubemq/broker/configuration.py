@@ -168,12 +168,10 @@ class Configuration:
         state = self._state
         before = {topic.name for topic in state.topics}
         if state.topics.replace(topics, state.now_ms()):
-            names = {topic.name for topic in topics}
+            names = {topic.name for topic in state.topics}
             for name in sorted(before - names):
                 _log.warning("Topic %s is not served any more; its messages stay", name)
             _log.info("Topics: %s", ", ".join(sorted(names)) or "none")
-            state.core.save_topics()
-            state.changed()
 
     def _take_removals(self, texts: Iterable[str]) -> None:
         wanted = {settings.topic for settings in map(_settings, texts) if settings is not None}

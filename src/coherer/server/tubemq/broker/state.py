@@ -7,7 +7,7 @@ import msgspec
 from coherer import limits
 from coherer.broker.leases import Lease, LeaseTable
 from coherer.broker.offsets import Position
-from coherer.broker.topics import Topic
+from coherer.broker.topics import Topic, TubeTopics
 from coherer.server.core import Core
 from coherer.server.tubemq.broker.access import GRACE_MS, Access
 from coherer.server.tubemq.broker.throttle import Throttle
@@ -131,7 +131,7 @@ class BrokerState:
         self.core = core
         self.store = core.store
         self.now_ms = core.now_ms
-        self.topics = core.topics
+        self.topics = TubeTopics(core.topics)
         self.offsets = core.offsets
         self.version = 0
         self.serving = False
