@@ -31,6 +31,12 @@ REAL_QUEUE: Final = "REAL_QID"
 """Where a message belongs while it waits in the schedule topic or the half topic."""
 CLUSTER: Final = "CLUSTER"
 """The name of the cluster, added by the broker."""
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""Where a message was sent that now waits in a group's retry topic."""
+TIME: Final = "$msgTime$"
+"""What the message is about in time, as text (see `record.times`); the same in both doors."""
+TUBE_MARK: Final = "TUBE"
+"""Our TubeMQ door's note of how it stored a payload; users never see it."""
 
 RESERVED: Final = frozenset(
     [

@@ -1,0 +1,118 @@
+"""Batches: the body of code 320 (5.9), several messages of one topic in one send.
+
+```
+size 4 · magic 4 (0) · CRC 4 (0) · flag 4 · body length 4 · body · properties length 2 · properties
+```
+
+Nothing in a batch is compressed, and the limit of a message applies to the whole body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from coherer.errors import ProtocolError, UsageError
+from coherer.rocketmq.messages import Outgoing
+
+_HEAD: Final = struct.Struct(">IIIII")
+_SHORT: Final = struct.Struct(">H")
+ITEM_BYTES: Final = 22
+"""Size of an item without its body and properties."""
+
+
+class BatchItem(NamedTuple):
+    """A message of a batch: its flag, body, and property text (UTF-8)."""
+
+    flag: int
+    body: bytes | memoryview
+    properties: bytes | memoryview
+
+
+def encode_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    r"""Write one message of a batch.
+
+    >>> encode_item(b"b2", b"WAIT\x01true").hex(" ", -4)
+    '00000021 00000000 00000000 00000000 00000002 62320009 57414954 01747275 65'
+    """
+    size = ITEM_BYTES + len(body) + len(properties)
+    return b"".join(
+        (
+            _HEAD.pack(size, 0, 0, flag & 0xFFFFFFFF, len(body)),
+            body,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def encode_batch(messages: Iterable[Outgoing]) -> bytes:
+    """Write the body of a batch.
+
+    Args:
+        messages: made with `compress_from_bytes=0`.
+
+    Raises:
+        UsageError: there is no message, or one is compressed.
+    """
+    items: list[bytes] = []
+    for message in messages:
+        if message.sys_flag:
+            raise UsageError("Messages of a batch are not compressed.")
+        items.append(encode_item(message.body, message.properties.encode()))
+    if not items:
+        raise UsageError("A batch has at least one message.")
+    return b"".join(items)
+
+
+def item_bytes(message: Outgoing) -> int:
+    """Give the size of a message in a batch."""
+    properties = message.properties
+    size = len(properties) if properties.isascii() else len(properties.encode())
+    return ITEM_BYTES + len(message.body) + size
+
+
+def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
+    """Cut a sequence of messages into batches that are not larger than the limit.
+
+    A message that is larger by itself is a batch of its own: the broker refuses it, with its words.
+
+    >>> split_by_size([40, 40, 40, 200, 10], 100)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    cuts: list[slice] = []
+    begin = held = 0
+    for place, size in enumerate(sizes):
+        if place > begin and held + size > limit_bytes:
+            cuts.append(slice(begin, place))
+            begin, held = place, 0
+        held += size
+    if begin < len(sizes):
+        cuts.append(slice(begin, len(sizes)))
+    return cuts
+
+
+def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
+    """Take a batch apart; bodies and properties are slices of `data`.
+
+    Raises:
+        ProtocolError: a length does not fit.
+    """
+    view = memoryview(data)
+    items: list[BatchItem] = []
+    position, end = 0, len(view)
+    while position < end:
+        try:
+            size, _, _, flag, length = _HEAD.unpack_from(view, position)
+            body = position + 20
+            properties = body + length + 2
+            (properties_length,) = _SHORT.unpack_from(view, properties - 2)
+        except struct.error as error:
+            raise ProtocolError("A message of a batch is cut short.") from error
+        position += size
+        if properties + properties_length != position or position > end:
+            raise ProtocolError("The lengths in a message of a batch do not fit.")
+        flag -= (flag & 0x80000000) << 1
+        items.append(BatchItem(flag, view[body : body + length], view[properties:position]))
+    return items

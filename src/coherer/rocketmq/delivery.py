@@ -1,0 +1,350 @@
+"""The hot path of receiving: what a pull brings, decoded when it is asked for.
+
+The body of a pull's answer is records of the log as they are stored (5.1), one after the other.
+`MessageBatch` keeps the bytes and looks at the records when it is first asked for them. As a Java
+client does, it inflates bodies, and for a consumer with tags leaves out messages with another one,
+because the broker filters by a hash of the tag. Messages whose check sum is wrong or that cannot be
+inflated are left out and counted in `skipped`.
+
+`decode_messages` is for answers that hold messages of any queue: by id, by key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from copy import copy
+from struct import Struct
+from struct import error as struct_error
+from typing import TYPE_CHECKING, Final, TypeVar
+from zlib import crc32
+
+from coherer.errors import DamagedStoreError, ProtocolError
+from coherer.limits import MESSAGE_BYTES_MAX
+from coherer.record import compression, layout
+from coherer.record import properties as text
+from coherer.rocketmq.messages import RocketMessage, time_of, user_properties
+from coherer.rocketmq.names import RETRY_PREFIX, Queue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FIXED: Final = layout.HEAD_V4.size
+_TAIL: Final = Struct(">iqI")
+_TIME: Final = Struct(">q")
+_TAGS: Final = text.TAGS.encode() + b"\x01"
+
+M = TypeVar("M")
+
+
+Fields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+"""The fixed part of a record in the order of 5.1: size, magic, CRC, queue id, flag, queue offset,
+physical offset, sys flag, born time, born host, store time, store host, attempt, prepared offset,
+length of the body. A named tuple of it would take as long to make as all the rest."""
+
+
+class MessageBatch:
+    r"""The messages of one pull, decoded when they are asked for.
+
+    Args:
+        body: records, one after the other.
+        queue: where they were pulled.
+        tags: the consumer's tags; None when it takes all (or filters by SQL92).
+        offset: where the pull began; of the first message when None.
+        next_offset: where the next pull begins.
+        min_offset: the first offset that the broker holds.
+        max_offset: the offset behind its last.
+
+    Attributes:
+        size_bytes: size of the body.
+
+    Methods raise `ProtocolError` when the bytes are no records.
+
+    >>> from coherer.record import layout
+    >>> record = layout.encode("demo", b"hello", b"TAGS\x01UA", queue_id=0, queue_offset=7,
+    ...                        physical_offset=0, store_ms=0)
+    >>> batch = MessageBatch(record, Queue("demo", "broker-a", 0), next_offset=8)
+    >>> batch.bodies(), [message.tag for message in batch]
+    ([b'hello'], ['UA'])
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_data",
+        "_delivered",
+        "_fields",
+        "_skipped",
+        "_tags",
+        "_texts",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "offset",
+        "queue",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        body: bytes | bytearray | memoryview,
+        queue: Queue,
+        *,
+        tags: frozenset[str] | None = None,
+        offset: int | None = None,
+        next_offset: int = 0,
+        min_offset: int = 0,
+        max_offset: int = 0,
+    ) -> None:
+        self._data: bytes | None = bytes(body)
+        self._tags = frozenset(tag.encode() for tag in tags) if tags else None
+        self.queue = queue
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.size_bytes = len(body)
+        if offset is None:
+            offset = layout.peek(self._data).queue_offset if len(body) >= _FIXED else next_offset
+        self.offset = offset
+        self._delivered = 0
+        self._skipped = 0
+        self._fields: list[Fields] = []
+        self._bodies: list[bytes] = []
+        self._texts: list[bytes] = []
+
+    def __repr__(self) -> str:
+        where = f"{self.queue.broker}:{self.topic}:{self.partition}"
+        return f"<MessageBatch of {where} from {self.offset}: {self.size_bytes} bytes>"
+
+    def __len__(self) -> int:
+        return len(self.bodies())
+
+    def __iter__(self) -> Iterator[RocketMessage]:
+        return self.messages(RocketMessage)
+
+    @property
+    def topic(self) -> str:
+        """The topic that was read."""
+        return self.queue.topic
+
+    @property
+    def broker(self) -> str:
+        """The broker's name."""
+        return self.queue.broker
+
+    @property
+    def partition(self) -> int:
+        """The queue's number."""
+        return self.queue.id
+
+    @property
+    def delivered(self) -> int:
+        """How many messages came, also those that are left out here."""
+        self._read()
+        return self._delivered
+
+    @property
+    def skipped(self) -> int:
+        """How many damaged messages have been left out."""
+        self._read()
+        return self._skipped
+
+    def bodies(self) -> list[bytes]:
+        """The body of each message; do not change the list."""
+        self._read()
+        return self._bodies
+
+    def offsets(self) -> list[int]:
+        """The offset of each message."""
+        self._read()
+        return [fields[5] for fields in self._fields]
+
+    def messages(self, make: Callable[..., M]) -> Iterator[M]:
+        """The messages, as what `make` makes of the arguments of `RocketMessage`."""
+        self._read()
+        queue = self.queue
+        retried = queue.topic.startswith(RETRY_PREFIX)
+        for fields, body, properties in zip(self._fields, self._bodies, self._texts, strict=True):
+            yield _message(queue.topic, queue.broker, fields, body, properties, make, retried)
+
+    def before(self, end: int) -> MessageBatch:
+        """The messages below an offset.
+
+        Args:
+            end: the offset behind the last that is wanted.
+        """
+        self._read()
+        if not self._fields or self._fields[-1][5] < end:
+            return self
+        part = copy(self)
+        count = bisect_left(self.offsets(), end)
+        part._fields = self._fields[:count]
+        part._bodies = self._bodies[:count]
+        part._texts = self._texts[:count]
+        part.next_offset = end
+        return part
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Returns the batch as columns.
+
+        | column | type | |
+        |---|---|---|
+        | topic, broker | string | |
+        | partition | int32 | the queue |
+        | offset | int64 | |
+        | id | string | offset message id |
+        | key, tag | string | null when the message has none |
+        | time | timestamp | what the sender gave, else when the message was born |
+        | value | binary | the body |
+        | properties | map of strings | the user's |
+
+        No object is made for a message.
+        """
+        from coherer.rocketmq.columns import record_batch
+
+        self._read()
+        return record_batch(self.queue, self._fields, self._texts, self._bodies)
+
+    def _read(self) -> None:
+        """Looks at the records, once."""
+        data, self._data = self._data, None
+        if data is None:
+            return
+        wanted = self._tags
+        for fields, body, _, properties in _records(data):
+            self._delivered += 1
+            if wanted is not None and _tag(properties) not in wanted:
+                continue
+            sound = _sound(fields, body)
+            if sound is None:
+                self._skipped += 1
+                continue
+            self._fields.append(fields)
+            self._bodies.append(sound)
+            self._texts.append(properties)
+
+
+def _records(data: bytes) -> Iterator[tuple[Fields, bytes, bytes, bytes]]:
+    """Fields, body, topic and property text of records, one after the other."""
+    unpack = layout.HEAD_V4.unpack_from
+    position, end = 0, len(data)
+    while position < end:
+        try:
+            fields: Fields = unpack(data, position)
+            begin = position + _FIXED
+            if fields[7] & layout.HOSTS_V6:
+                fields, begin = _long_fields(data, position, fields)
+            body_end = begin + fields[14]
+            topic_end = body_end + 1 + data[body_end]
+            properties = topic_end + 2
+            properties_bytes = data[topic_end] << 8 | data[topic_end + 1]
+        except (struct_error, IndexError) as error:
+            raise ProtocolError("A message in an answer is cut short.") from error
+        position += fields[0]
+        if properties + properties_bytes != position or position > end:
+            raise ProtocolError("The lengths in a message do not fit.")
+        yield (
+            fields,
+            data[begin:body_end],
+            data[body_end + 1 : topic_end],
+            data[properties:position],
+        )
+
+
+def _long_fields(data: bytes, position: int, fields: Fields) -> tuple[Fields, int]:
+    """The fields of a record with 16-byte addresses, and where its body begins."""
+    born_end = position + (68 if fields[7] & layout.BORN_HOST_V6 else 56)
+    store_end = born_end + (28 if fields[7] & layout.STORE_HOST_V6 else 16)
+    (stored_ms,) = _TIME.unpack_from(data, born_end)
+    attempt, prepared, length = _TAIL.unpack_from(data, store_end)
+    born_host, store_host = data[position + 48 : born_end], data[born_end + 8 : store_end]
+    tail = (born_host, stored_ms, store_host, attempt, prepared, length)
+    return (*fields[:9], *tail), store_end + _TAIL.size
+
+
+def _sound(fields: Fields, body: bytes) -> bytes | None:
+    """The body as it was sent; None when it is damaged."""
+    if crc32(body) & layout.CRC_MASK != fields[2]:
+        return None
+    if fields[7] & compression.COMPRESSED:
+        try:
+            return compression.decompress(body, limit_bytes=MESSAGE_BYTES_MAX)
+        except DamagedStoreError:
+            return None
+    return body
+
+
+def _tag(properties: bytes) -> bytes | None:
+    """The value of `TAGS` in a property text: of two the later, as when all are decoded."""
+    at = properties.rfind(_TAGS)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.rfind(_TAGS, 0, at + len(_TAGS) - 1)
+    if at < 0:
+        return None
+    value = properties[at + len(_TAGS) :].partition(b"\x02")[0]
+    return value or _tag(properties[: max(at - 1, 0)])
+
+
+def _message(
+    topic: str,
+    broker: str,
+    fields: Fields,
+    body: bytes,
+    properties: bytes,
+    make: Callable[..., M],
+    retried: bool,
+) -> M:
+    stored = text.decode(properties)
+    keys = stored.get(text.KEYS)
+    return make(
+        stored.get(text.RETRY_TOPIC, topic) if retried else topic,
+        body,
+        stored.get(text.TAGS),
+        time_of(stored, fields[8]),
+        tuple(keys.split()) if keys else (),
+        user_properties(stored),
+        f"{fields[11].hex().upper()}{fields[6]:016X}",
+        broker,
+        fields[3],
+        fields[5],
+        stored.get(text.UNIQUE_KEY, ""),
+        fields[8],
+        fields[10],
+        fields[12],
+        fields[4],
+        fields[7],
+        fields[6],
+        stored,
+    )
+
+
+def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMessage]:
+    r"""Read an answer with messages of any topic and queue, in the order that they have there.
+
+    Check sums are not looked at: who asks for one message by its id wants to see it as it is.
+
+    Args:
+        body: records, one after the other.
+        broker: the name of the broker that gave them.
+
+    Raises:
+        ProtocolError: the bytes are no records.
+
+    >>> from coherer.record import layout
+    >>> record = layout.encode("demo", b"hello", b"KEYS\x01k1", queue_id=0, queue_offset=7,
+    ...                        physical_offset=0, store_ms=0)
+    >>> [(message.topic, message.keys) for message in decode_messages(record)]
+    [('demo', ('k1',))]
+    """
+    found: list[RocketMessage] = []
+    for fields, stored_body, name, properties in _records(bytes(body)):
+        topic = str(name, "utf-8", "replace")
+        if fields[7] & compression.COMPRESSED:
+            try:
+                stored_body = compression.decompress(stored_body, limit_bytes=MESSAGE_BYTES_MAX)
+            except DamagedStoreError as error:
+                raise ProtocolError(f"A message cannot be read: {error.text}") from error
+        retried = topic.startswith(RETRY_PREFIX)
+        found.append(
+            _message(topic, broker, fields, stored_body, properties, RocketMessage, retried)
+        )
+    return found

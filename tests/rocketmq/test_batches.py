@@ -1,0 +1,74 @@
+"""Batch bodies: the worked example, there and back, and garbage."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.errors import ProtocolError, UsageError
+from coherer.rocketmq.batches import (
+    decode_batch,
+    encode_batch,
+    encode_item,
+    item_bytes,
+    split_by_size,
+)
+from coherer.rocketmq.messages import Outgoing
+
+EXAMPLE = bytes.fromhex(
+    """
+    0000002b 00000000 00000000 00000000 00000002 62310013 54414753 01546167
+    41025741 49540174 72756500 00002100 00000000 00000000 00000000 00000262
+    32000957 41495401 74727565
+    """
+)
+"""13.14."""
+ITEMS = [
+    Outgoing(b"b1", "TAGS\x01TagA\x02WAIT\x01true", 0),
+    Outgoing(b"b2", "WAIT\x01true", 0),
+]
+
+
+def test_the_worked_example_13_14() -> None:
+    assert encode_batch(ITEMS) == EXAMPLE
+    found = decode_batch(EXAMPLE)
+    assert [bytes(item.body) for item in found] == [b"b1", b"b2"]
+    assert [str(item.properties, "utf-8") for item in found] == [item.properties for item in ITEMS]
+    assert sum(map(item_bytes, ITEMS)) == len(EXAMPLE)
+
+
+@given(st.lists(st.tuples(st.binary(), st.binary(max_size=50), st.integers(-(2**31), 2**31 - 1))))
+def test_there_and_back(items: list[tuple[bytes, bytes, int]]) -> None:
+    data = b"".join(encode_item(*item) for item in items)
+    found = decode_batch(data)
+    assert [(item.body, item.properties, item.flag) for item in found] == items
+
+
+@given(st.integers(0, len(EXAMPLE)), st.binary(max_size=4), st.integers(0, len(EXAMPLE)))
+def test_garbage(at: int, junk: bytes, end: int) -> None:
+    data = bytearray(EXAMPLE)
+    data[at : at + len(junk)] = junk
+    try:
+        found = decode_batch(bytes(data[:end]))
+    except ProtocolError:
+        return
+    sizes = [len(item.body) + len(item.properties) for item in found]
+    assert sum(sizes) <= end
+
+
+def test_what_no_batch_holds() -> None:
+    with pytest.raises(UsageError):
+        encode_batch([])
+    with pytest.raises(UsageError):
+        encode_batch([Outgoing(b"x", "", 1)])
+
+
+@given(st.lists(st.integers(1, 100)), st.integers(1, 150))
+def test_split_by_size(sizes: list[int], limit: int) -> None:
+    cuts = split_by_size(sizes, limit)
+    parts = [sizes[cut] for cut in cuts]
+    assert [size for part in parts for size in part] == sizes
+    for part, after in zip(parts, [*parts[1:], []], strict=False):
+        assert sum(part) <= limit or len(part) == 1
+        assert not after or sum(part) + after[0] > limit
