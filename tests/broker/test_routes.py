@@ -14,8 +14,8 @@ from coherer.broker.routes import (
     QueueData,
     Registration,
     RouteTable,
-    Version,
 )
+from coherer.broker.versions import DataVersion
 
 
 def queues(broker: str = "a", perm: int = 6, sys_flag: int = 0) -> QueueData:
@@ -40,7 +40,7 @@ def said(
         broker_id=broker_id,
         address=address,
         ha_address=f"ha-{address}",
-        version=Version(5, counter),
+        version=DataVersion(counter, 5),
         topics={"t": queues(broker)} if topics is None else topics,
         filter_servers=filter_servers,
         link=link,
@@ -126,10 +126,10 @@ def test_silence_for_two_minutes_ends_a_broker() -> None:
 def test_asking_for_changes_keeps_a_broker_alive() -> None:
     table = RouteTable()
     table.register(said(), 0)
-    assert table.unchanged("a0:1", Version(5, 1), 1_000)
-    assert not table.unchanged("a0:1", Version(5, 2), 2_000)
-    assert not table.unchanged("b0:1", Version(5, 1), 2_000)
-    assert table.version("a0:1") == Version(5, 1)
+    assert table.unchanged("a0:1", DataVersion(1, 5), 1_000)
+    assert not table.unchanged("a0:1", DataVersion(2, 5), 2_000)
+    assert not table.unchanged("b0:1", DataVersion(1, 5), 2_000)
+    assert table.version("a0:1") == DataVersion(1, 5)
     assert table.version("b0:1") is None
     assert table.expire(EXPIRE_MS + 1_000) == []
     assert table.expire(EXPIRE_MS + 1_001) == [None]

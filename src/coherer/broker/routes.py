@@ -20,6 +20,8 @@ from typing import Final
 
 import msgspec
 
+from coherer.broker.versions import DataVersion
+
 MASTER_ID: Final = 0
 EXPIRE_MS: Final = 120_000
 """A broker that says nothing for so long is taken out."""
@@ -28,13 +30,6 @@ WRITABLE: Final = 2
 READ_WRITE: Final = 6
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
-
-
-class Version(msgspec.Struct, frozen=True):
-    """Of a broker's topics. Versions are not ordered: only equal or not."""
-
-    timestamp_ms: int = 0
-    counter: int = 0
 
 
 class QueueData(msgspec.Struct, frozen=True):
@@ -97,7 +92,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     address: str
     ha_address: str = ""
-    version: Version = Version()
+    version: DataVersion = DataVersion()
     topics: Mapping[str, QueueData] | None = None
     filter_servers: list[str] | None = None
     link: Hashable = None
@@ -112,7 +107,7 @@ class Master(msgspec.Struct, frozen=True):
 
 class _Live(msgspec.Struct):
     seen_ms: int
-    version: Version
+    version: DataVersion
     link: Hashable
     ha_address: str
 
@@ -168,7 +163,7 @@ class RouteTable:
         if not known.addresses:
             self._forget(broker, cluster)
 
-    def unchanged(self, address: str, version: Version, now_ms: int) -> bool:
+    def unchanged(self, address: str, version: DataVersion, now_ms: int) -> bool:
         """Whether a broker's topics are the known ones; then it is alive, too."""
         known = self._live.get(address)
         if known is None or known.version != version:
@@ -176,7 +171,7 @@ class RouteTable:
         known.seen_ms = now_ms
         return True
 
-    def version(self, address: str) -> Version | None:
+    def version(self, address: str) -> DataVersion | None:
         """Of what is known of a broker."""
         known = self._live.get(address)
         return None if known is None else known.version

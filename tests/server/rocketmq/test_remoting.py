@@ -11,11 +11,12 @@ from rocketmq_caller import Caller
 
 from coherer import limits, net
 from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
+from coherer.rocketmq.codes import refused
 from coherer.rocketmq.command import Command
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import IDLE_MS, Channel, Remoting
 
-ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, ASK_BACK, BROKEN, LARGE = range(1000, 1009)
+ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, HEADLESS, BROKEN, LARGE = range(1000, 1009)
 
 
 class Stage:
@@ -36,6 +37,7 @@ class Stage:
                 LATER: self.later,
                 NEVER: self.never,
                 BROKEN: self.broken,
+                HEADLESS: self.headless,
                 LARGE: self.large,
             },
             closed=self.lost.put_nowait,
@@ -62,6 +64,9 @@ class Stage:
 
     def fail(self, channel: Channel, request: Command) -> Command:
         raise KeyError("ours")
+
+    def headless(self, channel: Channel, request: Command) -> Command:
+        raise refused(1, "the field <topic> is missing or no number")
 
     def broken(self, channel: Channel, request: Command) -> Command:
         raise ProtocolError("Their body.")
@@ -119,6 +124,8 @@ async def test_a_refusal_and_a_failure_are_answers(
     broken = await caller.ask(BROKEN)
     assert broken.code == 1
     assert (broken.remark or "").startswith("ProtocolError: Their body.")
+    headless = await caller.ask(HEADLESS)
+    assert (headless.code, headless.remark) == (1, "the field <topic> is missing or no number")
     assert (await caller.ask(ECHO)).code == 0
 
 

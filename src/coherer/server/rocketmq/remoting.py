@@ -6,8 +6,8 @@ Rules (section 1.4):
   one write. Requests whose codes are in `batch_codes` are gathered and handed over together.
 * Every request is answered once, also when its handler fails; a one-way request never is. (Java
   answers unknown one-way codes; nobody can use such a response.)
-* A handler answers by returning a `Command`, by raising `Refusal`, by awaiting something first, or
-  by itself (`Channel.respond`), now or later; then it returns None.
+* A handler answers by returning a `Command`, by raising `Refusal` or a `RefusedError`, by awaiting
+  something first, or by itself (`Channel.respond`), now or later; then it returns None.
 * Both sides ask: what the server asks has serial numbers of its own on each connection.
 * A connection that does not read its answers is not served any more requests until it does.
 * A connection that is silent for two minutes is closed, as Java does.
@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from coherer import limits
-from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
+from coherer.errors import DisconnectedError, ProtocolError, RefusedError, RequestTimeoutError
 from coherer.net import Connection
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.session import Session
@@ -337,6 +337,9 @@ class Remoting:
     def _failed(self, channel: Channel, request: Command, error: Exception) -> None:
         if isinstance(error, Refusal):
             channel.respond(request, error.code, error.remark, error.fields)
+            return
+        if isinstance(error, RefusedError):  # what headers and bodies raise
+            channel.respond(request, error.code or SYSTEM_ERROR, error.text)
             return
         if not isinstance(error, ProtocolError):
             _log.error("Code %d from %s failed", request.code, channel.peer, exc_info=error)
