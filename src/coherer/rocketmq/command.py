@@ -96,7 +96,7 @@ def encode(command: Command, *, binary: bool = False) -> bytes:
         ProtocolError: the frame would be larger than any peer accepts.
 
     >>> encode(Command(105, 7, fields={"topic": "TopicTest"}), binary=True).hex()
-    '0000002d01000029006903018f...000005746f70696300000009546f70696354657374'
+    '0000002d01000029006903018f...140005746f70696300000009546f70696354657374'
     """
     return encode_head(command, len(command.body), binary=binary) + command.body
 

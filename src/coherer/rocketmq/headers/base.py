@@ -1,0 +1,128 @@
+"""What headers have in common, and how text becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, TypeVar, cast, get_type_hints
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from coherer.errors import RefusedError
+from coherer.rocketmq.codes import refused
+from coherer.rocketmq.command import Int32, Int64
+
+_H = TypeVar("_H", bound="Header")
+
+
+class Header(Struct, rename="camel"):
+    """What the classes below have in common."""
+
+    def fields(self) -> dict[str, str]:
+        """Returns the header as text, without what is None.
+
+        >>> class DeleteGroupHeader(Header):
+        ...     group_name: str
+        ...     remove_offset: bool = False
+        >>> DeleteGroupHeader("billing", remove_offset=True).fields()
+        {'groupName': 'billing', 'removeOffset': 'true'}
+        """
+        found: dict[str, str] = {}
+        for attribute, name, *_ in _plan(type(self)):
+            value = getattr(self, attribute)
+            if value is not None:
+                found[name] = _text(value)
+        return found
+
+
+def parse(kind: type[_H], fields: Mapping[str, str]) -> _H:
+    """Reads a custom header.
+
+    Args:
+        kind: which header it is.
+        fields: its text, `Command.fields`.
+
+    Raises:
+        RefusedError: code 1, a field that nothing works without is missing or no number.
+
+    >>> class QueueHeader(Header):
+    ...     topic: str
+    ...     queue_id: Int32
+    >>> parse(QueueHeader, {"topic": "orders", "queueId": "3"})
+    QueueHeader(topic='orders', queue_id=3)
+    """
+    try:
+        return msgspec.convert(fields, kind, strict=False)
+    except msgspec.ValidationError:
+        return _parse_patiently(kind, fields)
+
+
+def _parse_patiently(kind: type[_H], fields: Mapping[str, str]) -> _H:
+    values: list[object] = []
+    for _, name, read, default in _plan(kind):
+        raw = fields.get(name)
+        value = None if raw is None else read(raw)
+        if value is None:
+            value = default
+            if value is NODEFAULT:
+                raise missing(name)
+        values.append(value)
+    return kind(*values)
+
+
+def missing(name: str) -> RefusedError:
+    """Returns what a request without a necessary field is refused with."""
+    return refused(1, f"java.lang.NullPointerException: the field <{name}> is missing or no number")
+
+
+_INT32: Final = 31
+_INT64: Final = 63
+
+
+def _integer(bits: int) -> Callable[[str], int | None]:
+    def read(raw: str) -> int | None:
+        digits = raw[1:] if raw[:1] in ("-", "+") else raw
+        if not digits.isdecimal() or len(digits) > bits:
+            return None
+        value = int(raw)
+        return value if -1 << bits <= value < 1 << bits else None
+
+    return read
+
+
+def _boolean(raw: str) -> bool:
+    return raw.lower() == "true"
+
+
+def _same(raw: str) -> str:
+    return raw
+
+
+_READERS: Final[dict[object, Callable[[str], object]]] = {
+    Int32: _integer(_INT32),
+    Int64: _integer(_INT64),
+    bool: _boolean,
+    str: _same,
+}
+
+_Plan = list[tuple[str, str, Callable[[str], object], object]]
+
+
+@cache
+def _plan(kind: type[Header]) -> _Plan:
+    """For each field: attribute, name, how to read it, and what stands for a missing one."""
+    hints = get_type_hints(kind, include_extras=True)
+    plan: _Plan = []
+    for each in msgspec.structs.fields(kind):
+        hint = hints[each.name]
+        for option in cast("tuple[Any, ...]", getattr(hint, "__args__", ())):
+            hint = option if option in _READERS else hint
+        plan.append((each.name, each.encode_name, _READERS[hint], each.default))
+    return plan
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)

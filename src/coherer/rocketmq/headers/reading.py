@@ -1,0 +1,118 @@
+"""Headers of reading and of offsets (protocol page, 2.6, 2.7, 2.8)."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from coherer.rocketmq.command import Int32, Int64
+from coherer.rocketmq.headers.base import Header
+
+
+class PullHeader(Header, gc=False):
+    """11: messages of a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64 = 0
+    suspend_ms: Int64 = field(default=0, name="suspendTimeoutMillis")
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
+
+
+class PullResult(Header, gc=False):
+    """The answer to a pull."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class ViewMessageHeader(Header):
+    """33: one message by its place in the log."""
+
+    offset: Int64
+
+
+class QueryMessageHeader(Header):
+    """12: messages by a key. The last field tells that the key is a client's unique id."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_ms: Int64 = field(name="beginTimestamp")
+    end_ms: Int64 = field(name="endTimestamp")
+    unique_key_query: str | None = field(default=None, name="_UNIQUE_KEY_QUERY")
+
+
+class QueryMessageResult(Header):
+    """The answer to 12."""
+
+    index_last_update_ms: Int64 = field(name="indexLastUpdateTimestamp")
+    index_last_update_phyoffset: Int64
+
+
+class QueueHeader(Header):
+    """30, 31, 32: a queue."""
+
+    topic: str
+    queue_id: Int32
+
+
+class OffsetResult(Header):
+    """The answer to 14, 29, 30 and 31."""
+
+    offset: Int64
+
+
+class TimestampResult(Header):
+    """The answer to 32: when the oldest message was stored, -1 for none."""
+
+    timestamp: Int64
+
+
+class SearchOffsetHeader(Header):
+    """29: the offset of a time of storing."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+
+
+class QueryOffsetHeader(Header):
+    """14: where a group stands."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class UpdateOffsetHeader(Header):
+    """15: where a group stands from now on."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class CorrectionOffsetHeader(Header):
+    """308: the smallest offsets among the groups of a topic."""
+
+    topic: str
+    compare_group: str | None = None
+    filter_groups: str | None = None
+
+
+class CloneOffsetHeader(Header):
+    """314: one group is to stand where another does."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
