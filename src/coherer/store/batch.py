@@ -76,13 +76,13 @@ class Encoder:
         queues: list[ConsumeQueue] = []
         try:
             batch = self._encode(drafts, begin, store_ms, store_host, queues)
-            for queue in queues:
-                queue.schedule(store_ms)
-            return batch
         except BaseException:
             for queue in queues:
                 queue.pending.clear()
             raise
+        for queue in queues:
+            queue.schedule(store_ms)
+        return batch
 
     def _encode(
         self,
