@@ -1,9 +1,14 @@
-"""Ending tasks."""
+"""Ending tasks, and waiting between tries."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
+
+RETRY_MS_FIRST: Final = 10
+RETRY_MS_MAX: Final = 1000
+"""Waiting between tries of something that may succeed later: doubled from the first to the last."""
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
@@ -12,3 +17,20 @@ async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
+    """Gives the seconds to wait before each next try.
+
+    >>> wait = waits()
+    >>> [wait() for _ in range(7)]
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64]
+    """
+    next_ms = RETRY_MS_FIRST
+
+    def wait() -> float:
+        nonlocal next_ms
+        now_ms, next_ms = next_ms, min(next_ms * 2, limit_ms)
+        return now_ms / 1000
+
+    return wait

@@ -23,10 +23,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from coherer.client.tasks import waits
 from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.door import Place as Start
 from coherer.client.tubemq.inbox import Inbox
-from coherer.client.tubemq.master import waits
 from coherer.client.tubemq.pace import Pace
 from coherer.errors import CohererError, RefusedError, UnavailableError
 from coherer.tubemq import codes

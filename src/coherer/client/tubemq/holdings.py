@@ -22,14 +22,13 @@ from typing import Final
 
 import msgspec
 
-from coherer.client.tasks import cancel
+from coherer.client.tasks import cancel, waits
 from coherer.client.tubemq.assignment import Assignment
 from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.door import Place as Start
 from coherer.client.tubemq.fetching import Fetcher, FetchOptions, Held
 from coherer.client.tubemq.inbox import Inbox
 from coherer.client.tubemq.link import Pool
-from coherer.client.tubemq.master import waits
 from coherer.client.tubemq.pace import Pace
 from coherer.client.tubemq.positions import Positions
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from coherer.client.takers import Takers
 from coherer.tubemq.delivery import MessageBatch
 
 
@@ -23,7 +24,7 @@ class Inbox:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[str, MessageBatch]] = deque()
         self._paused: frozenset[str] = frozenset()
-        self._takers: set[asyncio.Future[None]] = set()
+        self._takers = Takers()
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
 
@@ -62,18 +63,11 @@ class Inbox:
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
-        for taker in self._takers:
-            if not taker.done():
-                taker.set_result(None)
+        self._takers.wake()
 
     async def changed(self) -> None:
         """Wait until there may be something to take."""
-        taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._takers.add(taker)
-        try:
-            await taker
-        finally:
-            self._takers.discard(taker)
+        await self._takers.wait()
 
     async def room(self) -> None:
         """Wait until more may be fetched."""

@@ -4,25 +4,20 @@ Rules:
 
 * A message is encoded when it is posted and leaves with everything else of that loop turn. Its
   answer is one entry in the link's table; there is no task, future or timer per message.
-* While there is no connection, messages wait for one, not longer than their own deadline: nothing
-  of them was sent, so this is no resend.
 * What was sent is never sent again. If the connection breaks, or the answer does not come in time,
   the message may or may not be stored, and its error says so. The application decides.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
 
+from coherer.client.lanes import BaseLane
 from coherer.client.outcomes import Sink
-from coherer.client.tasks import cancel
 from coherer.client.tubemq.link import Link, Pool
-from coherer.client.tubemq.master import waits
 from coherer.client.tubemq.partitions import Rest
 from coherer.client.tubemq.quality import Quality
 from coherer.errors import (
@@ -37,8 +32,6 @@ from coherer.tubemq import codes
 from coherer.tubemq.names import BrokerInfo, Partition
 from coherer.tubemq.sending import SendEncoder, SendReply, parse_send_reply
 from coherer.tubemq.session import Failure, Response
-
-_log = logging.getLogger(__name__)
 
 STORED: Final = bytes.fromhex("080110c801")
 """How an answer begins that says success and 200: most senders need to know no more."""
@@ -154,7 +147,7 @@ class Owner(Protocol):
         ...
 
 
-class Lane:
+class Lane(BaseLane[Link, tuple[Sent, Parcel]]):
     """The way to one broker.
 
     Args:
@@ -166,11 +159,7 @@ class Lane:
         timeout_ms: of a send, also told to the broker.
 
     Attributes:
-        server: the broker's address.
         authorized: the field `authInfo` of sends, serialized.
-        wanted: whether a topic still has partitions there; otherwise a lost connection is not
-            made again.
-        error: why there is no connection.
     """
 
     def __init__(
@@ -182,51 +171,23 @@ class Lane:
         settled: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
+        super().__init__(f"{broker.host}:{broker.port}")
         self.broker = broker
-        self.server = f"{broker.host}:{broker.port}"
         self.authorized = b""
-        self.wanted = True
-        self.error: CohererError | None = None
         self._pool = pool
         self._quality = quality
         self._tally = quality.tally(broker.id)
         self._owner = owner
         self._settled = settled
         self._timeout_ms = timeout_ms
-        self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
-        self._parked: list[tuple[Sent, Parcel]] = []
-        self._connecting: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Lane to {self.broker.id} at {self.server}, {self._tally.outstanding} under way>"
 
-    @property
-    def open(self) -> bool:
-        """Whether there is a connection."""
-        return self._link is not None and self._link.open
-
-    def connect(self) -> None:
-        """See that there is, or will be, a connection."""
-        if not self.open and self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect(), name=f"lane to {self.server}")
-
-    async def close(self) -> None:
-        """Fail what still waits for a connection. The connection itself belongs to the pool."""
-        self.wanted = False
-        await cancel(self._connecting)
-        self._connecting = None
-        self._clear_out(late=float("inf"))
-
     def post(self, sent: Sent, parcel: Parcel) -> None:
         """Send a message, now or as soon as there is a connection."""
         self._tally.sent += 1
-        link = self._link
-        if link is None or link.connection.closed:
-            self._parked.append((sent, parcel))
-            self.connect()
-            return
-        self._send(link, sent, parcel)
+        self._offer((sent, parcel))
 
     def answered(self, sent: Sent, answer: Response | Failure) -> None:
         """The broker answered a send."""
@@ -271,7 +232,11 @@ class Lane:
 
     # -- inside
 
-    def _send(self, link: Link, sent: Sent, parcel: Parcel) -> None:
+    async def _dial(self) -> Link:
+        return await self._pool.get(self.broker.host, self.broker.port)
+
+    def _send(self, link: Link, item: tuple[Sent, Parcel]) -> None:
+        sent, parcel = item
         serial = link.session.next_serial()
         frame = sent.place.encode(
             serial,
@@ -294,52 +259,24 @@ class Lane:
             reply.code, reply.text, server=self.server, topic=where.topic, partition=where.id
         )
 
-    async def _connect(self) -> None:
-        wait = waits()
-        while self.wanted or self._parked:
-            try:
-                self._opened(await self._pool.get(self.broker.host, self.broker.port))
-                break
-            except ConnectError as error:
-                _log.info("Broker %d: %s", self.broker.id, error)
-                self.error = error
-                self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))
-                self._owner.changed()
-                self._clear_out(late=self._loop.time())
-            except CohererError:  # the client is closed
-                self._clear_out(late=float("inf"))
-                break
-            await asyncio.sleep(wait())
-        self._connecting = None
-
-    def _opened(self, link: Link) -> None:
-        self._link = link
-        self.error = None
-        self._quality.connected(self.broker.id)
-        link.when_closed(lambda: self._lost(link))
-        parked, self._parked = self._parked, []
-        for sent, parcel in parked:
-            self._send(link, sent, parcel)
+    def _changed(self, *, reached: bool | None) -> None:
+        if reached:
+            self._quality.connected(self.broker.id)
+        elif reached is False:
+            self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))
         self._owner.changed()
 
-    def _lost(self, link: Link) -> None:
-        self._link = None
-        self._owner.changed()
-        if self.wanted and not link.retired:
-            self.connect()
+    def _deadline(self, item: tuple[Sent, Parcel]) -> float:
+        return item[0].deadline
 
-    def _clear_out(self, late: float) -> None:
-        """Send what is parked by other lanes; fail what is `late`; keep the rest."""
-        parked, self._parked = self._parked, []
-        for sent, parcel in parked:
-            if sent.deadline <= late:
-                self._fail_unsent(sent)
-            elif self._owner.elsewhere(sent, parcel):
-                self._tally.sent -= 1
-            else:
-                self._parked.append((sent, parcel))
+    def _elsewhere(self, item: tuple[Sent, Parcel]) -> bool:
+        found = self._owner.elsewhere(*item)
+        if found:
+            self._tally.sent -= 1
+        return found
 
-    def _fail_unsent(self, sent: Sent) -> None:
+    def _unsent(self, item: tuple[Sent, Parcel]) -> None:
+        sent, _ = item
         self._tally.settled += 1
         where = sent.place.partition
         sent.sink.lost(

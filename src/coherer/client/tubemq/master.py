@@ -11,19 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message as PbMessage
 
+from coherer.client.tasks import waits
 from coherer.client.tubemq.link import Link, Pool
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.tubemq import codes
 
 _log = logging.getLogger(__name__)
-
-RETRY_MS_FIRST: Final = 10
-RETRY_MS_MAX: Final = 1000
-"""Waiting between tries of something that may succeed later: doubled from the first to the last."""
 
 M = TypeVar("M", bound=PbMessage)
 T = TypeVar("T")
@@ -128,23 +125,6 @@ def checked(
         raise codes.refused(
             answer.errCode, answer.errMsg, server=server, topic=topic, partition=partition
         )
-
-
-def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
-    """Gives the seconds to wait before each next try.
-
-    >>> wait = waits()
-    >>> [wait() for _ in range(7)]
-    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64]
-    """
-    next_ms = RETRY_MS_FIRST
-
-    def wait() -> float:
-        nonlocal next_ms
-        now_ms, next_ms = next_ms, min(next_ms * 2, limit_ms)
-        return now_ms / 1000
-
-    return wait
 
 
 async def persist(

@@ -23,10 +23,10 @@ from typing import Final, Protocol
 import msgspec
 
 from coherer import limits
-from coherer.client.tasks import cancel
+from coherer.client.tasks import cancel, waits
 from coherer.client.tubemq.assignment import DONE, Assignment, Beat, Event
 from coherer.client.tubemq.cluster import UNDEFINED, Cluster, client_id
-from coherer.client.tubemq.master import checked, persist, waits
+from coherer.client.tubemq.master import checked, persist
 from coherer.client.tubemq.positions import Bound
 from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
 from coherer.tubemq import codes, methods

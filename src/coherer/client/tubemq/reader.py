@@ -13,9 +13,9 @@ import logging
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
+from coherer.client.tasks import waits
 from coherer.client.tubemq.door import Door, Place
 from coherer.client.tubemq.fetching import LOST_CODES
-from coherer.client.tubemq.master import waits
 from coherer.client.tubemq.planner import Planner
 from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
 from coherer.tubemq import codes
