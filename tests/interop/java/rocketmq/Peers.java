@@ -15,6 +15,8 @@ final class Peers {
                 return new PushPeer(name, request);
             case "pull":
                 return new PullPeer(name, request);
+            case "bench":
+                return new BenchPeer(name, request);
             case "admin":
                 return new AdminPeer(request);
             default:
