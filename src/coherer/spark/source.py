@@ -1,4 +1,4 @@
-"""`format("tubemq")`: what Spark calls.
+"""`format("tubemq")` and `format("rocketmq")`: what Spark calls.
 
 The classes are thin. Options are checked in `options`, offsets chosen in `cursor`, ranges cut in
 `planning`, rows read in `reading` and sent in `sink`.
@@ -56,13 +56,8 @@ class Share(InputPartition):
         self.ranges = ranges
 
 
-class TubeMQDataSource(DataSource):
-    """The data source that `spark.read.format("tubemq")` finds, through `pyspark_tubemq`."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name of the format."""
-        return "tubemq"
+class QueueDataSource(DataSource):
+    """What the data sources of both protocols are; they differ in their name only."""
 
     def schema(self) -> str:
         """The columns; checks the options, so that mistakes surface at `load()`."""
@@ -93,6 +88,24 @@ class TubeMQDataSource(DataSource):
         if given != spark_schema(options.include_headers):
             raise UsageError("The columns are fixed.", hint="Leave out .schema(...), and select.")
         return options
+
+
+class TubeMQDataSource(QueueDataSource):
+    """The data source that `spark.read.format("tubemq")` finds, through `pyspark_tubemq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tubemq"
+
+
+class RocketMQDataSource(QueueDataSource):
+    """The data source that `spark.read.format("rocketmq")` finds, through `pyspark_rocketmq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "rocketmq"
 
 
 def _planned(options: ReadOptions, start: Offsets, end: Offsets, bounds: Bounds) -> list[Share]:
