@@ -209,7 +209,7 @@ class ConsumerFilters:
         try:
             file = msgspec.convert(loads(data), _File, strict=False)
         except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"consumerFilter.json cannot be read: {error}.") from error
+            raise DamagedStoreError(f"consumerFilter.json cannot be read: {error}") from error
         read = {
             topic: {
                 group: self._filter(topic, group, entry, now_ms)

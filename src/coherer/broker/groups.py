@@ -146,7 +146,7 @@ class GroupTable:
         try:
             read = msgspec.convert(loads(data), _File, strict=False)
         except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"subscriptionGroup.json cannot be read: {error}.") from error
+            raise DamagedStoreError(f"subscriptionGroup.json cannot be read: {error}") from error
         table = cls()
         table._groups = read.groups
         table.version = read.version

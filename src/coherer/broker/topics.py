@@ -451,7 +451,7 @@ class TopicTable:
         try:
             read = msgspec.convert(loads(data), _File, strict=False)
         except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"topics.json cannot be read: {error}.") from error
+            raise DamagedStoreError(f"topics.json cannot be read: {error}") from error
         table = cls(_topic(name, entry) for name, entry in (read.topics or {}).items() if entry)
         table.version = read.version or DataVersion()
         return table
