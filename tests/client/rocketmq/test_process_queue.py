@@ -22,8 +22,16 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
     def offsets(self) -> Sequence[int]:
         return self.rows
+
+    def pick(self, numbers: Sequence[int]) -> Batch:
+        rows = [self.rows[number] for number in numbers]
+        return Batch(rows, rows[0], self.next_offset, 50)
 
 
 def dense(begin: int, end: int) -> Batch:
@@ -90,6 +98,23 @@ def test_what_was_given_back_comes_before_what_was_behind_it() -> None:
     queue.give_back(first)
     queue.give_back(first)
     assert [package.batch.offset for _ in range(3) if (package := queue.take(2))] == [0, 1, 2]
+
+
+def test_what_is_given_back_in_part_comes_without_what_is_dealt_with() -> None:
+    queue = ProcessQueue[Batch](0)
+    queue.put(dense(0, 5))
+    package = queue.take(1)
+    assert package is not None
+    package.passed(1)
+    package.acknowledge(3)
+    queue.give_back(package)
+    assert (queue.messages, queue.size_bytes, queue.commit_offset) == (3, 50, 1)
+    assert queue.take(2) is package
+    assert package.batch.rows == [1, 2, 4]
+    package.passed(2)
+    assert queue.commit_offset == 4
+    queue.finish(package)
+    assert (queue.messages, queue.size_bytes, queue.commit_offset) == (0, 0, 5)
 
 
 def test_a_dropped_queue_gives_nothing() -> None:

@@ -2,22 +2,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coherer.client.rocketmq.rebalance import change, java_order, share
+from coherer.client.rocketmq.rebalance import change, share
 from coherer.rocketmq.names import Queue
 
 QUEUES = [Queue("flights", broker, number) for broker in ("a", "b") for number in range(2)]
 
 
-def nth(own: str, queues: Sequence[Queue], clients: Sequence[str]) -> list[Queue]:
+def nth(queues: Sequence[Queue], clients: Sequence[str], own: str) -> list[Queue]:
     return list(queues[list(clients).index(own) :: len(clients)])
 
 
 def test_lists_are_sorted_and_doubles_removed() -> None:
     seen: list[tuple[list[Queue], list[str]]] = []
 
-    def look(own: str, queues: Sequence[Queue], clients: Sequence[str]) -> list[Queue]:
+    def look(queues: Sequence[Queue], clients: Sequence[str], own: str) -> list[Queue]:
         seen.append((list(queues), list(clients)))
-        return nth(own, queues, clients)
+        return nth(queues, clients, own)
 
     ours = share(look, "y", [*reversed(QUEUES), QUEUES[0]], ["y", "x", "y"])
     assert seen == [(QUEUES, ["x", "y"])]
@@ -27,15 +27,6 @@ def test_lists_are_sorted_and_doubles_removed() -> None:
 def test_who_is_not_in_the_group_gets_nothing() -> None:
     assert share(nth, "z", QUEUES, ["x"]) == []
     assert share(nth, "x", [], ["x"]) == []
-
-
-def test_clients_are_sorted_as_java_does() -> None:
-    assert sorted(["\uffff", "\U0001f600", "b", "a"], key=java_order) == [
-        "a",
-        "b",
-        "\U0001f600",
-        "\uffff",
-    ]
 
 
 def test_what_changes() -> None:

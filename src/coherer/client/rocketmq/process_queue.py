@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -43,10 +43,19 @@ class Pulled(Protocol):
         """What it takes in memory."""
         ...
 
+    @property
+    def count(self) -> int:
+        """How many messages, as far as that is known without looking at them."""
+        ...
+
     def __len__(self) -> int: ...
 
     def offsets(self) -> Sequence[int]:
         """The offset of each message, rising."""
+        ...
+
+    def pick(self, numbers: Sequence[int]) -> Self:
+        """Some of the messages, by their places."""
         ...
 
 
@@ -128,6 +137,14 @@ class Package(Generic[P]):
         self._beyond.add(number)
         self._close_gap()
         return True
+
+    def reopen(self) -> None:
+        """Make it wait again, without the messages that are dealt with."""
+        self.taken_ms = 0
+        open_numbers = self.open_numbers if self._first or self._beyond else None
+        if open_numbers is not None:
+            self.batch = self.batch.pick(open_numbers)
+            self._first, self._beyond, self._offsets = 0, set(), None
 
     def _all(self) -> Sequence[int]:
         if self._offsets is None:
@@ -225,7 +242,7 @@ class ProcessQueue(Generic[P]):
             package = Package(part)
             self._packages.append(package)
             self._waiting.append(package)
-            self.messages += len(part)
+            self.messages += part.count
             self.size_bytes += part.size_bytes
             self.next_offset = part.next_offset
 
@@ -242,10 +259,12 @@ class ProcessQueue(Generic[P]):
         return package
 
     def give_back(self, package: Package[P]) -> None:
-        """Let a package that is in hand be taken again, before those behind it."""
+        """Let what is open of a package in hand be taken again, before what is behind it."""
         if package.done or not package.taken_ms:
             return
-        package.taken_ms = 0
+        self._count(package, -1)
+        package.reopen()
+        self._count(package, 1)
         position = package.batch.offset
         place = 0
         for waiting in self._waiting:
@@ -256,7 +275,7 @@ class ProcessQueue(Generic[P]):
 
     def finish(self, package: Package[P]) -> None:
         """All of the package is dealt with."""
-        package.passed(len(package.batch))
+        package.done = True
         self.settle()
 
     def settle(self) -> None:
@@ -264,8 +283,11 @@ class ProcessQueue(Generic[P]):
         packages = self._packages
         while packages and packages[0].done:
             package = packages.popleft()
-            self.messages -= len(package.batch)
-            self.size_bytes -= package.batch.size_bytes
+            self._count(package, -1)
+
+    def _count(self, package: Package[P], sign: int) -> None:
+        self.messages += sign * package.batch.count
+        self.size_bytes += sign * package.batch.size_bytes
 
     def overdue(self, before_ms: int) -> list[Package[P]]:
         """The packages that the application took before `before_ms` and has not dealt with."""

@@ -6,17 +6,16 @@ group's members, so all come to the same result as long as they see the same lis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from typing import Final
 
 import msgspec
 
+from coherer.rocketmq.allocate import Strategy, in_order
 from coherer.rocketmq.names import Queue
 
-Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
-"""Gives a member its queues: own client id, all queues in order, all client ids in order."""
-
-PULL_IDLE_MS = 120_000
-"""A queue that nothing was asked of for so long is given up and taken anew (8.9)."""
+IDLE_MS: Final = 120_000
+"""A queue that nothing was heard of for so long is given up; the next round takes it anew."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -45,21 +44,15 @@ def share(
         queues: of the topic.
         clients: ids of the group's members.
 
-    >>> from coherer.rocketmq.allocate import averagely
+    >>> from coherer.rocketmq.allocate import average
     >>> queues = [Queue("flights", "broker-a", number) for number in range(3)]
-    >>> [queue.id for queue in share(averagely, "b", queues, ["c", "b"])]
+    >>> [queue.id for queue in share(average, "b", queues, ["c", "b"])]
     [0, 1]
     """
-    members = sorted(set(clients), key=java_order)
-    every = sorted(set(queues))
+    every, members = in_order(set(queues), set(clients))
     if not every or own_id not in members:
         return []
-    return strategy(own_id, every, members)
-
-
-def java_order(text: str) -> bytes:
-    """The key by which Java sorts strings: UTF-16 code units."""
-    return text.encode("utf-16-be", "surrogatepass")
+    return strategy(every, members, own_id)
 
 
 def change(held: Collection[Queue], ours: Iterable[Queue], idle: Collection[Queue] = ()) -> Change:
@@ -68,8 +61,7 @@ def change(held: Collection[Queue], ours: Iterable[Queue], idle: Collection[Queu
     Args:
         held: the queues of the topic that we hold.
         ours: those that are ours.
-        idle: those that we hold but have not pulled from for `PULL_IDLE_MS`: given up now; the next
-            round takes them again.
+        idle: those that we hold and have not heard of for `IDLE_MS`: given up now.
 
     >>> a, b = Queue("flights", "broker-a", 0), Queue("flights", "broker-a", 1)
     >>> change([a], [b])
