@@ -1,0 +1,221 @@
+"""What consumers ask brokers for, besides messages: offsets, members, locks (2.5, 2.7, 2.10)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.link import Link
+from coherer.client.rocketmq.routes import MASTER
+from coherer.client.rocketmq.start import Edge
+from coherer.errors import CohererError, ProtocolError, RefusedError, UnavailableError
+from coherer.rocketmq import codes
+from coherer.rocketmq.bodies import (
+    CheckClient,
+    ConsumerIds,
+    LockBatch,
+    LockedBatch,
+    SubscriptionData,
+)
+from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.command import Command
+from coherer.rocketmq.names import Queue
+
+LOCK_TIMEOUT_MS: Final = 1_000
+"""How long Java's clients wait for a lock; the next round tries again."""
+
+SEND_BACK_TIMEOUT_MS: Final = 5_000
+
+
+class Door:
+    """Calls to brokers, with the error of each saying what it was about.
+
+    Args:
+        instance: the way to the cluster.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self._timeout_ms = instance.options.timeout_ms
+
+    # -- ways to brokers
+
+    async def master(self, broker: str, topic: str = "") -> Link:
+        """The connection to a master; the topic's route is asked for when it is not known.
+
+        Raises:
+            UnavailableError: there is none, or it cannot be reached.
+        """
+        if MASTER not in self.instance.addresses(broker) and topic:
+            await self.instance.route(topic, fresh=True)
+        return await self.instance.link(self.instance.address(broker))
+
+    async def reading(self, broker: str, number: int, topic: str) -> tuple[Link, int]:
+        """The connection to pull from, and the id of that broker (8.10).
+
+        Args:
+            broker: its name.
+            number: the id that it suggested itself.
+            topic: what is read.
+
+        Raises:
+            UnavailableError: no broker of that name is known, or it cannot be reached.
+        """
+        addresses = self.instance.addresses(broker)
+        if not addresses:
+            await self.instance.route(topic, fresh=True)
+            addresses = self.instance.addresses(broker)
+        for choice in (number, number + 1, *addresses):
+            if choice in addresses:
+                return await self.instance.link(addresses[choice]), choice
+        raise UnavailableError(
+            f"No address of broker {broker} is known.",
+            topic=topic,
+            hint="Is it up, and registered with the name server?",
+        )
+
+    # -- offsets
+
+    async def stored(self, group: str, queue: Queue) -> int | None:
+        """Where a group is (14); None when it never was there."""
+        fields = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.id)}
+        try:
+            return await self._offset(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields)
+        except RefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    async def store(self, group: str, queue: Queue, offset: int) -> None:
+        """Say where a group is (15), without waiting for an answer."""
+        link = await self.master(queue.broker, queue.topic)
+        link.tell(RequestCode.UPDATE_CONSUMER_OFFSET, _store(group, queue, offset))
+
+    async def store_now(self, group: str, queue: Queue, offset: int) -> None:
+        """Say where a group is, and wait until the broker has heard it."""
+        await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, _store(group, queue, offset))
+
+    async def place(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
+        """The offset of a place in a queue (30, 31, 29)."""
+        fields = {"topic": queue.topic, "queueId": str(queue.id)}
+        if edge is Edge.TIME:
+            fields["timestamp"] = str(time_ms)
+        return await self._offset(_PLACES[edge], queue, fields)
+
+    # -- groups
+
+    async def members(self, group: str, topic: str) -> list[str] | None:
+        """The client ids of a group as a broker of the topic knows them (38).
+
+        Returns:
+            None when the broker does not say: then nothing may be concluded.
+        """
+        route = await self.instance.route(topic)
+        if not route.brokers:
+            return None
+        broker = random.choice(list(route.brokers))  # noqa: S311 - any will do
+        try:
+            link, _ = await self.reading(broker, MASTER, topic)
+            answer = await link.ask(
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                {"consumerGroup": group},
+                timeout_ms=self._timeout_ms,
+            )
+            return ConsumerIds.decode(answer.body).consumer_id_list
+        except RefusedError:
+            return None
+
+    async def check(self, group: str, subscription: SubscriptionData) -> None:
+        """Have a broker of the topic look at a subscription (46).
+
+        Raises:
+            RefusedError: it does not understand it, or does not do such.
+        """
+        route = await self.instance.route(subscription.topic)
+        body = CheckClient(
+            client_id=self.instance.client_id, group=group, subscription_data=subscription
+        ).encode()
+        for broker in list(route.brokers)[:1]:
+            link, _ = await self.reading(broker, MASTER, subscription.topic)
+            await link.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self._timeout_ms)
+
+    async def lock(self, group: str, broker: str, queues: Collection[Queue]) -> list[Queue]:
+        """Lock queues of one broker for us (41); those that are locked now.
+
+        Raises:
+            UnavailableError, RefusedError: none is known to be locked.
+        """
+        link = await self.master(broker, next(iter(queues)).topic)
+        body = self._locks(group, queues)
+        answer = await link.ask(RequestCode.LOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
+        return LockedBatch.decode(answer.body).queues
+
+    async def unlock(
+        self, group: str, broker: str, queues: Collection[Queue], *, wait: bool = False
+    ) -> None:
+        """Unlock queues of one broker (42). A broker that is away forgets by itself."""
+        body = self._locks(group, queues)
+        try:
+            link = await self.master(broker)
+            if wait:
+                await link.ask(RequestCode.UNLOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
+            else:
+                link.tell(RequestCode.UNLOCK_BATCH_MQ, body=body)
+        except CohererError:
+            return
+
+    # -- messages
+
+    async def send_back(self, broker: str, topic: str, fields: dict[str, str]) -> None:
+        """Have a message delivered again later (36).
+
+        Raises:
+            UnavailableError, RefusedError: the broker has not taken it back.
+        """
+        link = await self.master(broker, topic)
+        await link.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+    # -- inside
+
+    def _locks(self, group: str, queues: Iterable[Queue]) -> bytes:
+        return LockBatch(
+            client_id=self.instance.client_id, consumer_group=group, queues=sorted(queues)
+        ).encode()
+
+    async def _offset(self, code: int, queue: Queue, fields: dict[str, str]) -> int:
+        answer = await self._ask(code, queue, fields)
+        try:
+            return int(answer.fields["offset"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError("The answer holds no offset.", topic=queue.topic) from error
+
+    async def _ask(self, code: int, queue: Queue, fields: dict[str, str]) -> Command:
+        link = await self.master(queue.broker, queue.topic)
+        answer = await link.call(code, fields, timeout_ms=self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise codes.refused(
+                answer.code,
+                answer.remark,
+                server=link.server,
+                topic=queue.topic,
+                partition=queue.id,
+            )
+        return answer
+
+
+_PLACES: Final = {
+    Edge.OLDEST: RequestCode.GET_MIN_OFFSET,
+    Edge.END: RequestCode.GET_MAX_OFFSET,
+    Edge.TIME: RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+}
+
+
+def _store(group: str, queue: Queue, offset: int) -> dict[str, str]:
+    return {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": str(queue.id),
+        "commitOffset": str(offset),
+    }
