@@ -35,9 +35,13 @@ class Caller:
     ) -> asyncio.Future[Command]:
         """Asks; the answer comes later."""
         opaque, frame = self.session.request(code, fields, body)
+        self.connection.write(frame)
+        return self.expect(opaque)
+
+    def expect(self, opaque: int) -> asyncio.Future[Command]:
+        """The answer with this number."""
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._answers[opaque] = answer
-        self.connection.write(frame)
         return answer
 
     async def ask(

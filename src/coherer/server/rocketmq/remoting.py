@@ -231,6 +231,11 @@ BatchHandler: TypeAlias = "Callable[[Channel, Sequence[Command]], None]"
 Check: TypeAlias = "Callable[[Channel, Command], Command | None]"
 
 
+def of_anyone(handler: Callable[[Command], Answer]) -> Handler:
+    """A handler that does not mind who asks."""
+    return lambda _, request: handler(request)
+
+
 class Remoting:
     """The handlers of a server: `net.listen(host, port, remoting.make)`.
 
@@ -265,11 +270,11 @@ class Remoting:
         self._gathered: list[Command] = []
         self._silent = silent
 
-    def make(self, connection: Connection) -> _Door:
+    def make(self, connection: Connection) -> Door:
         """Serves a connection."""
         channel = Channel(connection, self)
         self.channels.add(channel)
-        return _Door(self, channel)
+        return Door(self, channel)
 
     def tick(self) -> None:
         """Close connections that are silent; call it every second or so."""
@@ -346,17 +351,21 @@ class Remoting:
         channel.respond(request, SYSTEM_ERROR, java_exception(error))
 
 
-class _Door:
-    """The receiver of one connection."""
+class Door:
+    """The receiver of one connection; made by `Remoting.make`.
+
+    Attributes:
+        channel: the connection as handlers see it.
+    """
 
     def __init__(self, remoting: Remoting, channel: Channel) -> None:
-        self._remoting = remoting
-        self._channel = channel
+        self.channel = channel
         self.received = channel.received
+        self._remoting = remoting
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
         """The connection is gone."""
-        self._remoting.gone(self._channel)
+        self._remoting.gone(self.channel)
 
 
 def java_exception(error: BaseException) -> str:

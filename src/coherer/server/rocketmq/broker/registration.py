@@ -1,0 +1,271 @@
+"""How name servers learn of a broker and of its topics (9.2).
+
+A broker says everything it has to each of its name servers: at the start, after every change of a
+topic, every 30 s, and to one that did not answer after 3 s again. At the end it says good-bye. What
+a name server in the same process knows is set without a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Final
+
+from coherer.broker.routes import Master, QueueData, RouteTable
+from coherer.broker.routes import Registration as Said
+from coherer.broker.topics import Topic, TopicTable
+from coherer.errors import CohererError, ProtocolError
+from coherer.rocketmq import bodies
+from coherer.rocketmq.codes import RequestCode, refused
+from coherer.rocketmq.headers import (
+    BrokerHeader,
+    RegisterBrokerHeader,
+    RegisterBrokerResult,
+    parse,
+)
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.outgoing import Outgoing
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S: Final = 30.0
+RETRY_S: Final = 3.0
+REGISTER_MS: Final = 6_000
+FAREWELL_MS: Final = 3_000
+READ_WRITE: Final = 6
+
+
+class Registration:
+    """What a broker says to its name servers, without the way it is said.
+
+    Args:
+        options: who it is, as it is now; without reading or writing in its permission, its topics
+            have the same.
+        topics: what it has; changes of them are seen.
+        now_ms: the clock.
+        master_found: told where a slave's master is: its address, and its address for slaves.
+    """
+
+    def __init__(
+        self,
+        options: Callable[[], RocketOptions],
+        topics: TopicTable,
+        now_ms: Callable[[], int],
+        *,
+        master_found: Callable[[Master], None] = lambda _: None,
+    ) -> None:
+        self.options = options
+        self.topics = topics
+        self.now_ms = now_ms
+        self._master_found = master_found
+
+    def body(self) -> bytes:
+        """The body of 103."""
+        version = self.topics.version
+        wrapper = bodies.TopicConfigs(
+            data_version=bodies.DataVersion(counter=version.counter, timestamp=version.timestamp),
+            topic_config_table={topic.name: self._config(topic) for topic in self.topics},
+        )
+        return bodies.RegisterBody(topic_config_serialize_wrapper=wrapper).encode()
+
+    def register_header(self, body: bytes) -> RegisterBrokerHeader:
+        """The header of 103."""
+        options = self.options()
+        return RegisterBrokerHeader(
+            broker_name=options.broker,
+            broker_addr=options.address,
+            cluster_name=options.cluster,
+            broker_id=options.broker_id,
+            ha_server_addr=options.ha_address,
+            body_crc32=bodies.crc(body),
+        )
+
+    def header(self) -> BrokerHeader:
+        """The header of 104."""
+        options = self.options()
+        return BrokerHeader(
+            broker_name=options.broker,
+            broker_addr=options.address,
+            cluster_name=options.cluster,
+            broker_id=options.broker_id,
+        )
+
+    def said(self, link: Hashable) -> Said:
+        """The same as a name server in this process takes it."""
+        options = self.options()
+        return Said(
+            cluster=options.cluster,
+            broker=options.broker,
+            broker_id=options.broker_id,
+            address=options.address,
+            ha_address=options.ha_address,
+            version=self.topics.version,
+            topics={
+                topic.name: QueueData(
+                    options.broker,
+                    topic.read_queues,
+                    topic.write_queues,
+                    self._perm(topic),
+                    topic.sys_flag,
+                )
+                for topic in self.topics
+            },
+            filter_servers=[],
+            link=link,
+        )
+
+    def answered(self, master: Master, ordered: Sequence[str] | None) -> None:
+        """Take what a name server answered; `ordered` are the topics that it calls so."""
+        if master.address or master.ha_address:
+            self._master_found(master)
+        if ordered is not None:
+            self.topics.order(ordered, self.now_ms())
+
+    def _perm(self, topic: Topic) -> int:
+        own = self.options().perm
+        return topic.perm if own & READ_WRITE == READ_WRITE else own
+
+    def _config(self, topic: Topic) -> bodies.TopicConfig:
+        return bodies.TopicConfig(
+            topic_name=topic.name,
+            read_queue_nums=topic.read_queues,
+            write_queue_nums=topic.write_queues,
+            perm=self._perm(topic),
+            order=topic.order,
+            topic_filter_type=topic.filter_type,
+            topic_sys_flag=topic.sys_flag,
+        )
+
+
+class EmbeddedRegistry:
+    """The tie to a name server in the same process.
+
+    Args:
+        registration: what is said.
+        routes: the name server's.
+        ordered: the topics that the name server calls ordered; None when it says nothing.
+    """
+
+    def __init__(
+        self,
+        registration: Registration,
+        routes: RouteTable,
+        ordered: Callable[[], Sequence[str] | None] = lambda: None,
+    ) -> None:
+        self._registration = registration
+        self._routes = routes
+        self._ordered = ordered
+        registration.topics.watch(self.sync)
+
+    def sync(self) -> None:
+        """Have the name server know what is so now; call it every few seconds, too."""
+        registration = self._registration
+        master = self._routes.register(registration.said(self), registration.now_ms())
+        registration.answered(master, None)
+
+    def tick(self) -> None:
+        """Show that the broker is alive, and take what the name server says of order."""
+        self._registration.answered(Master(), self._ordered())
+        self.sync()
+
+    def close(self) -> None:
+        """Say good-bye."""
+        options = self._registration.options()
+        self._routes.unregister(options.cluster, options.broker, options.broker_id, options.address)
+
+
+class RemoteRegistry:
+    """The ties to name servers behind sockets.
+
+    Args:
+        registration: what is said.
+        addresses: host:port of each.
+        outgoing: the connections to them; the caller closes it.
+
+    Attributes:
+        ready: set when one of them has taken the registration.
+    """
+
+    def __init__(
+        self, registration: Registration, addresses: Sequence[str], outgoing: Outgoing
+    ) -> None:
+        self._registration = registration
+        self._addresses = addresses
+        self._outgoing = outgoing
+        self._news = {address: asyncio.Event() for address in addresses}
+        self._trouble: dict[str, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.ready = asyncio.Event()
+
+    def start(self) -> None:
+        """Register and stay registered, in the background, for ever."""
+        self._registration.topics.watch(self.sync)
+        self._tasks = [asyncio.create_task(self._keep(address)) for address in self._addresses]
+
+    def sync(self) -> None:
+        """Tell all name servers soon what is so now."""
+        for news in self._news.values():
+            news.set()
+
+    async def close(self) -> None:
+        """Say good-bye to all."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        fields = self._registration.header().fields()
+        farewells: list[Awaitable[object]] = [
+            self._outgoing.ask(
+                address, RequestCode.UNREGISTER_BROKER, fields, timeout_ms=FAREWELL_MS
+            )
+            for address in self._addresses
+            if address not in self._trouble
+        ]
+        for said in await asyncio.gather(*farewells, return_exceptions=True):
+            if isinstance(said, Exception):
+                _log.warning("A name server did not hear our good-bye: %s", said)
+
+    async def _keep(self, address: str) -> None:
+        while True:
+            self._news[address].clear()
+            wait_s = PERIOD_S
+            try:
+                await self._register(address)
+            except CohererError as error:
+                wait_s = RETRY_S
+                if self._trouble.get(address) != str(error):
+                    self._trouble[address] = str(error)
+                    _log.warning("Name server %s does not have us, trying on: %s", address, error)
+            else:
+                if self._trouble.pop(address, None) is not None:
+                    _log.info("Name server %s has us again.", address)
+                self.ready.set()
+            await self._wait(address, wait_s)
+
+    async def _wait(self, address: str, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._news[address].wait()
+        except TimeoutError:
+            pass
+
+    async def _register(self, address: str) -> None:
+        body = self._registration.body()
+        answer = await self._outgoing.ask(
+            address,
+            RequestCode.REGISTER_BROKER,
+            self._registration.register_header(body).fields(),
+            body,
+            timeout_ms=REGISTER_MS,
+        )
+        if answer.code:
+            raise refused(answer.code, answer.remark or "The name server refuses us.")
+        result = parse(RegisterBrokerResult, answer.fields)
+        ordered: list[str] | None = None
+        if answer.body:
+            try:
+                ordered = list(bodies.KVTable.decode(answer.body).table)
+            except ProtocolError as error:
+                _log.warning("Name server %s answers what nobody can read: %s", address, error)
+        master = Master(result.master_addr or "", result.ha_server_addr or "")
+        self._registration.answered(master, ordered)

@@ -1,0 +1,1 @@
+"""The name server: where brokers register and clients ask for routes."""
