@@ -73,6 +73,10 @@ def test_a_half_message_knows_its_place_and_is_visible_in_its_topic() -> None:
     assert (made.tag_code, made.keys) == (2598919, ("0A", "k1"))
 
 
+def test_a_half_message_is_never_delayed() -> None:
+    assert "DELAY" not in decode(half(sent(DELAY="3")).properties)
+
+
 def test_commit_gives_the_message_back_and_leaves_javas_marks() -> None:
     record = stored(half(sent()))
     made = committed(record)

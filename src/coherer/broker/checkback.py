@@ -92,8 +92,8 @@ class Ledger:
         read_to: marks before this one are known here.
 
     >>> ledger = Ledger(4, 2)
-    >>> ledger.mark(2, 5)
-    >>> ledger.mark(3, 4)
+    >>> ledger.mark(2, half_offset=5)
+    >>> ledger.mark(3, half_offset=4)
     >>> ledger.advance(), ledger.half_offset, ledger.op_offset
     (True, 6, 4)
     """
@@ -109,7 +109,7 @@ class Ledger:
         self._late: set[int] = set()  # marked after the round had passed, and no copy known
 
     def mark(self, op_offset: int, half_offset: int) -> None:
-        """Note a mark of the op topic.
+        """Note a mark of the op topic; one that is known is ignored. Call it in their order.
 
         A mark of a copy that has been put back since is one of the new copy. (Java's broker
         forgets it, and asks again about what is done.)
@@ -118,7 +118,9 @@ class Ledger:
             op_offset: its own queue offset.
             half_offset: the half message that is done; -1 for none.
         """
-        self.read_to = max(self.read_to, op_offset + 1)
+        if op_offset < self.read_to:
+            return
+        self.read_to = op_offset + 1
         while half_offset in self._moved:
             half_offset = self._moved[half_offset]
         if half_offset < self.half_offset or half_offset in self._marks:

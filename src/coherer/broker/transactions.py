@@ -19,6 +19,7 @@ from coherer.record.hashing import tag_code
 from coherer.record.layout import COMMITTED, ROLLED_BACK, Record
 from coherer.record.layout import encode as encode_record
 from coherer.record.properties import (
+    DELAY,
     REAL_QUEUE,
     REAL_TOPIC,
     TAGS,
@@ -67,6 +68,8 @@ def half(draft: Draft) -> Draft:
     ('RMQ_SYS_TRANS_HALF_TOPIC', 0, 0)
     """
     properties = decode(draft.properties)
+    # Java's broker would delay the half message, and then lose it; its clients send no level.
+    properties.pop(DELAY, None)
     properties[REAL_TOPIC] = draft.topic
     properties[REAL_QUEUE] = str(draft.queue_id)
     return msgspec.structs.replace(

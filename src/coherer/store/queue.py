@@ -27,8 +27,19 @@ ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
 BLANK_SIZE: Final = 0x7FFFFFFF
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+QUEUES_MAX: Final = 1 << 31
 _RUN_ENTRIES = 4096
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def fits(topic: str, queue_id: int) -> bool:
+    """Say whether there can be such a queue.
+
+    >>> fits("flights", 0), fits("a/b", 0), fits("flights", -1)
+    (True, False, False)
+    """
+    allowed = bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX
+    return allowed and 0 <= queue_id < QUEUES_MAX
 
 
 def check_topic(topic: str) -> None:
@@ -76,7 +87,7 @@ class ConsumeQueue:
         file_bytes: int,
     ) -> None:
         check_topic(topic)
-        if not 0 <= queue_id < 1 << 31:
+        if not 0 <= queue_id < QUEUES_MAX:
             raise UsageError(f"{queue_id} cannot be a queue's number.", topic=topic)
         self._files = files
         self._handles = handles

@@ -1,0 +1,178 @@
+"""Delayed messages are delivered once, in order, when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coherer.broker.delays import delayed
+from coherer.record import layout
+from coherer.record.properties import encode
+from coherer.server.core import Core
+from coherer.server.rocketmq.broker import delays
+from coherer.server.rocketmq.broker.delays import DELAY_FILE, DelayService
+from coherer.store import Draft, Store, StoreOptions
+from coherer.testing import ManualClock
+
+OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
+
+
+class Node:
+    """A store, what the doors share, and the service."""
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        self.clock = clock
+        self.store = Store.open(directory, OPTIONS, now_ms=clock.now_ms)
+        self.core = Core(self.store, clock.now_ms)
+        self.service = DelayService(self.core)
+
+    def send(self, body: str, level: int, topic: str = "t", queue_id: int = 0) -> None:
+        sent = Draft(topic, queue_id, body.encode(), encode({"DELAY": str(level)}))
+        self.store.append([delayed(sent, level)])
+
+    async def tick(self) -> None:
+        self.service.tick()
+        await asyncio.sleep(0)  # the appender stores at the end of the turn
+
+    async def until(self, ms: int) -> None:
+        """Move the clock in steps of a beat."""
+        for _ in range(ms // 100):
+            self.clock.advance(100)
+            await self.tick()
+
+    def delivered(self, topic: str = "t", queue_id: int = 0) -> list[str]:
+        found = self.store.read(topic, queue_id, 0, max_bytes=1 << 20, max_count=10_000)
+        return [bytes(layout.body_of(record)).decode() for record in found.records]
+
+    async def close(self) -> None:
+        await self.core.close()
+        self.service.close()
+        self.store.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def node(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Node]:
+    made = Node(tmp_path, clock)
+    yield made
+    await made.close()
+
+
+async def test_each_level_waits_its_time(node: Node) -> None:
+    for level in (1, 2, 3, 18):
+        node.send(f"level {level}", level)
+    await node.until(900)
+    assert node.delivered() == []
+    await node.until(100)
+    assert node.delivered() == ["level 1"]
+    await node.until(4_000)
+    assert node.delivered() == ["level 1", "level 2"]
+    await node.until(5_000)
+    assert node.delivered() == ["level 1", "level 2", "level 3"]
+    node.clock.advance(7_190_000)
+    await node.tick()
+    assert node.delivered()[3:] == ["level 18"]
+
+
+async def test_messages_of_a_level_keep_their_order_over_queues(node: Node) -> None:
+    for number in range(20):
+        node.send(str(number), 1, queue_id=number % 2)
+        node.clock.advance(10)
+    await node.until(2_000)
+    assert node.delivered(queue_id=0) == [str(number) for number in range(0, 20, 2)]
+    assert node.delivered(queue_id=1) == [str(number) for number in range(1, 20, 2)]
+
+
+async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    # Java 4.9.3 would record position 1 here, and deliver four of five again (6.6).
+    node = Node(tmp_path, clock)
+    for number in range(5):
+        node.send(str(number), 1)
+    await node.until(1_000)
+    await node.service.save()
+    assert node.store.load_config(DELAY_FILE) == b'{"offsetTable":{1:5}}'
+    await node.close()
+    again = Node(tmp_path, clock)
+    await again.until(5_000)
+    assert again.delivered() == ["0", "1", "2", "3", "4"]
+    await again.close()
+
+
+async def test_a_large_burst_comes_in_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delays, "ENTRIES_AT_ONCE", 7)
+    monkeypatch.setattr(delays, "BYTES_AT_ONCE", 500)
+    for number in range(50):
+        node.send(str(number), 2)
+    node.clock.advance(5_000)
+    await node.tick()
+    assert 0 < len(node.delivered()) < 7
+    await node.until(2_000)
+    assert node.delivered() == [str(number) for number in range(50)]
+
+
+async def test_a_full_disk_delays_and_loses_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coherer.errors import StoreFullError
+
+    node.send("m", 1)
+    node.clock.advance(1_000)
+    with monkeypatch.context() as full:
+
+        def refuse(_: object) -> None:
+            raise StoreFullError("No room.")
+
+        full.setattr(node.store, "append", refuse)
+        await node.tick()
+        assert node.service.positions[1] == 0
+    await node.until(100)
+    assert node.delivered() == ["m"]
+    assert node.service.positions[1] == 1
+
+
+async def test_what_has_nowhere_to_go_is_stepped_over(node: Node) -> None:
+    node.send("half", 1, topic="RMQ_SYS_TRANS_HALF_TOPIC")
+    node.store.append([Draft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"")])
+    bad = encode({"REAL_TOPIC": "../x", "REAL_QID": "0"})
+    node.store.append([Draft("SCHEDULE_TOPIC_XXXX", 0, b"bad", bad)])
+    node.send("good", 1)
+    await node.until(1_000)
+    assert node.delivered() == ["good"]
+    assert node.delivered("RMQ_SYS_TRANS_HALF_TOPIC") == []
+    assert node.service.positions[1] == 4
+
+
+async def test_a_clock_that_goes_back_holds_nothing_up(node: Node) -> None:
+    node.send("m", 1)
+    await node.tick()
+    node.clock.set(node.clock.now_ms() - 3_600_000)
+    await node.tick()
+    assert node.delivered() == ["m"]
+
+
+async def test_positions_of_a_file_are_moved_into_the_queues(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    node = Node(tmp_path, clock)
+    node.send("m", 1)
+    node.store.save_config(DELAY_FILE, b'{\n\t"offsetTable":{1:77,2:5\n\t}\n}')
+    node.service.load()
+    assert (node.service.positions[1], node.service.positions[2]) == (1, 0)
+    await node.close()
+
+
+async def test_a_damaged_file_gives_way_to_the_one_before(node: Node) -> None:
+    node.send("m", 1)
+    node.store.save_config(DELAY_FILE, b'{"offsetTable":{1:1}}')
+    node.store.save_config(DELAY_FILE, b"{")
+    node.service.load()
+    assert node.service.positions[1] == 1
