@@ -32,6 +32,9 @@ PREFIX: Final = Layout(">iI")
 _PREFIX_BYTES: Final = PREFIX.size
 _LENGTH_BYTES: Final = 4
 _HEADER_BYTES_MAX: Final = 0xFFFFFF
+_LENGTH_MAX: Final = REMOTING_BYTES_MAX - _PREFIX_BYTES + 1
+"""Lengths without the header's word are below this."""
+_WORD_MAX: Final = BINARY << 24 | _HEADER_BYTES_MAX
 _VIEW_BYTES: Final = 16 * 1024
 """Bodies from here on are views: a copy would cost more than keeping the chunk alive does."""
 
@@ -116,17 +119,25 @@ class FrameDecoder:
         return position
 
     def _cut(self, data: bytes, position: int, frames: list[Frame]) -> None:
+        """Reads the frames from `position` on, and keeps the last if it is incomplete."""
         size = len(data)
         while position < size:
             if size - position < _PREFIX_BYTES:
                 self._keep(data, position, _frame_bytes(data, position))
                 return
-            whole = _frame_bytes(data, position)
-            if whole > size - position:
-                self._keep(data, position, whole)
+            length, word = PREFIX.unpack_from(data, position)
+            header_bytes = word & _HEADER_BYTES_MAX
+            stop = position + _LENGTH_BYTES + length
+            if word > _WORD_MAX or not header_bytes <= length - _LENGTH_BYTES < _LENGTH_MAX:
+                _frame_bytes(data, position)  # raises
+            if stop > size:
+                self._keep(data, position, stop - position)
                 return
-            frames.append(_parts(data, position, position + whole))
-            position += whole
+            header_start = position + _PREFIX_BYTES
+            start = header_start + header_bytes
+            body = memoryview(data)[start:stop] if stop - start >= _VIEW_BYTES else data[start:stop]
+            frames.append((word >> 24, data[header_start:start], body))
+            position = stop
 
     def _keep(self, data: bytes, position: int, need: int) -> None:
         self._rest = bytearray(memoryview(data)[position:])

@@ -45,7 +45,8 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         """
         if _REFERENCE not in bytes(data):
             try:
-                return _strict(cls).decode(data)
+                decoder: msgspec.json.Decoder[Self] = _strict(cls)
+                return decoder.decode(data)
             except (msgspec.MsgspecError, UnicodeError, RecursionError):
                 pass  # what follows is more patient
         return cls.of(fastjson.loads(data))
