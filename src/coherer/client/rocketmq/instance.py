@@ -37,6 +37,7 @@ from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableE
 from coherer.rocketmq import acl
 from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
 from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.command import Command
 from coherer.rocketmq.names import INNER_PRODUCER_GROUP
 
 _log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class Instance:
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._created: set[str] = set()  # topics that a send creates, looked up until they exist
         self._watchers: list[Watcher] = []
         self._producers: Counter[str] = Counter()
         self._consumers: dict[str, ConsumerMember] = {}
@@ -162,7 +164,7 @@ class Instance:
 
     async def refresh(self) -> None:
         """Look up every topic in use again, and tell the watchers what changed."""
-        topics = set(self._routes)
+        topics = self._created | self._routes.keys()
         for consumer in list(self._consumers.values()):
             topics.update(consumer.topics)
         for topic in topics:
@@ -329,6 +331,7 @@ class Instance:
         route = route_of(topic, TopicRoute.decode(answer.body))
         if self._routes.get(topic) != route:
             self._routes[topic] = route
+            self._created.discard(topic)
             self._learn(route)
             for watcher in list(self._watchers):
                 watcher(route)
@@ -342,6 +345,7 @@ class Instance:
         except RefusedError:
             raise missing from None
         route = template_route(topic, TopicRoute.decode(answer.body))
+        self._created.add(topic)
         self._learn(route)
         return route
 
@@ -397,7 +401,7 @@ class Instance:
             RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=HEARTBEAT_TIMEOUT_MS
         )
 
-        def answered(done: asyncio.Future[object]) -> None:
+        def answered(done: asyncio.Future[Command]) -> None:
             if done.cancelled() or done.exception() is not None:
                 _log.info("The first heartbeat to %s got no answer", address)
 

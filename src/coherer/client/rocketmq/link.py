@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import ClassVar, Final
 
-from coherer.client.links import BaseLink, BasePool
+from coherer.client.links import BaseLink, BasePool, Waiter
 from coherer.errors import CohererError, DisconnectedError
 from coherer.net import Connection, TlsOptions
 from coherer.rocketmq import codes
@@ -139,6 +139,12 @@ class Link(BaseLink[Command]):
         self.expect(opaque, Call(future, self._loop.time() + timeout_ms / 1000))
         self.connection.write(frame)
         return future
+
+    def send(self, code: int, fields: Fields, body: bytes, waiter: Waiter[Command]) -> None:
+        """Send a request now whose answer goes to `waiter`. The connection has to be open."""
+        opaque, frame = self.session.request(code, self._signed(fields, body), body)
+        self.expect(opaque, waiter)
+        self.connection.write(frame)
 
     async def ask(
         self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, timeout_ms: int

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from coherer.rocketmq.bodies import QueueData, TopicRoute
 from coherer.rocketmq.names import AUTO_CREATE_TOPIC, Queue
@@ -69,7 +70,7 @@ def route_of(topic: str, data: TopicRoute) -> Route:
         if queues.perm & READ
         for number in range(queues.read_queue_nums)
     )
-    clusters = {broker.broker_name: broker.cluster for broker in data.broker_datas}
+    clusters = {broker.broker_name: broker.cluster or "" for broker in data.broker_datas}
     return Route(topic, writable, readable, brokers, ordered, clusters)
 
 
@@ -79,11 +80,11 @@ def template_route(topic: str, data: TopicRoute) -> Route:
     Raises nothing; without brokers that create topics it has no queues.
     """
     few = [
-        msgspec.structs.replace(queues, write_queue_nums=number, read_queue_nums=number)
+        structs.replace(queues, write_queue_nums=number, read_queue_nums=number)
         for queues in data.queue_datas
         for number in (min(CREATED_QUEUES, queues.read_queue_nums),)
     ]
-    return route_of(topic, msgspec.structs.replace(data, queue_datas=few))
+    return route_of(topic, structs.replace(data, queue_datas=few))
 
 
 def _ordered(topic: str, text: str) -> tuple[Queue, ...]:

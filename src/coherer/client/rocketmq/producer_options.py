@@ -1,0 +1,72 @@
+"""The options of a producer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from coherer import limits
+from coherer.client.rocketmq.faults import FaultRules
+from coherer.errors import UsageError
+from coherer.record import compression
+from coherer.rocketmq import names
+
+GROUP_DEFAULT: Final = "coherer"
+"""The producer group of those who name none. It matters for transactions and replies only."""
+
+WINDOW_MAX: Final = 300_000
+"""More under way than this is memory without any gain."""
+
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What Java's brokers accept by default, of a message or a batch."""
+
+
+class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a producer.
+
+    Args:
+        group: the producer group: brokers ask any member of it about open transactions.
+        window: how many messages may be under way.
+        window_bytes: and how many bytes.
+        timeout_ms: how long a message waits for its receipt, with all its tries; the client's
+            timeout when None.
+        retries: how often a message is tried again with another broker.
+        rules: when slow brokers are avoided; None for never, as Java's producers by default.
+        compress_from_bytes: bodies of this length or more are compressed; 0 for none.
+        compress_level: how hard, 1 to 9.
+        max_bytes: how large a message or a batch may be.
+        wait: whether the broker answers only when a message is as safe as it is set to (flushed,
+            replicated).
+        trace: send a record of each message to the trace topic, or to the topic of this name.
+    """
+
+    group: str = GROUP_DEFAULT
+    window: int = 5_000
+    window_bytes: int = limits.WINDOW_BYTES_DEFAULT
+    timeout_ms: int | None = None
+    retries: int = 2
+    rules: FaultRules | None = None
+    compress_from_bytes: int = compression.THRESHOLD_BYTES
+    compress_level: int = compression.LEVEL
+    max_bytes: int = MESSAGE_BYTES_MAX
+    wait: bool = True
+    trace: bool | str = False
+
+    def __post_init__(self) -> None:
+        names.check_group(self.group)
+        if not 1 <= self.window <= WINDOW_MAX:
+            raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {self.window}.")
+        if self.window_bytes < 1:
+            raise UsageError(f"A window of {self.window_bytes} bytes?")
+        if self.retries < 0 or self.compress_from_bytes < 0 or self.max_bytes < 1:
+            raise UsageError("Retries and sizes are not negative.")
+        if not 0 <= self.compress_level <= 9:
+            raise UsageError(f"{self.compress_level} is no level of compression: 0 to 9 are.")
+
+    def system(self, namespace: str) -> dict[str, str]:
+        """Properties that every message gets."""
+        found = {} if self.wait else {"WAIT": "false"}
+        if namespace:
+            found["INSTANCE_ID"] = namespace
+        return found
