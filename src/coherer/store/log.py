@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from coherer.errors import DamagedStoreError, StoreError
+from coherer.errors import DamagedStoreError, StoreError, UsageError
 from coherer.record.layout import HEAD, flaw
 from coherer.store.disk import file_name, numbered, our_errors, translate, zero
 from coherer.store.files import Files
@@ -183,6 +183,28 @@ class CommitLog:
         self._files.sync(self.handle_of(segment))
         self._new_names = True
         return segment
+
+    def start_at(self, offset: int) -> None:
+        """Let a log without files begin elsewhere than at 0.
+
+        Raises:
+            UsageError: no file can begin there.
+        """
+        if offset % self.segment_bytes:
+            raise UsageError(
+                f"A file of {self.segment_bytes} bytes cannot begin at offset {offset}.",
+                hint="Set segment_bytes to the size of the master's files.",
+            )
+        self.begin = self.durable = offset
+        self.commit(offset, 0)
+
+    def read_raw(self, offset: int, size: int) -> memoryview:
+        """Give up to `size` bytes of the log, none behind the end of their file."""
+        segment = self.segment_at(offset)
+        if segment is None or not self.begin <= offset < self.end:
+            return memoryview(b"")
+        stop = min(offset + size, segment.end, self.end)
+        return self.view_of(segment)[offset - segment.begin : stop - segment.begin]
 
     def commit(self, end: int, store_ms: int) -> None:
         """Make what was written up to `end` part of the log; `store_ms` is its last record's."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Self
 
 from coherer.errors import ClosedError, StoreError, StoreFullError
-from coherer.record.layout import store_ms_of
+from coherer.record.layout import BLANK_BYTES, store_ms_of
 from coherer.store import search
 from coherer.store.batch import Batch, Encoder
 from coherer.store.checkpoint import Checkpoint, CheckpointFile
@@ -48,6 +48,7 @@ from coherer.store.queues import QueueDirectory
 from coherer.store.read import read_queue
 from coherer.store.recovery import Recovery, verify
 from coherer.store.replay import Replayer
+from coherer.store.replica import Replica
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
@@ -102,6 +103,7 @@ class Store:
         self._flush_due_ms = self._queue_flush_due_ms = self._relax_due_ms = 0
         self._lock_handle = -1
         self._closed = False
+        self._replica: Replica | None = None
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
 
@@ -181,6 +183,11 @@ class Store:
         return self._log.durable
 
     @property
+    def record_bytes_max(self) -> int:
+        """The largest record that fits into a file of the log."""
+        return self._log.segment_bytes - BLANK_BYTES
+
+    @property
     def min_offset(self) -> int:
         """The first offset of the log."""
         return self._log.begin
@@ -205,6 +212,49 @@ class Store:
                 self._index.add(batch.keys)
             self._log.commit(batch.end, store_ms)
         return batch.appended
+
+    def append_raw(self, offset: int, data: bytes) -> set[tuple[str, int]]:
+        """Store what another store's log holds at `offset`, where ours ends: a slave's way.
+
+        A store without any files may begin where a file of the other one does.
+
+        Args:
+            offset: where the bytes lie in both logs.
+            data: whole records and blanks (`coherer.store.replica.whole_bytes`).
+
+        Returns:
+            The queues, as (topic, queue id), that have new messages.
+
+        Raises:
+            UsageError: the bytes do not follow what is here.
+            DamagedStoreError: they are not what a log of this file size holds.
+            StoreError: the disk failed, or is full; nothing was stored.
+            ClosedError: the store is closed.
+        """
+        self._check_open()
+        if self._replica is None:
+            self._replica = Replica(self._log, self._queue_files, self._index, self._now_ms())
+        end, store_ms, dirty, queues = self._replica.take(offset, data)
+        with self._guard:
+            self._last_ms = max(self._last_ms, store_ms)
+            self._dirty.merge(dirty)
+            self._queued = (end, self._last_ms)
+            self._log.commit(end, self._last_ms)
+        return queues
+
+    def read_raw(self, offset: int, max_bytes: int) -> memoryview:
+        """Give bytes of the log as they are, up to the end of their file: what a slave is sent.
+
+        Raises:
+            ClosedError: the store is closed. Slices that it gave stay valid.
+        """
+        self._check_open()
+        return self._log.read_raw(offset, max_bytes)
+
+    @property
+    def last_segment_offset(self) -> int:
+        """The first offset of the file that is being written: where a new slave begins."""
+        return max(self._log.end - self._log.end % self._log.segment_bytes, self._log.begin)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -427,6 +477,7 @@ class Store:
             return
         self.flush_queues()  # a recovery begins behind the topic's records and cannot revive it
         self._encoder.forget()
+        self._replica = None
         with our_errors(f"delete topic {topic}"):
             self._queue_files.remove(topic)
 

@@ -1,0 +1,150 @@
+"""The log of a master, written again byte for byte: the store of a slave.
+
+What the master's log holds behind the end of ours is proven, written, and put into queues and
+index. Files begin and end where the master's do, so both must have the same size. A slave that is
+new may begin at any file: its queues begin with blanks then.
+
+Where the master's queue numbers leave a gap (it lost messages) our queues have blanks; what is
+older than our queues are is only in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from coherer.errors import DamagedStoreError, StoreError, UsageError
+from coherer.record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, Summary, examine
+from coherer.store.disk import Dirty
+from coherer.store.index import KeyIndex
+from coherer.store.log import CommitLog
+from coherer.store.queues import QueueDirectory
+from coherer.store.replay import RECORD_BYTES_MIN, Replayer
+
+_GAP_ENTRIES = 1_000_000
+
+
+def whole_bytes(data: bytes | bytearray | memoryview) -> int:
+    """Say how many bytes at the front of `data`, a piece of a log, are whole records and blanks.
+
+    Raises:
+        DamagedStoreError: there is something else.
+
+    >>> from coherer.record.layout import blank
+    >>> whole_bytes(blank(12) + bytes(4) + blank(12))
+    12
+    """
+    at = 0
+    while len(data) - at >= BLANK_BYTES:
+        size, magic = BLANK.unpack_from(data, at)
+        if magic not in (MAGIC, BLANK_MAGIC) or size < BLANK_BYTES:
+            raise DamagedStoreError(f"No record where one should begin: magic number {magic:#x}.")
+        if at + size > len(data):
+            break
+        at += size
+    return at
+
+
+class Taken(NamedTuple):
+    """What was written: up to where, the last store time, what to sync, and which queues grew."""
+
+    end: int
+    store_ms: int
+    dirty: Dirty
+    queues: set[tuple[str, int]]
+
+
+class Replica:
+    """Writes pieces of a master's log.
+
+    Args:
+        log: ours.
+        queues: ours.
+        index: ours, if there is one.
+        now_ms: names a new index file.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: QueueDirectory, index: KeyIndex | None, now_ms: int
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._replayer = Replayer(queues, index, now_ms)
+        self._replayer.lost_bytes = _GAP_ENTRIES * RECORD_BYTES_MIN
+
+    def take(self, offset: int, data: bytes) -> Taken:
+        """Write whole records and blanks behind the end of the log; they are not visible yet.
+
+        Raises:
+            UsageError: they do not follow the end of the log.
+            DamagedStoreError: they are no records, or of files of another size.
+            StoreError: the disk failed, or is full. Nothing was written.
+        """
+        if self._log.end == 0 and not self._log.segments:
+            self._log.start_at(offset)
+        before = self._log.end
+        if offset != before:
+            raise UsageError(f"The log ends at {before}; these bytes belong to {offset}.")
+        found = list(self._records(offset, data))
+        try:
+            self._log.write(list(self._pieces(offset, data)))
+            store_ms, queues = self._put(found)
+        except (OSError, StoreError) as error:
+            self._withdraw(before)
+            if isinstance(error, OSError):
+                raise StoreError(f"Could not store what the master sent: {error}.") from error
+            raise
+        dirty, self._replayer.dirty = self._replayer.dirty, Dirty()
+        return Taken(offset + len(data), store_ms, dirty, queues)
+
+    def _put(self, records: list[Summary]) -> tuple[int, set[tuple[str, int]]]:
+        store_ms, queues = 0, set[tuple[str, int]]()
+        for record in records:
+            self._replayer.replay(record)
+            queues.add((record.topic.decode("utf-8", "replace"), record.queue_id))
+            store_ms = max(store_ms, record.store_ms)
+        self._replayer.finish()
+        return store_ms, queues
+
+    def _records(self, offset: int, data: bytes) -> Iterator[Summary]:
+        view, at = memoryview(data), 0
+        segment_bytes = self._log.segment_bytes
+        while at < len(data):
+            left = segment_bytes - (offset + at) % segment_bytes
+            if len(data) - at < BLANK_BYTES:
+                raise DamagedStoreError("A record is cut short.")
+            size, magic = BLANK.unpack_from(data, at)
+            if magic == BLANK_MAGIC:
+                if size != left or at + size > len(data):
+                    raise DamagedStoreError(
+                        f"The master's file ends at {offset + at + size}, ours {left - size} "
+                        "bytes behind.",
+                        hint=f"Both need files of {segment_bytes} bytes (segment_bytes here, "
+                        "mappedFileSizeCommitLog there).",
+                    )
+                at += size
+                continue
+            record = examine(view, at)
+            if isinstance(record, str):
+                raise DamagedStoreError(f"No record at {offset + at}: {record}.")
+            if record.physical_offset != offset + at or record.size > left - BLANK_BYTES:
+                raise DamagedStoreError(
+                    f"The record at {offset + at} belongs to {record.physical_offset}."
+                )
+            yield record
+            at += record.size
+
+    def _pieces(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Cut where files end."""
+        at, segment_bytes = 0, self._log.segment_bytes
+        while at < len(data):
+            left = segment_bytes - (offset + at) % segment_bytes
+            yield offset + at, data[at : at + left]
+            at += left
+
+    def _withdraw(self, end: int) -> None:
+        self._log.withdraw(end)
+        for queue in self._queues.queues.values():
+            queue.pending.clear()
+            queue.withdraw_later(queue.first_where(lambda _, at, size: size <= 0 or at >= end))
+        self._replayer.dirty = Dirty()
