@@ -89,7 +89,7 @@ class Filter(msgspec.Struct, kw_only=True, eq=False):
         try:
             return self.compiled(properties) is True
         except CohererError as error:
-            _log.warning("%r cannot be evaluated: %s", self.expression, error)
+            _log.debug("%r cannot be evaluated: %s", self.expression, error)
             return False
 
 

@@ -143,6 +143,10 @@ class OffsetTable:
         """Every group with a position."""
         return {group for _, group in self._positions}
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Every group with a position in a topic."""
+        return [group for name, group in self._positions if name == topic]
+
     def lasting_groups(self) -> set[str]:
         """Every group with a position that outlives its reader."""
         return {
