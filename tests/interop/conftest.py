@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from peers.cache import UnavailableError
+from peers.rocket_site import KINDS, Cluster, RocketSite
 from peers.runs import Runs, wanted_of
 
 _RUNS = pytest.StashKey[Runs]()
@@ -55,3 +59,25 @@ def runs(pytestconfig: pytest.Config) -> Runs:
     runs = pytestconfig.stash[_RUNS]
     runs.tell = tell
     return runs
+
+
+@pytest.fixture(scope="session")
+def rocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketSite]:
+    """The clusters and clients of RocketMQ, each started when it is first asked for."""
+    site = RocketSite(tmp_path_factory.mktemp("rocket"))
+    try:
+        try:
+            _ = site.java
+        except UnavailableError as reason:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no Java RocketMQ: {reason}")
+        yield site
+    finally:
+        site.stop()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def cluster(rocket: RocketSite, request: pytest.FixtureRequest) -> Cluster:
+    """Every mix of our and Java's name server and broker."""
+    return rocket.cluster(request.param)

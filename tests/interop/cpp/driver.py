@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -144,7 +145,86 @@ class PullPeer:
         self.consumer.shutdown()
 
 
-KINDS = {"producer": ProducerPeer, "push": PushPeer, "pull": PullPeer}
+class BenchPeer:
+    """What the benchmarks measure of the wheel; see `BenchPeer.java`."""
+
+    numbers = itertools.count()
+
+    def __init__(self, name: str, request: dict[str, Any]) -> None:
+        self.namesrv = request["namesrv"]
+        self.producer = ProducerPeer(name, request)
+
+    def publish(self, request: dict[str, Any]) -> bool:
+        """Its first send finds the route."""
+        return True
+
+    def sync(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Threads that wait for each answer."""
+        threads = request["threads"]
+        each = request["count"] // threads
+        body = b"x" * request["size"]
+
+        def send() -> None:
+            for _ in range(each):
+                message = Message(request["topic"])
+                message.set_body(body)
+                self.producer.producer.send_sync(message)
+
+        return self._timed(each * threads, [threading.Thread(target=send) for _ in range(threads)])
+
+    def _timed(self, count: int, threads: list[threading.Thread]) -> dict[str, Any]:
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"count": count, "seconds": time.perf_counter() - start, "failed": 0}
+
+    def consume_pull(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Message by message, queue after queue; from the first message to the last."""
+        PullConsumer.offset_table.clear()
+        peer = PullPeer("bench", {"group": request["group"], "namesrv": self.namesrv})
+        wanted, got, size, start = request["count"], 0, 0, 0.0
+        for message in peer.consumer.pull(request["topic"], max_num=request["per_pull"]):
+            start = start or time.perf_counter()
+            got += 1
+            size += len(message.body)
+            if got >= wanted:
+                break
+        seconds = time.perf_counter() - start
+        peer.close()
+        return {"count": got, "seconds": seconds, "bytes": size}
+
+    def consume_push(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A callback for each message."""
+        wanted = request["count"]
+        done = threading.Event()
+        counted = itertools.count(1)
+        times: list[float] = []
+
+        def receive(message: Any) -> None:
+            number = next(counted)
+            if number == 1 or number == wanted:
+                times.append(time.perf_counter())
+            if len(message.body) and number >= wanted:
+                done.set()
+
+        consumer = PushConsumer(request["group"])
+        dll.SetPushConsumerLogLevel(consumer._handle, ERROR_LEVEL)
+        consumer.set_namesrv_addr(self.namesrv)
+        consumer.set_instance_name(f"bench-{os.getpid()}-{next(self.numbers)}")
+        consumer.subscribe(request["topic"], receive, "*")
+        consumer.start()
+        done.wait(request.get("wait_ms", 60_000) / 1000)
+        consumer.shutdown()
+        return {"count": wanted if done.is_set() else 0, "seconds": times[-1] - times[0]}
+
+    def close(self) -> None:
+        """Ends it."""
+        self.producer.close()
+
+
+KINDS = {"producer": ProducerPeer, "push": PushPeer, "pull": PullPeer, "bench": BenchPeer}
 PEERS: dict[str, Any] = {}
 
 

@@ -4,6 +4,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /** The Java tools: runs a command of mqadmin in this JVM and gives what it printed. */
@@ -11,9 +12,11 @@ final class AdminPeer implements Driver.Peer {
     private static final Object ONE_AT_A_TIME = new Object();
 
     private final String namesrv;
+    private final RPCHook hook;
 
     AdminPeer(JsonObject request) {
         namesrv = request.get("namesrv").getAsString();
+        hook = Forms.hook(request);
     }
 
     @Override
@@ -32,7 +35,7 @@ final class AdminPeer implements Driver.Peer {
             System.setErr(into);
             System.setProperty("rocketmq.namesrv.addr", namesrv);
             try {
-                MQAdminStartup.main0(arguments.toArray(new String[0]), null);
+                MQAdminStartup.main0(arguments.toArray(new String[0]), hook);
             } finally {
                 System.setOut(out);
                 System.setErr(err);

@@ -1,0 +1,233 @@
+"""Our name server under a Java broker, Java clients and Java's tools; our broker under Java's."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from peers.cache import JavaSystem, UnavailableError, prepare
+from peers.driver import Event, Json
+from peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver, has_route
+
+from coherer import net
+from coherer.blocking.portal import Portal
+from coherer.broker.topics import Topic, TopicTable
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.broker.registration import Registration, RemoteRegistry
+from coherer.server.rocketmq.namesrv.nameserver import NameServer
+from coherer.server.rocketmq.namesrv.settings import NameServerOptions
+from coherer.server.rocketmq.outgoing import Outgoing
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+WAIT_S = 30.0
+
+
+def until(met: Callable[[], bool], what: str) -> None:
+    """Polls a process that has no other way to tell."""
+    end = time.monotonic() + WAIT_S
+    while not met():
+        assert time.monotonic() < end, f"waited {WAIT_S:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def rocket() -> JavaSystem:
+    try:
+        return prepare("rocketmq")
+    except UnavailableError as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI needs the Java system: {reason}")
+        pytest.skip(f"no Java system: {reason}")
+
+
+class OurNames:
+    """Our name server in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.portal = Portal()
+        self.server, self.listener = self.portal.call(self._start)
+        self.address = f"127.0.0.1:{self.listener.port}"
+
+    async def _start(self) -> tuple[NameServer, net.Listener]:
+        server = NameServer(
+            NameServerOptions(),
+            self.files.get,
+            self.files.__setitem__,
+            now_ms=lambda: time.time_ns() // 10**6,
+        )
+        return server, await net.listen("127.0.0.1", 0, server.make)
+
+    def stop(self) -> None:
+        self.portal.call(self.listener.close)
+        self.portal.close()
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[OurNames]:
+    names = OurNames()
+    yield names
+    names.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rocketmq-names")
+
+
+@pytest.fixture(scope="module")
+def broker(rocket: JavaSystem, names: OurNames, folder: Path) -> Iterator[JavaRocketBroker]:
+    broker = JavaRocketBroker(rocket, folder / "broker-a", names.address)
+    broker.start()
+    try:
+        broker.wait()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="module")
+def driver(rocket: JavaSystem, folder: Path) -> Iterator[RocketDriver]:
+    driver = RocketDriver(rocket, folder / "driver")
+    yield driver
+    driver.stop()
+
+
+class Tools:
+    """mqadmin."""
+
+    def __init__(self, driver: RocketDriver, address: str) -> None:
+        self._driver = driver
+        self._name, opened = driver.open("admin", namesrv=address)
+        opened.result(WAIT_S)
+
+    def __call__(self, *arguments: str) -> str:
+        said = self._driver.call(self._name, "run", arguments=arguments).result(WAIT_S)
+        assert isinstance(said, str)
+        return said
+
+
+@pytest.fixture(scope="module")
+def tools(driver: RocketDriver, names: OurNames, broker: JavaRocketBroker) -> Tools:
+    return Tools(driver, names.address)
+
+
+def test_java_clients_find_a_java_broker_through_us(
+    names: OurNames, broker: JavaRocketBroker, driver: RocketDriver
+) -> None:
+    got: queue.Queue[bytes] = queue.Queue()
+
+    def arrived(event: Event) -> None:
+        if event.get("event") == "messages":
+            for message in as_list(event["messages"]):
+                assert isinstance(message, dict)
+                got.put(base64.b64decode(str(message["body"])))
+
+    producer, opened = driver.open("producer", namesrv=names.address)
+    opened.result(WAIT_S)
+    bodies = [b"body %d" % number for number in range(20)]
+    for body in bodies:
+        encoded = base64.b64encode(body).decode()
+        driver.call(producer, "send", topic="FoundThroughUs", body=encoded).result(WAIT_S)
+    _, opened = driver.open(
+        "push", arrived, namesrv=names.address, group="names", topics={"FoundThroughUs": "*"}
+    )
+    opened.result(WAIT_S)
+    assert sorted(got.get(timeout=WAIT_S) for _ in bodies) == sorted(bodies)
+
+
+def as_list(value: Json) -> list[Json]:
+    assert isinstance(value, list)
+    return value
+
+
+def test_tools_on_routes_and_clusters(
+    names: OurNames, broker: JavaRocketBroker, tools: Tools
+) -> None:
+    assert broker.address in tools("clusterList")
+    tools("updateTopic", "-c", "DefaultCluster", "-t", "MadeByTools", "-r", "3", "-w", "5")
+    until(lambda: has_route(names.address, "MadeByTools"), "the new topic's route")
+    route = tools("topicRoute", "-t", "MadeByTools")
+    assert '"readQueueNums":3' in route
+    assert '"writeQueueNums":5' in route
+    assert "MadeByTools" in tools("topicList")
+    assert "DefaultCluster" in tools("topicClusterList", "-t", "MadeByTools")
+    tools("deleteTopic", "-c", "DefaultCluster", "-t", "MadeByTools")
+    assert not has_route(names.address, "MadeByTools")
+
+
+def test_tools_on_values_and_settings(names: OurNames, tools: Tools) -> None:
+    assert "success" in tools("updateKvConfig", "-s", "space", "-k", "key", "-v", "value")
+    assert b'"space":{"key":"value"}' in names.files["kvConfig.json"]
+    assert "success" in tools("deleteKvConfig", "-s", "space", "-k", "key")
+    assert b'"space":{}' in names.files["kvConfig.json"]
+    shown = tools("getNamesrvConfig", "-n", names.address)
+    assert "orderMessageEnable" in shown
+    arguments = ("-n", names.address, "-k", "orderMessageEnable", "-v", "true")
+    assert "success" in tools("updateNamesrvConfig", *arguments)
+    assert b"orderMessageEnable=true" in names.files["namesrv.properties"]
+
+
+def test_tools_on_permissions(broker: JavaRocketBroker, names: OurNames, tools: Tools) -> None:
+    tools("updateTopic", "-c", "DefaultCluster", "-t", "Permitted", "-r", "1", "-w", "1")
+    until(lambda: has_route(names.address, "Permitted"), "the new topic's route")
+    wiped = tools("wipeWritePerm", "-n", names.address, "-b", broker.name)
+    assert "OK" in wiped
+    assert '"perm":4' in tools("topicRoute", "-t", "Permitted")
+    added = tools("addWritePerm", "-n", names.address, "-b", broker.name)
+    assert "OK" in added
+    assert '"perm":6' in tools("topicRoute", "-t", "Permitted")
+
+
+def test_a_java_slave_joins_and_a_killed_broker_disappears(
+    rocket: JavaSystem, names: OurNames, folder: Path, broker: JavaRocketBroker, tools: Tools
+) -> None:
+    slave = JavaRocketBroker(rocket, folder / "slave", names.address, broker_id=1)
+    slave.start()
+    try:
+        until(lambda: slave.address in tools("clusterList"), "the slave's registration")
+        slave.kill()
+        until(lambda: slave.address not in tools("clusterList"), "its end")
+    finally:
+        slave.stop()
+    assert broker.address in tools("clusterList")
+
+
+def test_our_registration_at_a_java_name_server(
+    rocket: JavaSystem, folder: Path, driver: RocketDriver
+) -> None:
+    java = JavaNameServer(rocket, folder / "namesrv")
+    portal = Portal()
+    try:
+        java.wait()
+        topics = TopicTable([Topic(name="OurTopic", read_queues=3, write_queues=2, perm=6)])
+        options = RocketOptions(broker="our-broker", host="10.1.2.3", port=10911, ha_port=10912)
+
+        async def start() -> RemoteRegistry:
+            outgoing = Outgoing()
+            registration = Registration(lambda: options, topics, lambda: 1_000)
+            registry = RemoteRegistry(registration, [java.address, "127.0.0.1:1"], outgoing)
+            registry.start()
+            async with asyncio.timeout(WAIT_S):
+                await registry.ready.wait()
+            return registry
+
+        registry = portal.call(start)
+        assert has_route(java.address, "OurTopic")
+        tools = Tools(driver, java.address)
+        assert "10.1.2.3:10911" in tools("clusterList")
+        assert '"readQueueNums":3' in tools("topicRoute", "-t", "OurTopic")
+        portal.do(lambda: topics.put(Topic(name="Second", read_queues=1, write_queues=1), 2_000))
+        until(lambda: has_route(java.address, "Second"), "the second topic's route")
+        portal.call(registry.close)
+        assert not has_route(java.address, "OurTopic")
+    finally:
+        portal.close()
+        java.stop()
