@@ -71,6 +71,12 @@ class Position:
             self.offset = minimum if start is Start.FIRST else maximum
         return self.offset
 
+    def place(self, offset: int) -> None:
+        """Put it somewhere, be it back, as RocketMQ's clients do."""
+        self.offset = offset
+        self.delta = 0
+        self.passing = False
+
     def commit(self, consumed: bool = True) -> int:
         """Confirm what was read, or drop it to be read again. Returns the position.
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from coherer import limits
 from coherer.errors import CohererError, StoreError
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 Done = Callable[[Sequence[Appended] | CohererError, int], None]
 """Told where the messages of a batch are, or why they are not stored; and the offset behind the
 batch's end in the log: what must be durable, or at a slave, for all of it to be so."""
+
+Durable = Callable[[CohererError | None], None]
+"""Told that the log is on the disk as far as was asked, or why it is not."""
 
 Arrived = Callable[[Sequence[Draft], Sequence[Appended]], None]
 """Told which messages were stored, and where."""
@@ -53,7 +57,7 @@ class Appender:
         self._sync_flush = sync_flush
         self._drafts: list[Draft] = []
         self._batches: list[_Batch] = []
-        self._unsynced: deque[_Unsynced] = deque()
+        self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
 
     def submit(
@@ -74,6 +78,17 @@ class Appender:
         self._batches.append((done, len(drafts), wait))
         if len(self._drafts) >= limits.APPEND_AT_ONCE:
             self._append()
+
+    def when_durable(self, end_offset: int, told: Durable) -> None:
+        """Have `told` called once the log is on the disk up to `end_offset`.
+
+        Args:
+            end_offset: an offset that was appended to already.
+            told: called once, with None or with what the disk says.
+        """
+        self._unsynced.append((end_offset, told))
+        if self._syncing is None:
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
 
     async def close(self) -> None:
         """Wait until everybody who submitted something has been told."""
@@ -102,11 +117,9 @@ class Appender:
             if done is None:
                 continue
             if wait:
-                self._unsynced.append(_Unsynced(end_offset, done, placed))
+                self.when_durable(end_offset, partial(_durable, done, placed, end_offset))
             else:
                 _tell(done, placed, end_offset)
-        if self._unsynced and self._syncing is None:
-            self._syncing = asyncio.get_running_loop().create_task(self._sync())
         self._arrived(drafts, appended)
 
     async def _sync(self) -> None:
@@ -114,27 +127,15 @@ class Appender:
         try:
             while waiting:
                 durable = await self._flusher.flush()
-                while waiting and waiting[0].end_offset <= durable:
-                    entry = waiting.popleft()
-                    _tell(entry.done, entry.appended, entry.end_offset)
+                while waiting and waiting[0][0] <= durable:
+                    waiting.popleft()[1](None)
         except CohererError as error:
             failed = list(waiting)
             waiting.clear()
-            for entry in failed:
-                _tell(entry.done, error, entry.end_offset)
+            for _, told in failed:
+                told(error)
         finally:
             self._syncing = None
-
-
-class _Unsynced:
-    """A batch that waits for the disk."""
-
-    __slots__ = ("appended", "done", "end_offset")
-
-    def __init__(self, end_offset: int, done: Done, appended: Sequence[Appended]) -> None:
-        self.end_offset = end_offset
-        self.done = done
-        self.appended = appended
 
 
 def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
@@ -142,6 +143,12 @@ def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
     for done, _, _ in batches:
         if done is not None:
             _tell(done, error, 0)
+
+
+def _durable(
+    done: Done, placed: Sequence[Appended], end_offset: int, error: CohererError | None
+) -> None:
+    _tell(done, placed if error is None else error, end_offset)
 
 
 def _tell(done: Done, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:

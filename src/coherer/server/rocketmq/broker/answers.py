@@ -1,0 +1,129 @@
+"""The answers to the sends of one socket read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coherer.errors import CohererError, StoreFullError, UsageError
+from coherer.rocketmq.codes import ResponseCode
+from coherer.rocketmq.command import ONEWAY, Command
+from coherer.rocketmq.sending import SendAnswers
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.broker.state import RocketState
+from coherer.server.rocketmq.remoting import Channel
+from coherer.store import Appended, Draft
+
+OK = 0
+
+
+class Replies:
+    """What the answers of a broker have in common.
+
+    Attributes:
+        fields: the header of a refusal.
+        encode: makes the frame of an answer.
+
+    >>> Replies(RocketOptions()).id_text(4096)
+    '7F00000100002A9F0000000000001000'
+    """
+
+    __slots__ = ("_host", "encode", "fields")
+
+    def __init__(self, options: RocketOptions) -> None:
+        self.fields = {
+            "MSG_REGION": options.region,
+            "TRACE_ON": "true" if options.trace_on else "false",
+        }
+        self.encode = SendAnswers(options.region, trace_on=options.trace_on).encode
+        self._host = options.store_host.hex().upper()
+
+    def id_text(self, physical_offset: int) -> str:
+        """The offset id of a record."""
+        return f"{self._host}{physical_offset:016X}"
+
+
+class Sent:
+    """Gathers sends, has them stored together, and answers every one.
+
+    Args:
+        state: the broker's.
+        replies: makes the answers.
+        channel: who waits for them.
+        wait: whether the messages have to be safe first, where the broker offers that (6.11,
+            6.12).
+    """
+
+    __slots__ = ("_channel", "_drafts", "_replies", "_sends", "_state", "_wait")
+
+    def __init__(
+        self, state: RocketState, replies: Replies, channel: Channel, *, wait: bool = True
+    ) -> None:
+        self._state = state
+        self._replies = replies
+        self._channel = channel
+        self._wait = wait
+        self._drafts: list[Draft] = []
+        self._sends: list[tuple[Command, int, int]] = []
+
+    def add_one(self, request: Command, draft: Draft) -> None:
+        """Take a usual send."""
+        self._drafts.append(draft)
+        self._sends.append((request, draft.queue_id, 1))
+
+    def add(self, request: Command, queue_id: int, drafts: Sequence[Draft]) -> None:
+        """Take a send.
+
+        Args:
+            request: what is answered.
+            queue_id: the queue that the answer names.
+            drafts: its messages.
+        """
+        self._drafts += drafts
+        self._sends.append((request, queue_id, len(drafts)))
+
+    def submit(self) -> None:
+        """Store what was taken."""
+        if self._drafts:
+            self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
+
+    def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+        if isinstance(outcome, CohererError):
+            code, remark = refusal_of(outcome)
+            for request, _, _ in self._sends:
+                self._channel.respond(request, code, remark, self._replies.fields)
+        elif self._wait and (self._state.core.sync_flush or self._state.replication is not None):
+            self._channel.later(self._safe(outcome, end_offset))
+        else:
+            self._answer(outcome, OK)
+
+    async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
+        self._answer(placed, await self._state.safe(end_offset))
+
+    def _answer(self, placed: Sequence[Appended], code: int) -> None:
+        encode, id_text = self._replies.encode, self._replies.id_text
+        frames: list[bytes] = []
+        at = 0
+        for request, queue_id, count in self._sends:
+            first = placed[at]
+            if count == 1:
+                message_id = id_text(first.physical_offset)
+            else:
+                places = placed[at : at + count]
+                message_id = ",".join([id_text(place.physical_offset) for place in places])
+            at += count
+            if not request.flag & ONEWAY:
+                frames.append(
+                    encode(request.opaque, message_id, queue_id, first.queue_offset, code=code)
+                )
+        connection = self._channel.connection
+        connection.write(b"".join(frames))
+        connection.flush()
+
+
+def refusal_of(error: CohererError) -> tuple[int, str]:
+    """The code and the remark for messages that could not be stored (2.4.3)."""
+    if isinstance(error, UsageError):
+        return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error.text}"
+    if isinstance(error, StoreFullError):
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error.text}"
+    return ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR: {error.text}"

@@ -1,0 +1,107 @@
+"""The RocketMQ broker: its parts put together, and which of them answers which code.
+
+Each part brings a table of what it answers; `RocketBroker.serve` takes further ones. Both ports of
+a broker serve all of it, but pulls are served on the main port only (2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coherer.rocketmq.codes import RequestCode
+from coherer.server.core import Core
+from coherer.server.rocketmq.broker.clients import ClientDesk
+from coherer.server.rocketmq.broker.delays import DelayService
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.broker.positions import Positions
+from coherer.server.rocketmq.broker.pulling import Pulls
+from coherer.server.rocketmq.broker.querying import Queries
+from coherer.server.rocketmq.broker.retrying import Retries
+from coherer.server.rocketmq.broker.sending import CODES, Sends
+from coherer.server.rocketmq.broker.state import RocketState
+from coherer.server.rocketmq.remoting import Channel, Check, Handler, Remoting
+
+PULL = int(RequestCode.PULL_MESSAGE)
+
+
+class RocketBroker:
+    """A broker without its sockets.
+
+    Args:
+        options: how it behaves.
+        core: what it shares with the node's other door; the caller opens and closes it.
+
+    Attributes:
+        state: what its parts share.
+        remoting: what serves connections to the main port.
+        fast_remoting: what serves those to the port below, where nobody pulls.
+    """
+
+    def __init__(self, options: RocketOptions, core: Core, *, check: Check | None = None) -> None:
+        self.core = core
+        self.state = RocketState(options, core)
+        self.clients = ClientDesk(self.state)
+        self.sends = Sends(self.state)
+        self.pulls = Pulls(self.state)
+        self.retries = Retries(self.state)
+        self.positions = Positions(self.state)
+        self.queries = Queries(self.state)
+        self.delays = DelayService(core)
+        self._handlers: dict[int, Handler] = {}
+        self._fast_handlers: dict[int, Handler] = {}
+        self._check = check
+        self.remoting = self._remoting(self._handlers)
+        self.fast_remoting = self._remoting(self._fast_handlers)
+        self.serve(self._own())
+        self.serve(self.clients.handlers())
+
+    def serve(self, handlers: Mapping[int, Handler]) -> None:
+        """Answer further codes."""
+        self._handlers.update(handlers)
+        self._fast_handlers.update(
+            {code: handler for code, handler in handlers.items() if code != PULL}
+        )
+
+    def tick(self) -> None:
+        """Do what is due: call it every 100 ms or so."""
+        now_ms = self.state.now_ms()
+        self.pulls.holding.expire(now_ms)
+        self.clients.tick()
+        if not self.state.is_slave:
+            self.delays.tick()
+        self.remoting.tick()
+        self.fast_remoting.tick()
+
+    def close(self) -> None:
+        """Serve nothing more. What was sent is answered when the core is closed."""
+        self.pulls.holding.close()
+
+    def _own(self) -> dict[int, Handler]:
+        positions = self.positions
+        return {
+            RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_back,
+            RequestCode.QUERY_MESSAGE: self.queries.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
+            RequestCode.QUERY_CONSUMER_OFFSET: positions.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: positions.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: positions.search,
+            RequestCode.GET_MAX_OFFSET: positions.maximum,
+            RequestCode.GET_MIN_OFFSET: positions.minimum,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: positions.earliest,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: positions.everything,
+        }
+
+    def _remoting(self, handlers: Mapping[int, Handler]) -> Remoting:
+        return Remoting(
+            handlers,
+            closed=self._closed,
+            check=self._check,
+            batch_codes=[int(code) for code in CODES],
+            batch=self.sends.batch,
+            now_ms=self.state.now_ms,
+        )
+
+    def _closed(self, channel: Channel) -> None:
+        self.pulls.holding.gone(channel)
+        self.clients.closed(channel)

@@ -1,0 +1,135 @@
+"""What the parts of a RocketMQ broker share: its options, the core, and who is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Protocol
+
+from coherer.broker.clients import ConsumerManager, ProducerManager
+from coherer.broker.groups import Group
+from coherer.broker.locks import QueueLocks
+from coherer.broker.topics import TopicDefaults
+from coherer.errors import CohererError
+from coherer.rocketmq.codes import ResponseCode
+from coherer.rocketmq.names import Queue
+from coherer.server.core import Core
+from coherer.server.rocketmq.broker.expressions import new_filters
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.remoting import Channel
+
+_IN_MEMORY = 0.4
+"""Java takes for "in memory" what is no further behind than so much of the machine's memory."""
+
+
+class Replication(Protocol):
+    """What waits for slaves."""
+
+    async def safe(self, end_offset: int, timeout_ms: int) -> int:
+        """Wait until a slave has the log up to `end_offset`. Returns 0, 11 or 12 (6.12)."""
+        ...
+
+
+class RocketState:
+    """The parts of a broker meet here.
+
+    Attributes:
+        options: how it behaves; replaced as a whole when an operator changes something.
+        core: what it shares with the node's other door.
+        version: grows with every change of topics, groups or options; what was derived from them
+            before is stale then.
+        consumers: who consumes.
+        producers: who produces.
+        filters: the expressions of consumers.
+        locks: who consumes which queue in order.
+        memory_bytes: the machine's memory.
+        replication: what a send waits for; None unless the broker is a SYNC_MASTER.
+    """
+
+    def __init__(self, options: RocketOptions, core: Core) -> None:
+        self.options = options
+        self.core = core
+        self.store = core.store
+        self.now_ms = core.now_ms
+        self.topics = core.topics
+        self.groups = core.groups
+        self.offsets = core.offsets
+        self.version = 0
+        self.consumers = ConsumerManager[Channel]()
+        self.producers = ProducerManager[Channel]()
+        self.filters = new_filters()
+        self.locks = QueueLocks[Queue]()
+        self.memory_bytes = _memory_bytes()
+        self.replication: Replication | None = None
+        core.store.store_host = options.store_host
+        core.topics.provide(
+            TopicDefaults(
+                cluster=options.cluster,
+                broker=options.broker,
+                auto_create=options.auto_create_topics,
+                queues=options.default_queues,
+            )
+        )
+        core.groups.provide()
+        core.on_change(self._grow)
+
+    def change(self, options: RocketOptions) -> None:
+        """Behave differently from now on."""
+        self.options = options
+        self.core.changed()
+
+    def group(self, name: str) -> Group | None:
+        """A group's settings, made where that is allowed."""
+        auto_create = self.options.auto_create_groups
+        return self.groups.find(name, self.now_ms(), auto_create=auto_create)
+
+    def in_memory(self, physical_offset: int) -> bool:
+        """Whether Java would take what lies there for "in memory"."""
+        return self.store.end_offset - physical_offset <= self.memory_bytes * _IN_MEMORY
+
+    async def safe(self, end_offset: int) -> int:
+        """Wait until what was stored is as safe as this broker makes it (6.11, 6.12).
+
+        Returns:
+            0, or the code that says what it waited for in vain: 10, 11 or 12.
+        """
+        flushed = slave = 0
+        if self.core.sync_flush and self.replication is not None:
+            flushed, slave = await asyncio.gather(
+                self._flushed(end_offset),
+                self.replication.safe(end_offset, self.options.slave_timeout_ms),
+            )
+        elif self.core.sync_flush:
+            flushed = await self._flushed(end_offset)
+        elif self.replication is not None:
+            slave = await self.replication.safe(end_offset, self.options.slave_timeout_ms)
+        return slave or flushed
+
+    async def _flushed(self, end_offset: int) -> int:
+        done: asyncio.Future[CohererError | None] = asyncio.get_running_loop().create_future()
+
+        def told(error: CohererError | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        self.core.appender.when_durable(end_offset, told)
+        try:
+            async with asyncio.timeout(self.options.flush_timeout_ms / 1000):
+                return ResponseCode.FLUSH_DISK_TIMEOUT if await done else 0
+        except TimeoutError:
+            return ResponseCode.FLUSH_DISK_TIMEOUT
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether it only follows a master."""
+        return self.options.role == "SLAVE"
+
+    def _grow(self) -> None:
+        self.version += 1
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on this system
+        return 8 << 30

@@ -1,0 +1,123 @@
+r"""The property text of a send becomes that of a record (2.4.2, step 9).
+
+The broker adds the cluster's name and takes out WAIT, which concerns only the sender. Of the texts
+that one producer sends nearly all differ in the unique id and the keys only; so these two are cut
+out, what is left is translated once, and then they are put behind it.
+
+The TubeMQ door marks its records with a property of its own (`properties.TUBE_MARK`). Whoever
+copies such a message through this door must not mark the copy, so it is taken out, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coherer import limits
+from coherer.record.hashing import tag_code
+from coherer.record.properties import (
+    CLUSTER,
+    DELAY,
+    KEYS,
+    TAGS,
+    TUBE_MARK,
+    UNIQUE_KEY,
+    WAIT,
+    decode,
+    index_keys,
+)
+
+_UNIQUE = UNIQUE_KEY + "\x01"
+_KEYS = KEYS + "\x01"
+_UNIQUE_BYTES = b"\x02" + _UNIQUE.encode()
+_KEYS_BYTES = b"\x02" + _KEYS.encode()
+_TRANSACTIONAL = "TRAN_MSG"
+
+
+class StoredText(NamedTuple):
+    """What becomes of a text.
+
+    Args:
+        data: what the record holds.
+        tag_code: the code of its tag.
+        keys: what it is indexed by.
+        wait: whether the sender waits until the message is safe.
+        plain: it is neither delayed nor part of a transaction.
+    """
+
+    data: bytes
+    tag_code: int
+    keys: tuple[str, ...]
+    wait: bool
+    plain: bool
+
+
+class PropertyTexts:
+    r"""Translates and remembers.
+
+    >>> texts = PropertyTexts("C")
+    >>> texts.stored("KEYS\x01a b\x02UNIQ_KEY\x010F\x02WAIT\x01false\x02TAGS\x01t")[:4]
+    (b'TAGS\x01t\x02CLUSTER\x01C\x02UNIQ_KEY\x010F\x02KEYS\x01a b', 116, ('0F', 'a', 'b'), False)
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._known: dict[str, StoredText] = {}
+
+    def stored(self, text: str) -> StoredText:
+        """What to store for a text."""
+        unique, rest = _cut(text, _UNIQUE)
+        keys = ""
+        if _KEYS in rest:
+            keys, rest = _cut(rest, _KEYS)
+        found = self._known.get(rest) or self._learn(rest)
+        if not unique:
+            if not keys:
+                return found
+            data, words = found.data, found.keys
+        else:
+            data = found.data + _UNIQUE_BYTES + unique.encode("utf-8", "replace")
+            words = (unique, *found.keys) if found.keys else (unique,)
+        if keys:
+            data += _KEYS_BYTES + keys.encode("utf-8", "replace")
+            words += tuple([word for word in keys.split(" ") if word])
+        return StoredText(data, found.tag_code, words, found.wait, found.plain)
+
+    def stored_item(self, text: str) -> StoredText:
+        r"""What to store for a message of a batch: WAIT stays where it is (5.9).
+
+        >>> PropertyTexts("C").stored_item("UNIQ_KEY\x010F\x02WAIT\x01true")[:3]
+        (b'UNIQ_KEY\x010F\x02WAIT\x01true\x02CLUSTER\x01C', 0, ('0F',))
+        """
+        properties = decode(text.encode("utf-8", "replace"))
+        between = "\x02" if text and not text.endswith("\x02") else ""
+        data = f"{text}{between}{CLUSTER}\x01{self._cluster}".encode("utf-8", "replace")
+        return StoredText(data, tag_code(properties.get(TAGS)), index_keys(properties), True, True)
+
+    def _learn(self, text: str) -> StoredText:
+        properties = decode(text.encode("utf-8", "replace"))
+        wait = properties.pop(WAIT, "true").lower() == "true"
+        properties.pop(TUBE_MARK, None)
+        properties[CLUSTER] = self._cluster
+        found = StoredText(
+            "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode(),
+            tag_code(properties.get(TAGS)),
+            index_keys(properties),
+            wait,
+            DELAY not in properties and _TRANSACTIONAL not in properties,
+        )
+        if len(self._known) >= limits.ATTRIBUTE_BLOCKS_CACHED:
+            self._known.clear()
+        if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
+            self._known[text] = found
+        return found
+
+
+def _cut(text: str, mark: str) -> tuple[str, str]:
+    """The value behind a name, and the text without the two; "" when it is not there just once."""
+    before, found, after = text.partition(mark)
+    if not found or (before and before[-1] != "\x02"):
+        return "", text
+    value, _, rest = after.partition("\x02")
+    if mark in rest:
+        return "", text
+    return value, before + rest
