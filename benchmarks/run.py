@@ -13,15 +13,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.cases import CASES, OURS, Case
-from bench.results import PAIRS, Results, Sample
+from bench import rocketmq_cases, tubemq_cases
+from bench.cases import CPP, OURS, Case
+from bench.results import CPP_PAIR, PAIRS, Results, Sample
 from bench.singles import embedded, idle, spark
-from bench.sites import SETTINGS, Bench
+from bench.sites import SETTINGS, Bench, RocketBench, TubeBench
 from bench.usage import cpu_seconds, machine, versions
-from peers.cache import UnavailableError, prepare
+from peers.cache import JavaSystem, UnavailableError, prepare
 from rich.console import Console
 
 REPETITIONS = 5
@@ -29,48 +31,87 @@ QUICK_REPETITIONS = 1
 WARM_SHARE = 0.25
 CASE_TIMEOUT_S = 180.0
 FREE_GB = 20
+CPP_COUNT_MAX = 40_000
+"""The C++ client takes a minute for what the others do in seconds."""
 
 console = Console(width=max(Console().width, 150))
 _groups = itertools.count(1)
 
 
+@dataclass(frozen=True)
+class Suite:
+    """What is measured of one protocol.
+
+    Args:
+        name: of the protocol, and of its Java system.
+        title: for the tables.
+        cases: what is measured.
+        bench: brings up the processes.
+        pairs: client and broker, in the order of the table.
+    """
+
+    name: str
+    title: str
+    cases: list[Case]
+    bench: type[Bench]
+    pairs: list[tuple[str, str]]
+
+
+SUITES = [
+    Suite("tubemq", "TubeMQ", tubemq_cases.CASES, TubeBench, PAIRS),
+    Suite("rocketmq", "RocketMQ", rocketmq_cases.CASES, RocketBench, [*PAIRS, CPP_PAIR]),
+]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, shows, and writes."""
     options = _options(arguments)
-    tube = None
-    if not options.without_java:
-        try:
-            tube = prepare("tubemq", _say)
-        except UnavailableError as reason:
-            console.print(f"[red]No Java system, ours alone is measured:[/] {reason}")
-    cases = [case for case in CASES if _wanted(case.key, options.only)]
-    results = Results(cases)
     about: dict[str, object] = {"machine": machine()}
     folder = Path(tempfile.mkdtemp(prefix="coherer-bench-", dir=options.folder))
+    alone = Results("ours alone", [])
+    everything = [alone]
+    java: JavaSystem | None = None
     try:
         _check_room(folder, quick=options.quick)
-        _measure_singles(results, options, folder)
-        if cases or _wanted("spark", options.only):
-            with Bench(tube, folder, _say) as bench:
-                _measure(bench, results, options)
-                _measure_spark(bench, results, options)
+        _measure_singles(alone, options, folder)
+        for suite in SUITES:
+            cases = [case for case in suite.cases if _wanted(case.key, options.only)]
+            spark_too = suite.name == "tubemq" and _wanted("spark", options.only)
+            if not cases and not spark_too:
+                continue
+            java = None if options.without_java else _java(suite.name)
+            results = Results(suite.title, cases, suite.pairs)
+            everything.append(results)
+            with suite.bench(java, folder, _say) as bench:
+                _measure(bench, results, suite, options)
+                if spark_too:
+                    _measure_spark(bench, results, suite, options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     about |= {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(tube.version if tube else "absent"),
+        "versions": versions(java.version if java else "absent"),
         "settings": SETTINGS,
         "repetitions": options.repetitions,
         "quick": options.quick,
-        **results.json(),
+        "results": [results.json() for results in everything],
     }
-    for table in results.tables():
-        console.print(table)
+    for results in everything:
+        for table in results.tables():
+            console.print(table)
     if options.json:
         options.json.write_text(json.dumps(about, indent=2) + "\n")
     if options.markdown:
-        options.markdown.write_text(results.markdown())
+        options.markdown.write_text("\n".join(results.markdown() for results in everything))
     return 0
+
+
+def _java(name: str) -> JavaSystem | None:
+    try:
+        return prepare(name, _say)
+    except UnavailableError as reason:
+        console.print(f"[red]No Java {name}, ours alone is measured:[/] {reason}")
+        return None
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -103,22 +144,24 @@ def _check_room(folder: Path, *, quick: bool) -> None:
         sys.exit(f"{folder} has {free_gb:.0f} GB free; {FREE_GB} are needed. See --folder.")
 
 
-def _measure(bench: Bench, results: Results, options: argparse.Namespace) -> None:
+def _measure(bench: Bench, results: Results, suite: Suite, options: argparse.Namespace) -> None:
     """Every case with every pair, once to warm up, then interleaved."""
     todo = [
         (case, client, broker)
         for case in results.cases
-        for client, broker in PAIRS
+        for client, broker in suite.pairs
         if client in case.clients and (client, broker) in bench.clients
     ]
     if any(case.topic == "consume" for case in results.cases):
-        _fill(bench, options)
+        _fill(bench, suite, options)
     for repetition in range(options.repetitions + 1):
         for case, client, broker in todo:
             warm = repetition == 0
             count = case.counted(quick=options.quick)
             if warm:  # as many in a quick run: Java's figures need it
-                count = min(int(case.count * WARM_SHARE), _consumed(options))
+                count = min(int(case.count * WARM_SHARE), _consumed(suite, options))
+            if client == CPP:
+                count = min(count, CPP_COUNT_MAX)
             sample = _one(bench, case, client, broker, count)
             what = "warm-up" if warm else f"{repetition}/{options.repetitions}"
             figure = f"{sample.rate:,.0f}/s" if sample.rate else f"p50 {sample.p50_ms:.2f} ms"
@@ -127,17 +170,17 @@ def _measure(bench: Bench, results: Results, options: argparse.Namespace) -> Non
                 results.add(case, client, broker, sample)
 
 
-def _consumed(options: argparse.Namespace) -> int:
-    return max(case.counted(quick=options.quick) for case in CASES if case.topic == "consume")
+def _consumed(suite: Suite, options: argparse.Namespace) -> int:
+    return max(case.counted(quick=options.quick) for case in suite.cases if case.topic == "consume")
 
 
-def _fill(bench: Bench, options: argparse.Namespace) -> None:
+def _fill(bench: Bench, suite: Suite, options: argparse.Namespace) -> None:
     """What is consumed from the beginning, sent by each broker's own client."""
-    count = int(_consumed(options) * 1.02)
+    count = int(_consumed(suite, options) * 1.02)
     for kind in bench.systems:
         _say(f"{count:,} messages of 1 KiB are sent to the {kind} broker, to be consumed")
         name = bench.clients[kind, kind]
-        asked = bench.drivers[kind].call(
+        asked = bench.driver(kind).call(
             name, "produce", topic="consume", count=count, size=1024, window=500
         )
         answer = asked.result(CASE_TIMEOUT_S)
@@ -146,7 +189,7 @@ def _fill(bench: Bench, options: argparse.Namespace) -> None:
 
 
 def _one(bench: Bench, case: Case, client: str, broker: str, count: int) -> Sample:
-    driver = bench.drivers[client]
+    driver = bench.driver(client)
     pids = bench.systems[broker].pids
     before = _cpu([driver.child.pid]), _cpu(pids)
     asked = driver.call(
@@ -191,14 +234,16 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
             results.singles += measure(folder, options.repetitions)
 
 
-def _measure_spark(bench: Bench, results: Results, options: argparse.Namespace) -> None:
+def _measure_spark(
+    bench: Bench, results: Results, suite: Suite, options: argparse.Namespace
+) -> None:
     """Rows into Spark, from the topic that is consumed."""
     if _wanted("spark", options.only):
         if not any(case.topic == "consume" for case in results.cases):
-            _fill(bench, options)
+            _fill(bench, suite, options)
         _say("Spark reads")
-        url = f"tubemq://{bench.systems[OURS].master}"
-        results.singles += spark(url, "consume", _consumed(options), options.repetitions)
+        url = f"{bench.scheme}://{bench.systems[OURS].address}"
+        results.singles += spark(url, "consume", _consumed(suite, options), options.repetitions)
 
 
 if __name__ == "__main__":

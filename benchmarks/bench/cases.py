@@ -1,4 +1,4 @@
-"""What is measured. A case names what a client process is asked to do, and with how much."""
+"""A case names what a client process is asked to do, and with how much."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 JAVA = "java"
 OURS = "ours"
+CPP = "cpp"
 QUICK = 0.15
 
 
@@ -24,6 +25,7 @@ class Case:
         reference: the case of the Java pair that it is compared with.
         goal: the least ratio to the reference.
         goal_ms: the highest p50, for latency.
+        goal_cpp: the least ratio of our client to the C++ client, both with Java's broker.
     """
 
     key: str
@@ -36,62 +38,8 @@ class Case:
     reference: str = ""
     goal: float | None = None
     goal_ms: float | None = None
+    goal_cpp: float | None = None
 
     def counted(self, *, quick: bool) -> int:
         """How many messages in this run."""
         return max(int(self.count * QUICK), 1000) if quick else self.count
-
-
-def _produce(size: int, window: int, count: int) -> Case:
-    name = "1 KiB" if size == 1024 else f"{size} B"
-    return Case(
-        f"produce-{size}-{window}",
-        f"produce {name}, {window:,} in flight",
-        "produce",
-        count,
-        {"size": size, "window": window},
-        goal=1.3,
-    )
-
-
-CASES = [
-    _produce(1024, 500, 200_000),
-    _produce(1024, 5000, 200_000),
-    _produce(100, 500, 300_000),
-    _produce(100, 5000, 300_000),
-    Case("sync-1", "send and wait, 1 caller", "sync", 20_000, {"size": 1024, "threads": 1}),
-    Case("sync-16", "send and wait, 16 callers", "sync", 100_000, {"size": 1024, "threads": 16}),
-    Case(
-        "pull", "consume message by message (Java: pull)", "consume_pull", 400_000, topic="consume"
-    ),
-    Case(
-        "batches",
-        "consume in batches (to Java's pull)",
-        "consume_batches",
-        400_000,
-        topic="consume",
-        clients=(OURS,),
-        reference="pull",
-        goal=1.0,
-    ),
-    Case(
-        "arrow",
-        "consume as Arrow (to Java's pull)",
-        "consume_arrow",
-        400_000,
-        topic="consume",
-        clients=(OURS,),
-        reference="pull",
-    ),
-    Case("push", "consume with a handler (Java: push)", "consume_push", 400_000, topic="consume"),
-    Case(
-        "latency",
-        "end to end at 1,000/s, p50",
-        "latency",
-        5_000,
-        {"rate": 1000, "size": 100, "warm": 1000},
-        topic="latency",
-        goal_ms=2.0,
-    ),
-]
-"""In the order of the table."""

@@ -9,20 +9,23 @@ import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from peers.driver_main import lines_until_end
 
 import coherer
 from coherer import Message, net
-from coherer.client import Client
-from coherer.client.tubemq.consumer import Consumer
-from coherer.client.tubemq.producer import Producer
-from coherer.tubemq.delivery import MessageBatch
+
+if TYPE_CHECKING:
+    from coherer.client.tubemq.consumer import Consumer
+    from coherer.client.tubemq.producer import Producer
+    from coherer.tubemq.delivery import MessageBatch
 
 Request: TypeAlias = dict[str, object]
 Answer: TypeAlias = dict[str, object]
-HEAD = struct.Struct(">qq")
+HEAD = struct.Struct(">qqq")  # run, number, time
+BODIES, TO_ARROW = methodcaller("bodies"), methodcaller("to_arrow")
 JOIN_S = 60.0
 
 
@@ -39,12 +42,11 @@ def report(count: int, seconds: float, **more: object) -> Answer:
 
 
 class Peer:
-    """One client of one cluster."""
+    """One client of one cluster; the same code for both protocols, but for batches."""
 
     def __init__(self, request: Request) -> None:
-        self._client: Client = coherer.connect(
-            f"tubemq://{request['master']}", heartbeat_ms=number(request, "heartbeat_ms")
-        )
+        heartbeat_ms = number(request, "heartbeat_ms")
+        self._client: Any = coherer.connect(str(request["url"]), heartbeat_ms=heartbeat_ms)
         self._producers: dict[int, Producer] = {}
 
     async def producer(self, window: int, topic: str) -> Producer:
@@ -92,13 +94,31 @@ class Peer:
         await asyncio.gather(*(call() for _ in range(callers)))
         return report(each * callers, time.perf_counter() - start, failed=0)
 
+    async def batch(self, request: Request) -> Answer:
+        """Callers that send batches (RocketMQ) and wait for each answer."""
+        topic, callers = str(request["topic"]), number(request, "threads")
+        size = number(request, "batch")
+        each = number(request, "count") // callers // size
+        producer: Any = await self.producer(5000, topic)
+        body = b"x" * number(request, "size")
+
+        async def call() -> None:
+            for _ in range(each):
+                await producer.send_batch([Message(topic, body) for _ in range(size)])
+
+        start = time.perf_counter()
+        await asyncio.gather(*(call() for _ in range(callers)))
+        return report(each * callers * size, time.perf_counter() - start, failed=0)
+
     async def _consume(
         self, request: Request, take: Callable[[Consumer, Progress], Awaitable[None]]
     ) -> Answer:
         progress = Progress(number(request, "count"))
-        consumer = self._client.consumer(
-            str(request["group"]), str(request["topic"]), start="earliest"
-        )
+        options: dict[str, Any] = {"start": "earliest"}
+        if "per_pull" in request:
+            options["pull_messages"] = number(request, "per_pull")
+        group, topic = str(request["group"]), str(request["topic"])
+        consumer = self._client.consumer(group, topic, **options)
         async with consumer, asyncio.timeout(number(request, "wait_ms", 60_000) / 1000):
             await take(consumer, progress)
         return report(progress.got, progress.seconds, bytes=progress.size)
@@ -121,11 +141,15 @@ class Peer:
 
     async def consume_batches(self, request: Request) -> Answer:
         """Batch by batch, with the bodies as a list."""
-        return await self._consume(request, lambda c, p: self._batches(c, p, MessageBatch.bodies))
+        return await self._consume(
+            request, lambda c, p: self._batches(c, p, methodcaller("bodies"))
+        )
 
     async def consume_arrow(self, request: Request) -> Answer:
         """Batch by batch, as Arrow."""
-        return await self._consume(request, lambda c, p: self._batches(c, p, MessageBatch.to_arrow))
+        return await self._consume(
+            request, lambda c, p: self._batches(c, p, methodcaller("to_arrow"))
+        )
 
     async def _batches(
         self, consumer: Consumer, progress: Progress, use: Callable[[MessageBatch], object]
@@ -171,19 +195,19 @@ class Peer:
         topic = str(request["topic"])
         producer = await self.producer(5000, topic)
         meter = Meter(number(request, "count"), number(request, "warm"))
-        size = number(request, "size")
+        run, size = meter.run, number(request, "size")
         consumer = self._client.consumer(str(request["group"]), topic, start="latest")
         async with consumer:
             running = asyncio.create_task(consumer.run(meter.handle))
             async with asyncio.timeout(JOIN_S):
                 while not meter.joined.is_set():
-                    await producer.send(Message(topic, stamped(-1, size)))
+                    await producer.send(Message(topic, stamped(run, -1, size)))
                     await asyncio.sleep(0.1)
             gap = 1 / number(request, "rate")
             next_at = time.perf_counter()
             for index in range(meter.warm + meter.count):
                 await asyncio.sleep(max(next_at - time.perf_counter(), 0))
-                producer.submit(Message(topic, stamped(index, size)), callback=lambda _: None)
+                producer.submit(Message(topic, stamped(run, index, size)), callback=lambda _: None)
                 next_at += gap
             async with asyncio.timeout(20):
                 await meter.done.wait()
@@ -212,10 +236,11 @@ class Progress:
 
 
 class Meter:
-    """Times of messages on their way."""
+    """Times of messages on their way; the topic may hold what other runs sent."""
 
     def __init__(self, count: int, warm: int) -> None:
         self.count, self.warm = count, warm
+        self.run = time.perf_counter_ns()
         self.joined, self.done = asyncio.Event(), asyncio.Event()
         self._taken: list[int] = []
 
@@ -223,7 +248,9 @@ class Meter:
         """Notes the times of a package."""
         now = time.perf_counter_ns()
         for message in batch:
-            index, sent = HEAD.unpack_from(message.body)
+            run, index, sent = HEAD.unpack_from(message.body)
+            if run != self.run:
+                continue
             if index < 0:
                 self.joined.set()
             elif index >= self.warm:
@@ -243,9 +270,9 @@ class Meter:
         )
 
 
-def stamped(index: int, size: int) -> bytes:
-    """A body with its number and the time."""
-    return HEAD.pack(index, time.perf_counter_ns()).ljust(size, b"\0")
+def stamped(run: int, index: int, size: int) -> bytes:
+    """A body with its run, its number and the time."""
+    return HEAD.pack(run, index, time.perf_counter_ns()).ljust(size, b"\0")
 
 
 async def main() -> None:

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 
 from rich.table import Table
 
-from bench.cases import JAVA, OURS, Case
+from bench.cases import CPP, JAVA, OURS, Case
 
 PAIRS = [(JAVA, JAVA), (OURS, JAVA), (JAVA, OURS), (OURS, OURS)]
 """Client and broker, in the order of the table."""
 
-NAMES = {JAVA: "Java", OURS: "ours"}
+CPP_PAIR = (CPP, JAVA)
+NAMES = {JAVA: "Java", OURS: "ours", CPP: "C++"}
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,17 @@ class Single:
 
 @dataclass
 class Results:
-    """All that was measured.
+    """All that was measured of one protocol.
 
     Args:
+        name: of the protocol.
         cases: what was run.
+        pairs: client and broker, in the order of the table.
     """
 
+    name: str
     cases: list[Case]
+    pairs: list[tuple[str, str]] = field(default_factory=lambda: list(PAIRS))
     samples: dict[tuple[str, str, str], list[Sample]] = field(default_factory=dict)
     singles: list[Single] = field(default_factory=list)
 
@@ -92,10 +97,24 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, case: Case) -> float | None:
-        """Our pair to Java's."""
-        ours = self.median(case.key, OURS, OURS, "rate")
-        java = self.median(case.reference or case.key, JAVA, JAVA, "rate")
-        return ours / java if ours and java else None
+        """Our pair to Java's; of latencies Java's to ours, so that more is better."""
+        what = "p50_ms" if case.action == "latency" else "rate"
+        ours = self.median(case.key, OURS, OURS, what)
+        java = self.median(case.reference or case.key, JAVA, JAVA, what)
+        if not ours or not java:
+            return None
+        return java / ours if what == "p50_ms" else ours / java
+
+    def ratio_cpp(self, case: Case) -> float | None:
+        """Our client to the C++ client, both with Java's broker."""
+        ours = self.median(case.key, OURS, JAVA, "rate")
+        cpp = self.median(case.key, *CPP_PAIR, "rate")
+        return ours / cpp if ours and cpp else None
+
+    def met_cpp(self, case: Case) -> bool | None:
+        """Whether that ratio is what it should be; None without a goal, or without a figure."""
+        ratio = self.ratio_cpp(case)
+        return None if case.goal_cpp is None or ratio is None else ratio >= case.goal_cpp
 
     def met(self, case: Case) -> bool | None:
         """Whether the case's goal is reached; None without one, or without a figure."""
@@ -108,6 +127,7 @@ class Results:
     def json(self) -> dict[str, object]:
         """Everything, for a file."""
         return {
+            "protocol": self.name,
             "cases": [self._case(case) for case in self.cases],
             "singles": [
                 {**asdict(single), "median": single.median, "met": single.met}
@@ -124,7 +144,7 @@ class Results:
                 },
                 "samples": [asdict(one) for one in self.samples[case.key, client, broker]],
             }
-            for client, broker in PAIRS
+            for client, broker in self.pairs
             if (case.key, client, broker) in self.samples
         }
         return {
@@ -133,12 +153,15 @@ class Results:
             "ratio_to_java": self.ratio(case),
             "goal": case.goal if case.goal_ms is None else case.goal_ms,
             "met": self.met(case),
+            "ratio_to_cpp": self.ratio_cpp(case),
+            "goal_cpp": case.goal_cpp,
+            "met_cpp": self.met_cpp(case),
             "pairs": pairs,
         }
 
     def tables(self) -> list[Table]:
         """Rates, CPU, and single figures."""
-        tables = [self._rates(), self._cpu()]
+        tables = [self._rates(), self._cpu()] if self.cases else []
         return [*tables, self._singles()] if self.singles else tables
 
     def markdown(self) -> str:
@@ -146,15 +169,23 @@ class Results:
         return "\n\n".join(map(_markdown, self.tables())) + "\n"
 
     def _rates(self) -> Table:
-        table = Table(title="Messages per second, client \u2192 broker", title_justify="left")
+        title = f"{self.name}: messages per second, client \u2192 broker"
+        table = Table(title=title, title_justify="left")
         table.add_column("")
-        for client, broker in PAIRS:
+        for client, broker in self.pairs:
             table.add_column(f"{NAMES[client]} \u2192 {NAMES[broker]}", justify="right")
         table.add_column("ours / Java", justify="right")
         table.add_column("goal", justify="right")
+        with_cpp = CPP_PAIR in self.pairs
+        if with_cpp:
+            table.add_column("ours / C++", justify="right")
+            table.add_column("goal", justify="right")
         for case in self.cases:
-            cells = [self._cell(case, client, broker) for client, broker in PAIRS]
-            table.add_row(case.title, *cells, self._ratio_text(case), self._goal_text(case))
+            cells = [self._cell(case, client, broker) for client, broker in self.pairs]
+            cells += [_ratio(self.ratio(case)), self._goal_text(case)]
+            if with_cpp:
+                cells += [_ratio(self.ratio_cpp(case)), self._goal_cpp_text(case)]
+            table.add_row(case.title, *cells)
         return table
 
     def _cell(self, case: Case, client: str, broker: str) -> str:
@@ -166,10 +197,6 @@ class Results:
         p99 = self.median(case.key, client, broker, "p99_ms")
         return "" if p50 is None else f"{p50:,.2f} ms, p99 {p99:,.2f}"
 
-    def _ratio_text(self, case: Case) -> str:
-        ratio = self.ratio(case)
-        return "" if ratio is None else f"{ratio:.2f}"
-
     def _goal_text(self, case: Case) -> str:
         if case.goal_ms is not None:
             wanted = f"\u2264 {case.goal_ms:g} ms"
@@ -179,17 +206,22 @@ class Results:
             return ""
         return f"{wanted} {mark(self.met(case))}"
 
+    def _goal_cpp_text(self, case: Case) -> str:
+        if case.goal_cpp is None:
+            return ""
+        return f"\u2265 {case.goal_cpp:g} {mark(self.met_cpp(case))}"
+
     def _cpu(self) -> Table:
         table = Table(
-            title="CPU per message in \u00b5s, client process + broker process",
+            title=f"{self.name}: CPU per message in \u00b5s, client process + broker process",
             title_justify="left",
         )
         table.add_column("")
-        for client, broker in PAIRS:
+        for client, broker in self.pairs:
             table.add_column(f"{NAMES[client]} \u2192 {NAMES[broker]}", justify="right")
         for case in self.cases:
             cells = []
-            for pair in PAIRS:
+            for pair in self.pairs:
                 of_client = self.median(case.key, *pair, "client_us")
                 of_broker = self.median(case.key, *pair, "broker_us")
                 known = of_client is not None and of_broker is not None
@@ -214,6 +246,10 @@ def _markdown(table: Table) -> str:
     lines.append(["---" if column.justify == "left" else "---:" for column in table.columns])
     lines += [list(row) for row in zip(*columns, strict=True)]
     return "\n".join([f"**{table.title}**", "", *("| " + " | ".join(row) + " |" for row in lines)])
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def mark(met: bool | None) -> str:

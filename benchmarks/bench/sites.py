@@ -1,21 +1,24 @@
-"""The two systems that are compared, and the client processes."""
+"""The systems that are compared, and the client processes."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from peers.cache import JavaSystem
+from peers.cache import JavaSystem, UnavailableError
 from peers.driver import Driver, JavaDriver
-from peers.java import HOST, JavaBroker, JavaMaster, wait_writable
+from peers.java import HOST, JavaBroker, JavaMaster, WebApi, wait_writable
+from peers.others import CppDriver, cpp_python
 from peers.ours import start_node
 from peers.process import free_ports, listens
+from peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver
 
-from bench.cases import JAVA, OURS
+from bench.cases import CPP, JAVA, OURS
 
 PARTITIONS = 4
 TOPICS = ("produce", "consume", "latency")
@@ -24,28 +27,48 @@ START_TIMEOUT_S = 30.0
 BALANCE_MS = 1_000
 HEARTBEAT_MS = 1_000
 WRITABLE_WAIT_MS = 90_000
+PULL_MAX = 1_000
+PULL_BYTES_MAX = 8 * 1024 * 1024
 
 # With Java's default of 3 MB of write cache a window of 5,000 x 1 KiB is refused with code 419.
 JAVA_TOPIC = {"memCacheMsgSizeInMB": 64, "memCacheMsgCntInK": 256}
+
+# What decides benchmarks of pulls, and a queue where 5,000 sends may wait for more than 200 ms.
+JAVA_PULLS = {
+    "maxTransferCountOnMessageInMemory": PULL_MAX,
+    "maxTransferCountOnMessageInDisk": PULL_MAX,
+    "maxTransferBytesOnMessageInMemory": PULL_BYTES_MAX,
+    "maxTransferBytesOnMessageInDisk": PULL_BYTES_MAX,
+    "mappedFileSizeCommitLog": 1024**3,
+    "waitTimeMillsInSendQueue": 5_000,
+}
 
 OUR_CLIENT = f"""import sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 from bench import our_main
 our_main.start()"""
 
+OUR_BROKER = {
+    "acknowledges": "when the message is written to the file, in the kernel's cache",
+    "flush": "async, the default: fsync twice a second",
+}
+
 SETTINGS: dict[str, object] = {
     "partitions": PARTITIONS,
-    "java broker": {
+    "java tubemq broker": {
         **JAVA_TOPIC,
         "heap_mb": HEAP_MB,
         "acknowledges": "when the message is in its memory cache",
         "flush": "defaults: cache to file at 20 s or when full; fsync at 1,000 messages or 10 s",
         "stores": 1,
     },
-    "our broker": {
-        "acknowledges": "when the message is written to the file, in the kernel's cache",
-        "flush": "async, the default: fsync twice a second",
+    "java rocketmq broker": {
+        **JAVA_PULLS,
+        "heap_mb": HEAP_MB,
+        "acknowledges": "when the message is in its mapped file",
+        "flush": "ASYNC_FLUSH, the default: twice a second",
     },
+    "our broker": OUR_BROKER,
     "balance_ms": BALANCE_MS,
     "heartbeat_ms": HEARTBEAT_MS,
 }
@@ -53,31 +76,38 @@ SETTINGS: dict[str, object] = {
 
 @dataclass
 class System:
-    """A master and broker that run.
+    """Servers that run.
 
     Args:
         kind: JAVA or OURS.
-        master: host:port.
-        pids: the processes of its broker (ours has the master in it).
+        address: of the master or the name server, host:port.
+        pids: the processes of its broker (ours has the rest in it).
     """
 
     kind: str
-    master: str
+    address: str
     pids: list[int]
 
 
-class Bench:
+class Bench(ABC):
     """All processes of a run. Use it with `with`.
 
     Args:
-        tube: the Java system; None measures ours alone.
+        java: the Java system; None measures ours alone.
         folder: for data and logs.
         say: told of progress.
+
+    Attributes:
+        scheme: of the URL of a cluster.
+        address_name: what the Java clients call the address of a cluster.
     """
 
-    def __init__(self, tube: JavaSystem | None, folder: Path, say: Callable[[str], None]) -> None:
-        self._tube = tube
-        self._folder = folder
+    scheme: str
+    address_name: str
+
+    def __init__(self, java: JavaSystem | None, folder: Path, say: Callable[[str], None]) -> None:
+        self._java = java
+        self._folder = folder / self.scheme
         self._say = say
         self._stack = contextlib.ExitStack()
         self.systems: dict[str, System] = {}
@@ -85,10 +115,11 @@ class Bench:
         self.clients: dict[tuple[str, str], str] = {}
 
     def __enter__(self) -> Self:
+        self._folder.mkdir()
         try:
             self._start_ours()
-            if self._tube is not None:
-                self._start_java(self._tube)
+            if self._java is not None:
+                self._start_java(self._java)
             self._start_clients()
         except BaseException:
             self._stack.close()
@@ -98,29 +129,84 @@ class Bench:
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
 
+    def driver(self, kind: str) -> Driver:
+        """The process of a kind of client."""
+        return self.drivers[kind]
+
+    @abstractmethod
+    def _our_ports(self) -> tuple[int, dict[str, object]]:
+        """The port that clients connect to, and the options of our node."""
+
+    @abstractmethod
+    def _start_java(self, java: JavaSystem) -> None:
+        """Starts the Java servers, and makes the topics."""
+
+    @abstractmethod
+    def _java_driver(self, java: JavaSystem) -> Driver:
+        """A JVM with clients."""
+
     def _start_ours(self) -> None:
         self._say("our node starts")
-        port, broker_port = free_ports(2)
+        port, options = self._our_ports()
         child = start_node(
             "our-node",
             self._folder / "ours",
             HOST,
-            master_port=port,
-            broker_port=broker_port,
             admin_port=None,
             topics=dict.fromkeys(TOPICS, PARTITIONS),
+            **options,
         )
         self._stack.callback(child.stop)
         child.wait_for(lambda: listens(port), START_TIMEOUT_S, "listening port")
         self.systems[OURS] = System(OURS, f"{HOST}:{port}", [child.pid])
 
-    def _start_java(self, tube: JavaSystem) -> None:
+    def _start_clients(self) -> None:
+        command = [sys.executable, "-c", OUR_CLIENT]
+        self.drivers[OURS] = Driver("our-client", command, self._folder)
+        self._stack.callback(self.drivers[OURS].stop)
+        if self._java is not None:
+            self.drivers[JAVA] = self._java_driver(self._java)
+            self._stack.callback(self.drivers[JAVA].stop)
+            self._prepare()
+        for kind, driver in self.drivers.items():
+            for system in self.systems.values():
+                self._open(kind, driver, system)
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """What is to be done before clients are opened, with a Java system there."""
+
+    def _open(self, kind: str, driver: Driver, system: System) -> None:
+        address = {self.address_name: system.address, "url": f"{self.scheme}://{system.address}"}
+        name, opened = driver.open("bench", heartbeat_ms=HEARTBEAT_MS, **address)
+        opened.result(60)
+        for topic in TOPICS:
+            asked = driver.call(name, "publish", topic=topic, wait_ms=WRITABLE_WAIT_MS)
+            asked.result(WRITABLE_WAIT_MS / 1000 + 10)
+        self.clients[kind, system.kind] = name
+
+
+class TubeBench(Bench):
+    """TubeMQ: our client and node, Java's client, master and broker."""
+
+    scheme = "tubemq"
+    address_name = "master"
+    _web: WebApi
+
+    def _our_ports(self) -> tuple[int, dict[str, object]]:
+        port, broker_port = free_ports(2)
+        return port, {"doors": ["tubemq"], "master_port": port, "broker_port": broker_port}
+
+    def _java_driver(self, java: JavaSystem) -> Driver:
+        return JavaDriver(java, self._folder, "java-client", heap_mb=HEAP_MB)
+
+    def _start_java(self, java: JavaSystem) -> None:
         self._say("the Java master and broker start")
-        master = JavaMaster(tube, self._folder / "java-master", balance_ms=BALANCE_MS)
+        master = JavaMaster(java, self._folder / "java-master", balance_ms=BALANCE_MS)
         self._stack.callback(master.stop)
         master.wait()
         folder = self._folder / "java-broker"
-        broker = JavaBroker(tube, folder, 1, master.address, heap_mb=HEAP_MB)
+        broker = JavaBroker(java, folder, 1, master.address, heap_mb=HEAP_MB)
         broker.add_to(master.web)
         for topic in TOPICS:
             master.web.add_topic(topic, [1], PARTITIONS, **JAVA_TOPIC)
@@ -129,23 +215,60 @@ class Bench:
         broker.wait()
         assert broker.child is not None
         self.systems[JAVA] = System(JAVA, master.address, [broker.child.pid])
-        self._say("waiting until Java's topics are writable, about 41 s")
-        wait_writable(master.web, TOPICS)
+        self._web = master.web
 
-    def _start_clients(self) -> None:
-        command = [sys.executable, "-c", OUR_CLIENT]
-        self.drivers[OURS] = Driver("our-client", command, self._folder)
-        self._stack.callback(self.drivers[OURS].stop)
-        if self._tube is not None:
-            self.drivers[JAVA] = JavaDriver(
-                self._tube, self._folder, "java-client", heap_mb=HEAP_MB
-            )
-            self._stack.callback(self.drivers[JAVA].stop)
-        for kind, driver in self.drivers.items():
-            for system in self.systems.values():
-                name, opened = driver.open("bench", master=system.master, heartbeat_ms=HEARTBEAT_MS)
-                opened.result(60)
-                for topic in TOPICS:
-                    asked = driver.call(name, "publish", topic=topic, wait_ms=WRITABLE_WAIT_MS)
-                    asked.result(WRITABLE_WAIT_MS / 1000 + 10)
-                self.clients[kind, system.kind] = name
+    def _prepare(self) -> None:
+        self._say("waiting until Java's topics are writable, about 41 s")
+        wait_writable(self._web, TOPICS)
+
+
+class RocketBench(Bench):
+    """RocketMQ: our client and node, Java's client, name server and broker, and the C++ client."""
+
+    scheme = "rocketmq"
+    address_name = "namesrv"
+    _cpp: CppDriver
+
+    def _our_ports(self) -> tuple[int, dict[str, object]]:
+        (port,) = free_ports(1)
+        return port, {"doors": ["rocketmq"], "namesrv_port": port, "rocketmq_port": 0}
+
+    def _java_driver(self, java: JavaSystem) -> Driver:
+        return RocketDriver(java, self._folder / "java-client", "java-client", heap_mb=HEAP_MB)
+
+    def _start_java(self, java: JavaSystem) -> None:
+        self._say("the Java name server and broker start")
+        names = JavaNameServer(java, self._folder / "java-names")
+        self._stack.callback(names.stop)
+        names.wait()
+        folder = self._folder / "java-broker"
+        broker = JavaRocketBroker(java, folder, names.address, heap_mb=HEAP_MB, settings=JAVA_PULLS)
+        self._stack.callback(broker.kill)
+        broker.start()
+        broker.wait()
+        assert broker.child is not None
+        self.systems[JAVA] = System(JAVA, names.address, [broker.child.pid])
+
+    def _prepare(self) -> None:
+        self._make_topics()
+        try:
+            python = cpp_python(self._say)
+        except UnavailableError as reason:
+            self._say(f"no C++ client: {reason}")
+            return
+        self._cpp = CppDriver(python, self._folder / "cpp-client")
+        self._stack.callback(self._cpp.stop)
+        self._open(CPP, self._cpp, self.systems[JAVA])
+
+    def driver(self, kind: str) -> Driver:
+        """The process of a kind of client."""
+        return self._cpp if kind == CPP else self.drivers[kind]
+
+    def _make_topics(self) -> None:
+        driver, address = self.drivers[JAVA], self.systems[JAVA].address
+        admin, opened = driver.open("admin", namesrv=address)
+        opened.result(60)
+        for topic in TOPICS:
+            queues = ["-r", str(PARTITIONS), "-w", str(PARTITIONS)]
+            command = ["updateTopic", "-c", "DefaultCluster", "-t", topic, *queues]
+            driver.call(admin, "run", arguments=command).result(60)
