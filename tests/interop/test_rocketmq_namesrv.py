@@ -208,10 +208,9 @@ def test_our_registration_at_a_java_name_server(
     try:
         java.wait()
         topics = TopicTable([Topic(name="OurTopic", read_queues=3, write_queues=2, perm=6)])
-        options = RocketOptions(broker="our-broker", host="10.1.2.3", port=10911, ha_port=10912)
+        options = RocketOptions(broker="our-broker", port=2, ha_port=3)
 
         async def start() -> RemoteRegistry:
-            outgoing = Outgoing()
             registration = Registration(lambda: options, topics, lambda: 1_000)
             registry = RemoteRegistry(registration, [java.address, "127.0.0.1:1"], outgoing)
             registry.start()
@@ -219,14 +218,16 @@ def test_our_registration_at_a_java_name_server(
                 await registry.ready.wait()
             return registry
 
+        outgoing = portal.do(Outgoing)
         registry = portal.call(start)
         assert has_route(java.address, "OurTopic")
         tools = Tools(driver, java.address)
-        assert "10.1.2.3:10911" in tools("clusterList")
+        assert "127.0.0.1:2" in tools("clusterList")
         assert '"readQueueNums":3' in tools("topicRoute", "-t", "OurTopic")
         portal.do(lambda: topics.put(Topic(name="Second", read_queues=1, write_queues=1), 2_000))
         until(lambda: has_route(java.address, "Second"), "the second topic's route")
         portal.call(registry.close)
+        portal.do(outgoing.close)
         assert not has_route(java.address, "OurTopic")
     finally:
         portal.close()
