@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.command import Command
 from coherer.server.core import Core
+from coherer.server.rocketmq.broker.calls import Calls
 from coherer.server.rocketmq.broker.clients import ClientDesk
 from coherer.server.rocketmq.broker.delays import DelayService
 from coherer.server.rocketmq.broker.options import RocketOptions
@@ -19,6 +21,7 @@ from coherer.server.rocketmq.broker.querying import Queries
 from coherer.server.rocketmq.broker.retrying import Retries
 from coherer.server.rocketmq.broker.sending import CODES, Sends
 from coherer.server.rocketmq.broker.state import RocketState
+from coherer.server.rocketmq.broker.transactions import TransactionService
 from coherer.server.rocketmq.remoting import Channel, Check, Handler, Remoting
 
 PULL = int(RequestCode.PULL_MESSAGE)
@@ -47,6 +50,10 @@ class RocketBroker:
         self.positions = Positions(self.state)
         self.queries = Queries(self.state)
         self.delays = DelayService(core)
+        self.calls = Calls(self.state)
+        self.transactions = TransactionService(
+            core, self.calls.check_transaction, is_slave=lambda: self.state.is_slave
+        )
         self._handlers: dict[int, Handler] = {}
         self._fast_handlers: dict[int, Handler] = {}
         self._check = check
@@ -54,6 +61,7 @@ class RocketBroker:
         self.fast_remoting = self._remoting(self._fast_handlers)
         self.serve(self._own())
         self.serve(self.clients.handlers())
+        self.serve(self.calls.handlers())
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Answer further codes."""
@@ -69,12 +77,31 @@ class RocketBroker:
         self.clients.tick()
         if not self.state.is_slave:
             self.delays.tick()
+            self.transactions.tick()
         self.remoting.tick()
         self.fast_remoting.tick()
+
+    async def save(self) -> None:
+        """Write what the files lack: call it every few seconds, as `Core.save_positions`.
+
+        Raises:
+            StoreError: the disk has no room or failed; it is written the next time.
+        """
+        await self.delays.save()
+        await self.core.flusher.run(self.clients.filters_to_save())
 
     def close(self) -> None:
         """Serve nothing more. What was sent is answered when the core is closed."""
         self.pulls.holding.close()
+
+    def closed(self) -> None:
+        """Write what the files lack; the core is closed, the store not yet.
+
+        Raises:
+            StoreError: the disk has no room or failed.
+        """
+        self.delays.close()
+        self.clients.filters_to_save()()
 
     def _own(self) -> dict[int, Handler]:
         positions = self.positions
@@ -90,7 +117,14 @@ class RocketBroker:
             RequestCode.GET_MIN_OFFSET: positions.minimum,
             RequestCode.GET_EARLIEST_MSG_STORETIME: positions.earliest,
             RequestCode.GET_ALL_CONSUMER_OFFSET: positions.everything,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            RequestCode.END_TRANSACTION: self.transactions.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
         }
+
+    def _delay_offsets(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
+        """Code 45: how far the delayed messages of each level are delivered."""
+        return Command(ResponseCode.SUCCESS, body=self.delays.positions.dump())
 
     def _remoting(self, handlers: Mapping[int, Handler]) -> Remoting:
         return Remoting(
