@@ -5,7 +5,8 @@ in, and what we write unless told otherwise.
 
 Strict JSON of strings is read by msgspec in one go. What other clients write is read with more
 patience, as Java does: numbers and booleans among the fields, numbers as text, a language by its
-number, malformed UTF-8.
+number, malformed UTF-8. A header without language or version, which nobody is known to send, counts
+as one of ours.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ def _read_patiently(header: bytes) -> Command:
     members = fastjson.loads(header)
     if not isinstance(members, dict):
         raise ProtocolError("A header is no JSON object.")
-    language = members.get("language")
+    language = members.get("language", PYTHON)
     remark, fields = members.get("remark"), members.get("extFields")
     if not isinstance(fields, dict):
         fields = {}
@@ -231,7 +232,7 @@ def _read_patiently(header: bytes) -> Command:
         _int32(members.get("opaque"), 0),
         _int32(members.get("flag"), 0),
         name_of(language if isinstance(language, str | int) else None),
-        _int32(members.get("version"), 0),
+        _int32(members.get("version"), V4_9_3),
         None if remark is None else fastjson.text(remark),
         {
             fastjson.text(name): fastjson.text(value)

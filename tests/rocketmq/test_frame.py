@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.errors import ProtocolError
+from coherer.limits import REMOTING_BYTES_MAX
+from coherer.rocketmq.frame import FrameDecoder, prefix
+
+frames_of_parts = st.tuples(
+    st.integers(0, 1),
+    st.binary(max_size=30),
+    st.one_of(st.binary(max_size=30), st.just(bytes(20000))),
+)
+
+
+def frame_of(kind: int, header: bytes, body: bytes) -> bytes:
+    return struct.pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
+
+
+def fed(chunks: Iterable[bytes]) -> tuple[list[tuple[int, bytes, bytes]], bool]:
+    """Feeds chunks; returns the frames, and whether the decoder gave up."""
+    decoder = FrameDecoder()
+    frames: list[tuple[int, bytes, bytes]] = []
+    try:
+        for chunk in chunks:
+            frames += [(kind, header, bytes(body)) for kind, header, body in decoder.feed(chunk)]
+        decoder.feed(b"")
+    except ProtocolError:
+        return frames, True
+    return frames, False
+
+
+def single_bytes(data: bytes) -> Iterable[bytes]:
+    return (data[at : at + 1] for at in range(len(data)))
+
+
+@given(st.lists(frames_of_parts, max_size=4), st.integers(1, 40))
+def test_any_cut_of_the_stream(parts: list[tuple[int, bytes, bytes]], step: int) -> None:
+    stream = b"".join(frame_of(*each) for each in parts)
+    expected = parts, False
+    assert fed([stream]) == expected
+    assert fed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
+    assert fed([b"", stream[:step], b"", stream[step:]]) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=9), st.binary(max_size=9))))
+def test_byte_by_byte(parts: list[tuple[int, bytes, bytes]]) -> None:
+    stream = b"".join(frame_of(*each) for each in parts)
+    assert fed(single_bytes(stream)) == (parts, False)
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=40), st.binary(max_size=20).map(lambda b: frame_of(0, b, b)))
+    )
+)
+def test_garbage_gives_the_same_however_it_is_cut(parts: list[bytes]) -> None:
+    stream = b"".join(parts)
+    assert fed([stream]) == fed(single_bytes(stream))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(struct.pack(">i", -1), id="negative length"),
+        pytest.param(struct.pack(">i", 3), id="no room for the header's word"),
+        pytest.param(struct.pack(">i", REMOTING_BYTES_MAX - 3), id="too long"),
+        pytest.param(struct.pack(">iI", 4, 1), id="header longer than the frame"),
+        pytest.param(struct.pack(">iI", 20, 0xFFFFFF), id="much longer"),
+        pytest.param(struct.pack(">iI", 20, 0x02000004), id="unknown type"),
+        pytest.param(struct.pack(">iI", 20, 0xFF000004), id="negative type"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", id="TLS"),
+    ],
+)
+def test_what_is_no_frame_is_told_at_once(head: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        FrameDecoder().feed(head)
+    good = frame_of(0, b"{}", b"x")
+    decoder = FrameDecoder()
+    assert decoder.feed(good + head) == [(0, b"{}", b"x")]
+    for _ in range(2):
+        with pytest.raises(ProtocolError):
+            decoder.feed(good)
+
+
+def test_the_longest_frame() -> None:
+    body = bytes(REMOTING_BYTES_MAX - 8)
+    frame = prefix(0, 0, len(body)) + body
+    assert len(frame) == REMOTING_BYTES_MAX
+    [(kind, header, found)] = FrameDecoder().feed(frame)
+    assert (kind, header, len(found)) == (0, b"", len(body))
+    with pytest.raises(ProtocolError):
+        prefix(0, 0, len(body) + 1)
+    with pytest.raises(ProtocolError):
+        prefix(0, 0x1000000, 0)
+
+
+def test_a_large_frame_in_small_chunks_is_kept_once() -> None:
+    body = bytes(4 * 1024 * 1024)
+    frame = frame_of(0, b"{}", body)
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        found = [
+            f for at in range(0, len(frame), 65536) for f in decoder.feed(frame[at : at + 65536])
+        ]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [(kind, header, len(rest)) for kind, header, rest in found] == [(0, b"{}", len(body))]
+    assert peak < 1.5 * len(body) + 2**20
+
+
+def test_a_length_alone_costs_no_memory() -> None:
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        assert decoder.feed(struct.pack(">iI", REMOTING_BYTES_MAX - 4, 2)) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 1024
