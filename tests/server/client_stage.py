@@ -1,0 +1,152 @@
+"""A RocketMQ broker's heartbeat path and calls behind a socket, and clients made of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rocketmq_caller import Caller
+
+from coherer import net
+from coherer.rocketmq.command import Command, encode
+from coherer.rocketmq.names import Queue
+from coherer.server.core import Core
+from coherer.server.rocketmq.broker.calls import Calls
+from coherer.server.rocketmq.broker.clients import ClientDesk
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.broker.state import RocketState
+from coherer.server.rocketmq.remoting import Remoting
+from coherer.store import Store, StoreOptions
+from coherer.testing import ManualClock
+
+OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
+HEARTBEAT, UNREGISTER, IDS_CHANGED = 34, 35, 40
+
+
+class Stage:
+    """The broker."""
+
+    def __init__(self, directory: Path, clock: ManualClock, options: RocketOptions) -> None:
+        self.clock = clock
+        self.store = Store.open(directory, OPTIONS, now_ms=clock.now_ms)
+        self.core = Core(self.store, clock.now_ms)
+        self.state = RocketState(options, self.core)
+        self.desk = ClientDesk(self.state)
+        self.calls = Calls(self.state, call_ms=200, status_ms=200)
+        self.lost = 0
+        self.remoting = Remoting(
+            {**self.desk.handlers(), **self.calls.handlers()},
+            closed=self._closed,
+            now_ms=clock.now_ms,
+        )
+        self._gone = asyncio.Condition()
+        self._listener: net.Listener
+
+    async def start(self) -> Stage:
+        self._listener = await net.listen("127.0.0.1", 0, self.remoting.make)
+        return self
+
+    async def dial(self) -> Client:
+        client = await Client.dial(self._listener.port)
+        assert isinstance(client, Client)
+        return client
+
+    def _closed(self, channel: Any) -> None:
+        self.desk.closed(channel)
+
+    async def stop(self) -> None:
+        await self._listener.close()
+        await self.core.close()
+        self.store.close()
+
+
+class Client(Caller):
+    """A client that sends heartbeats."""
+
+    async def beat(self, data: dict[str, Any], **header: Any) -> Command:
+        return await self.ask_as(HEARTBEAT, body=msgspec.json.encode(data), **header)
+
+    async def consume(
+        self, group: str, *topics: dict[str, Any], client_id: str = "me", **header: Any
+    ) -> Command:
+        return await self.beat(heartbeat(client_id, [consumer(group, *topics)]), **header)
+
+    async def ask_as(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        language: str | None = "JAVA",
+        version: int = 399,
+    ) -> Command:
+        """Asks with another header than a Java client's."""
+        opaque = self.session.next_opaque()
+        frame = encode(
+            Command(code, opaque, 0, language or "JAVA", version, fields=fields or {}, body=body)
+        )
+        if language is None:
+            frame = frame.replace(b'"language":"JAVA"', b'"language":"COBL"')
+        self.connection.write(frame)
+        async with asyncio.timeout(10):
+            return await self.expect(opaque)
+
+    def told(self) -> list[str]:
+        """The groups whose change it was told of since it was last asked."""
+        groups: list[str] = []
+        while not self.asked.empty():
+            request = self.asked.get_nowait()
+            assert request.code == IDS_CHANGED
+            assert request.is_oneway
+            assert not request.body
+            groups.append(request.fields["consumerGroup"])
+        return groups
+
+    async def settle(self) -> None:
+        """Returns when the server has done all that was asked before."""
+        assert (await self.ask(999_999)).code == 3
+
+
+def heartbeat(
+    client_id: str, consumers: list[dict[str, Any]] | None = None, *producers: str
+) -> dict[str, Any]:
+    return {
+        "clientID": client_id,
+        "consumerDataSet": consumers or [],
+        "producerDataSet": [{"groupName": group} for group in producers],
+    }
+
+
+def consumer(group: str, *topics: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "groupName": group,
+        "messageModel": "CLUSTERING",
+        "subscriptionDataSet": list(topics),
+        "unitMode": False,
+        **changes,
+    }
+
+
+def tags(topic: str, version: int = 1, **changes: Any) -> dict[str, Any]:
+    return {
+        "classFilterMode": False,
+        "codeSet": [],
+        "expressionType": "TAG",
+        "subString": "*",
+        "subVersion": version,
+        "tagsSet": [],
+        "topic": topic,
+        **changes,
+    }
+
+
+def sql(topic: str, expression: str, version: int = 1) -> dict[str, Any]:
+    return tags(topic, version, expressionType="SQL92", subString=expression)
+
+
+def queue(topic: str, number: int) -> Queue:
+    return Queue(topic, "broker-a", number)

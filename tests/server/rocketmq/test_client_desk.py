@@ -1,0 +1,496 @@
+"""The heartbeat path of a RocketMQ broker, over sockets (2.10, 3.6 to 3.12)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from client_stage import Client, Stage, consumer, heartbeat, sql, tags
+
+from coherer.broker.clients import EXPIRED_MS
+from coherer.broker.groups import Group
+from coherer.broker.topics import Topic
+from coherer.rocketmq.command import Command, encode
+from coherer.server.rocketmq.broker.clients import HOUSEKEEPING_MS
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.testing import ManualClock
+
+IDS, LOCK, UNLOCK, CHECK, CONSUMERS, PRODUCERS, WHO = 38, 41, 42, 46, 203, 204, 300
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    yield stage
+    await stage.stop()
+
+
+@pytest.fixture
+async def client(stage: Stage) -> Client:
+    return await stage.dial()
+
+
+async def other_stage(tmp_path: Path, **options: Any) -> Stage:
+    return await Stage(tmp_path / "other", ManualClock(), RocketOptions(**options)).start()
+
+
+def file(stage: Stage, name: str) -> Any:
+    data = stage.store.load_config(name)
+    return None if data is None else msgspec.json.decode(data)
+
+
+# -- 3.6
+
+
+async def test_the_worked_example(stage: Stage, client: Client) -> None:
+    """13.4, byte by byte."""
+    body = (
+        b'{"clientID":"10.0.0.9@4242","consumerDataSet":[{"consumeFromWhere":'
+        b'"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"GID_demo",'
+        b'"messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":false,"codeSet":'
+        b'[2598919],"expressionType":"TAG","subString":"TagA","subVersion":1650000000000,"tagsSet":'
+        b'["TagA"],"topic":"TopicTest"},{"classFilterMode":false,"codeSet":[],"expressionType":'
+        b'"TAG","subString":"*","subVersion":1650000000000,"tagsSet":[],"topic":"%RETRY%GID_demo"}],'
+        b'"unitMode":false}],"producerDataSet":[{"groupName":"CLIENT_INNER_PRODUCER"}]}'
+    )
+    assert len(body) == 578
+    frame = encode(Command(34, 8, body=body))
+    assert frame[:160] == bytes.fromhex(
+        "000002a8 00000062 7b22636f 6465223a 33342c22 666c6167 223a302c 226c616e"
+        "67756167 65223a22 50595448 4f4e222c 226f7061 71756522 3a382c22 73657269"
+        "616c697a 65547970 65437572 72656e74 52504322 3a224a53 4f4e222c 22766572"
+        "73696f6e 223a3339 397d7b22 636c6965 6e744944 223a2231 302e302e 302e3940"
+        "34323432 222c2263 6f6e7375 6d657244 61746153 6574223a 5b7b2263 6f6e7375"
+    )
+    client.connection.write(frame)
+    answer = await client.expect(8)
+    assert (answer.code, answer.remark, answer.fields, bytes(answer.body)) == (0, None, {}, b"")
+    assert answer.version == 399
+    [channel] = stage.remoting.channels
+    connections = await client.ask(CONSUMERS, {"consumerGroup": "GID_demo"})
+    assert msgspec.json.decode(connections.body) == {
+        "connectionSet": [
+            {
+                "clientAddr": channel.peer,
+                "clientId": "10.0.0.9@4242",
+                "language": "PYTHON",
+                "version": 399,
+            }
+        ],
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionTable": {
+            one["topic"]: one
+            for one in json.loads(body)["consumerDataSet"][0]["subscriptionDataSet"]
+        },
+    }
+    producers = await client.ask(PRODUCERS, {"producerGroup": "CLIENT_INNER_PRODUCER"})
+    [producer] = msgspec.json.decode(producers.body)["connectionSet"]
+    assert (producer["clientId"], producer["language"]) == ("10.0.0.9@4242", "PYTHON")
+
+
+async def test_a_heartbeat_makes_group_and_retry_topic(stage: Stage, client: Client) -> None:
+    stage.clock.advance(5)
+    assert (await client.consume("g", tags("t"))).code == 0
+    now_ms = stage.clock.now_ms()
+    assert stage.state.topics.get("%RETRY%g") == Topic(
+        name="%RETRY%g", read_queues=1, write_queues=1, perm=6, sys_flag=0
+    )
+    written = file(stage, "topics.json")
+    assert written["dataVersion"] == {"counter": 1, "timestamp": now_ms}
+    assert written["topicConfigTable"]["%RETRY%g"] == {
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 1,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "%RETRY%g",
+        "topicSysFlag": 0,
+        "writeQueueNums": 1,
+    }
+    assert "TBW102" in written["topicConfigTable"]
+    groups = file(stage, "subscriptionGroup.json")
+    assert groups["dataVersion"] == {"counter": 1, "timestamp": now_ms}
+    assert groups["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 16
+    await client.consume("g", tags("t"))
+    assert stage.state.topics.version.counter == 1
+    assert stage.state.groups.version.counter == 1
+
+
+async def test_the_groups_settings_make_its_retry_topic(stage: Stage, client: Client) -> None:
+    stage.state.groups.put(Group(group_name="g", retry_queue_nums=3), 0)
+    await client.beat(heartbeat("me", [consumer("g", tags("t"), unitMode=True)]))
+    topic = stage.state.topics["%RETRY%g"]
+    assert (topic.read_queues, topic.write_queues, topic.sys_flag) == (3, 3, 2)
+
+
+async def test_a_broker_that_makes_no_groups(tmp_path: Path) -> None:
+    stage = await other_stage(tmp_path, auto_create_groups=False)
+    client = await stage.dial()
+    assert (await client.consume("g", tags("t"))).code == 0
+    assert "g" not in stage.state.groups
+    assert "%RETRY%g" not in stage.state.topics
+    assert stage.state.consumers.get("g") is not None  # it is registered nevertheless
+    assert client.told() == ["g"]
+    await client.consume("CID_RMQ_SYS_x", tags("t"))
+    assert "CID_RMQ_SYS_x" in stage.state.groups
+    await stage.stop()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xff"])
+async def test_what_is_no_heartbeat(client: Client, body: bytes) -> None:
+    answer = await client.ask(34, body=body)
+    assert answer.code == 1
+    assert answer.remark
+    assert (await client.consume("g", tags("t"))).code == 0  # the connection lives on
+
+
+async def test_what_came_before_a_mistake_is_booked(stage: Stage, client: Client) -> None:
+    answer = await client.beat(heartbeat("me", [consumer("g", tags("t")), consumer("")]))
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert "NullPointerException" in answer.remark
+    assert stage.state.consumers.get("g") is not None
+
+
+async def test_languages_and_versions_come_from_the_header(stage: Stage, client: Client) -> None:
+    await client.consume("g", tags("t"), client_id="a", language="GO", version=317)
+    other = await stage.dial()
+    await other.consume("g", tags("t"), client_id="b", language=None)
+    answer = await client.ask(CONSUMERS, {"consumerGroup": "g"})
+    found = msgspec.json.decode(answer.body)["connectionSet"]
+    assert [(one["clientId"], one.get("language"), one["version"]) for one in found] == [
+        ("a", "GO", 317),
+        ("b", None, 399),
+    ]
+
+
+async def test_fastjson_forms_of_a_heartbeat(stage: Stage, client: Client) -> None:
+    """A client that shares one subscription between its groups (1.8)."""
+    body = (
+        b'{"clientID":"c","consumerDataSet":['
+        b'{groupName:"g","consumeType":"CONSUME_SIDEWAYS","subscriptionDataSet":'
+        b'[{"topic":"t","subString":"A","codeSet":[65],"tagsSet":["A"],"new":{0:1}}]},'
+        b'{"groupName":"h","subscriptionDataSet":'
+        b'[{"$ref":"$.consumerDataSet[0].subscriptionDataSet[0]"}]}],"producerDataSet":[]}'
+    )
+    assert (await client.ask(34, body=body)).code == 0
+    for group in "gh":
+        found = stage.state.consumers.subscription(group, "t")
+        assert found is not None
+        assert (found.expression, found.codes, found.type) == ("A", frozenset([65]), "TAG")
+        assert found.version == stage.clock.now_ms()  # it named none (3.3)
+    answer = await client.ask(CONSUMERS, {"consumerGroup": "g"})
+    assert "consumeType" not in msgspec.json.decode(answer.body)  # nobody knows that word
+
+
+# -- 3.7, 3.8
+
+
+async def test_everybody_is_told_before_the_answer(stage: Stage, client: Client) -> None:
+    await client.consume("g", tags("t"), client_id="a")
+    assert client.told() == ["g"]  # it came before the answer to the heartbeat
+    await client.consume("g", tags("t"), client_id="a")
+    assert client.told() == []
+    other = await stage.dial()
+    await other.consume("g", tags("t"), client_id="b")
+    assert other.told() == ["g"]
+    await client.settle()
+    assert client.told() == ["g"]
+
+
+async def test_another_topic_is_told_and_a_newer_version_is_not(
+    stage: Stage, client: Client
+) -> None:
+    await client.consume("g", tags("t", 5))
+    client.told()
+    await client.consume("g", tags("t", 6, subString="A", codeSet=[65]))
+    assert client.told() == []
+    found = stage.state.consumers.subscription("g", "t")
+    assert found is not None
+    assert (found.version, found.expression) == (6, "A")
+    await client.consume("g", tags("t", 6), tags("u"))
+    assert client.told() == ["g"]
+    await client.consume("g", tags("u"))
+    assert client.told() == ["g"]
+
+
+async def test_members_with_different_topics(stage: Stage, client: Client) -> None:
+    other = await stage.dial()
+    for _ in range(2):
+        await client.consume("g", tags("t"), client_id="a")
+        await other.consume("g", tags("u"), client_id="b")
+    await client.settle()
+    assert len(client.told()) == 4
+    found = stage.state.consumers.get("g")
+    assert found is not None
+    assert list(found.subscriptions) == ["u"]
+
+
+async def test_groups_and_brokers_that_tell_nobody(
+    tmp_path: Path, stage: Stage, client: Client
+) -> None:
+    stage.state.groups.put(Group(group_name="g", notify_consumer_ids_changed_enable=False), 0)
+    other = await stage.dial()
+    await client.consume("g", tags("t"), client_id="a")
+    await other.consume("g", tags("t"), client_id="b")
+    assert (client.told(), other.told()) == ([], [])
+    await other.ask(35, {"clientID": "b", "consumerGroup": "g"})
+    await client.settle()
+    assert client.told() == []
+    await other.consume("g", tags("t"), client_id="b")
+    await other.hang_up()  # then everybody is told, whatever the group's switch says
+    assert (await client.next_asked()).fields == {"consumerGroup": "g"}
+
+    silent = await other_stage(tmp_path, notify_members=False)
+    client = await silent.dial()
+    await client.consume("g", tags("t"))
+    assert client.told() == []
+    await silent.stop()
+
+
+async def test_saying_good_bye(stage: Stage, client: Client) -> None:
+    other = await stage.dial()
+    await client.consume("g", tags("t"), client_id="a")
+    await other.beat(heartbeat("b", [consumer("g", tags("t"))], "p"))
+    await client.settle()
+    client.told()
+    other.told()
+    answer = await other.ask(35, {"clientID": "b", "producerGroup": "p", "consumerGroup": "g"})
+    assert (answer.code, answer.remark) == (0, None)
+    assert other.told() == []
+    await client.settle()
+    assert client.told() == ["g"]
+    assert (await client.ask(PRODUCERS, {"producerGroup": "p"})).code == 1
+    for fields in ({}, {"clientID": "x"}, {"consumerGroup": "nobody", "producerGroup": "nobody"}):
+        assert (await client.ask(35, fields)).code == 0
+    assert "nobody" not in stage.state.groups
+
+
+async def test_a_lost_connection(stage: Stage, client: Client) -> None:
+    other = await stage.dial()
+    await client.consume("g", sql("t", "a > 1"), client_id="a")
+    await other.beat(
+        heartbeat("b", [consumer("g", sql("t", "a > 1")), consumer("h", sql("t", "a > 2"))], "p")
+    )
+    await client.settle()
+    client.told()
+    stage.clock.advance(7)
+    await other.hang_up()
+    assert (await client.next_asked()).fields == {"consumerGroup": "g"}
+    assert stage.state.consumers.get("h") is None
+    assert stage.state.producers.find("b") is None
+    left = stage.state.filters.get("t", "h")
+    assert left is not None
+    assert left.dead_ms == stage.clock.now_ms()
+    kept = stage.state.filters.get("t", "g")
+    assert kept is not None
+    assert not kept.is_dead
+
+
+# -- 3.9
+
+
+async def test_housekeeping(stage: Stage, client: Client) -> None:
+    silent = await stage.dial()
+    await silent.beat(heartbeat("b", [consumer("g", sql("t", "a > 1"))], "p"))
+    stage.clock.advance(EXPIRED_MS - HOUSEKEEPING_MS)
+    await client.beat(heartbeat("a", [consumer("g", sql("t", "a > 1"))], "p"))
+    client.told()
+    stage.clock.advance(HOUSEKEEPING_MS)
+    stage.desk.tick()
+    assert len(stage.remoting.channels) == 2
+    stage.clock.advance(1)
+    stage.desk.tick()  # only every ten seconds
+    assert len(stage.remoting.channels) == 2
+    stage.clock.advance(HOUSEKEEPING_MS)
+    stage.desk.tick()
+    await silent.lost.wait()
+    await client.settle()
+    assert client.told() == []
+    found = stage.state.consumers.get("g")
+    assert found is not None
+    assert found.client_ids == ["a"]
+    assert stage.state.producers.find("b") is None
+    filter_ = stage.state.filters.get("t", "g")
+    assert filter_ is not None
+    assert not filter_.is_dead
+
+
+# -- 3.11, and its file
+
+
+async def test_expressions_are_kept_and_saved(stage: Stage, client: Client) -> None:
+    stage.desk.filters_to_save()()
+    assert file(stage, "consumerFilter.json") is None  # nothing new: nothing written
+    expression = "a > 5 AND b = 'x'"
+    await client.consume("GID_PY", sql("T1", expression, 1000))
+    born_ms = stage.clock.now_ms()
+    found = stage.state.filters.get("T1", "GID_PY")
+    assert found is not None
+    assert found.matches({"a": "6", "b": "x"})
+    assert not found.matches({"a": "5", "b": "x"})
+    stage.clock.advance(9)
+    await client.ask(35, {"clientID": "me", "consumerGroup": "GID_PY"})
+    stage.desk.filters_to_save()()
+    assert file(stage, "consumerFilter.json") == {
+        "filterDataByTopic": {
+            "T1": {
+                "groupFilterData": {
+                    "GID_PY": {
+                        "bloomFilterData": {"bitNum": 112, "bitPos": [5, 12, 92]},
+                        "bornTime": born_ms,
+                        "clientVersion": 1000,
+                        "consumerGroup": "GID_PY",
+                        "dead": True,
+                        "deadTime": born_ms + 9,
+                        "expression": expression,
+                        "expressionType": "SQL92",
+                        "topic": "T1",
+                    }
+                },
+                "topic": "T1",
+            }
+        }
+    }
+
+
+async def test_filters_come_back_and_broken_files_do_not_hurt(tmp_path: Path) -> None:
+    first = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    client = await first.dial()
+    await client.consume("g", sql("t", "a > 5", 3))
+    first.desk.filters_to_save()()
+    await first.stop()
+    again = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    found = again.state.filters.get("t", "g")
+    assert found is not None
+    assert found.matches({"a": "6"})
+    assert found.is_dead
+    again.store.save_config("consumerFilter.json", b"{broken")
+    await again.stop()
+    third = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    assert third.state.filters.get("t", "g") is not None  # from the file before
+    third.store.save_config("consumerFilter.json", b"{broken")
+    await third.stop()
+    fourth = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    assert fourth.state.filters.get("t", "g") is None
+    await fourth.stop()
+
+
+# -- questions, 2.10 and 2.12
+
+
+async def test_the_members_of_a_group(stage: Stage, client: Client) -> None:
+    nobody = await client.ask(IDS, {"consumerGroup": "g"})
+    assert (nobody.code, nobody.remark) == (1, "no consumer for this group, g")
+    other = await stage.dial()
+    await client.consume("g", tags("t"), client_id="10.0.0.1@1")
+    await other.consume("g", tags("t"), client_id="10.0.0.1@2")
+    answer = await client.ask(IDS, {"consumerGroup": "g"})
+    assert (answer.code, answer.remark) == (0, None)
+    assert bytes(answer.body) == b'{"consumerIdList":["10.0.0.1@1","10.0.0.1@2"]}'
+    assert (await client.ask(IDS)).code == 1
+
+
+async def test_connections_that_are_not_there(client: Client) -> None:
+    answer = await client.ask(CONSUMERS, {"consumerGroup": "g"})
+    assert (answer.code, answer.remark) == (206, "the consumer group[g] not online")
+    answer = await client.ask(PRODUCERS, {"producerGroup": "p"})
+    assert (answer.code, answer.remark) == (1, "the producer group[p] not exist")
+    for code in (CONSUMERS, PRODUCERS, WHO):
+        assert (await client.ask(code)).code == 1
+
+
+async def test_who_consumes_a_topic(stage: Stage, client: Client) -> None:
+    await client.beat(heartbeat("me", [consumer("g", tags("t")), consumer("h", tags("u"))]))
+    stage.state.offsets.open("old", "t", 0).offset = 5
+    stage.state.offsets.open("g", "t", 0).offset = 5
+    answer = await client.ask(WHO, {"topic": "t"})
+    assert bytes(answer.body) == b'{"groupList":["g","old"]}'
+    assert bytes((await client.ask(WHO, {"topic": "nobody"})).body) == b'{"groupList":[]}'
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "remark"),
+    [
+        (None, 0, None),
+        (tags("t"), 0, None),
+        (tags("t", expressionType=""), 0, None),
+        (sql("t", "a > 5"), 0, None),
+        (
+            sql("t", "a BETWEEN 5 AND 1"),
+            23,
+            (
+                "java.lang.RuntimeException: Illegal values of between, left value(5) must less "
+                "than or equal to right value(1)"
+            ),
+        ),
+        (
+            tags("t", expressionType="XPATH"),
+            23,
+            "Nobody can compile an expression of type 'XPATH'.",
+        ),
+    ],
+)
+async def test_checking_a_client(
+    client: Client, data: dict[str, Any] | None, code: int, remark: str | None
+) -> None:
+    body = {"clientId": "me", "group": "g", "subscriptionData": data}
+    answer = await client.ask(CHECK, body=msgspec.json.encode(body))
+    assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_a_broker_that_does_not_filter(tmp_path: Path) -> None:
+    stage = await other_stage(tmp_path, property_filter=False)
+    client = await stage.dial()
+    for data, code in ((sql("t", "not sql at all ("), 1), (tags("t"), 0)):
+        body = msgspec.json.encode({"subscriptionData": data})
+        answer = await client.ask(CHECK, body=body)
+        assert answer.code == code
+        if code:
+            expected = "The broker does not support consumer to filter message by SQL92"
+            assert answer.remark == expected
+    await stage.stop()
+
+
+# -- locks
+
+
+def batch(client_id: str, *queues: int) -> bytes:
+    return msgspec.json.encode(
+        {
+            "clientId": client_id,
+            "consumerGroup": "g",
+            "mqSet": [{"brokerName": "b", "queueId": one, "topic": "t"} for one in queues],
+        }
+    )
+
+
+async def locked(client: Client, client_id: str, *queues: int) -> list[int]:
+    answer = await client.ask(LOCK, body=batch(client_id, *queues))
+    assert (answer.code, answer.remark) == (0, None)
+    found = msgspec.json.decode(answer.body)["lockOKMQSet"]
+    assert all((one["brokerName"], one["topic"]) == ("b", "t") for one in found)
+    return [one["queueId"] for one in found]
+
+
+async def test_locks(stage: Stage, client: Client) -> None:
+    assert await locked(client, "a", 0, 1) == [0, 1]
+    assert await locked(client, "b", 1, 2) == [2]
+    answer = await client.ask(UNLOCK, body=batch("b", 0, 1, 2))
+    assert (answer.code, answer.remark, bytes(answer.body)) == (0, None, b"")
+    assert await locked(client, "a", 2) == [2]
+    client.tell(UNLOCK, body=batch("a", 0))
+    await client.settle()
+    assert await locked(client, "b", 0, 1) == [0]
+    stage.clock.advance(60_001)
+    assert await locked(client, "b", 1) == [1]
+    await client.hang_up()
+    other = await stage.dial()
+    assert await locked(other, "a", 1) == []  # a lost connection gives no lock back
+    for code in (LOCK, UNLOCK):
+        assert (await other.ask(code, body=b"nonsense")).code == 1
