@@ -181,6 +181,17 @@ def test_topics_by_cluster_and_flag() -> None:
     assert table.topics_with(2) == ["flag3"]
 
 
+def test_a_broker_of_this_process_drops_what_it_has_no_more() -> None:
+    table = RouteTable()
+    table.register(said("a", topics={"t": queues("a"), "u": queues("a")}), 0)
+    table.register(said("b", topics={"t": queues("b")}), 0)
+    table.drop("a", ["t", "u", "v"])
+    route = table.route("t")
+    assert route is not None
+    assert [data.broker for data in route.queues] == ["b"]
+    assert table.topics() == ["t"]
+
+
 def test_filter_servers_stay_until_an_empty_list() -> None:
     table = RouteTable()
     table.register(said(filter_servers=["f:1"]), 0)

@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -253,6 +253,14 @@ class RouteTable:
                 queues[broker] = msgspec.structs.replace(data, perm=perm)
                 count += 1
         return count
+
+    def drop(self, broker: str, topics: Iterable[str]) -> None:
+        """A broker of this process does not have these topics any more."""
+        for topic in topics:
+            queues = self._topics.get(topic, {})
+            queues.pop(broker, None)
+            if not queues:
+                self._topics.pop(topic, None)
 
     def delete_topic(self, topic: str) -> None:
         """Forget where a topic is; it is back with its broker's next changed registration."""

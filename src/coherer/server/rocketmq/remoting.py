@@ -37,6 +37,8 @@ SYSTEM_ERROR: Final = 1
 NOT_SUPPORTED: Final = 3
 IDLE_MS: Final = 120_000
 """Java's servers close a connection over which nothing went for so long."""
+SCAN_MS: Final = 1_000
+"""How often such connections are looked for."""
 
 
 class Channel:
@@ -269,6 +271,7 @@ class Remoting:
         self._batch = batch
         self._gathered: list[Command] = []
         self._silent = silent
+        self._next_scan_ms = 0
 
     def make(self, connection: Connection) -> Door:
         """Serves a connection."""
@@ -277,8 +280,12 @@ class Remoting:
         return Door(self, channel)
 
     def tick(self) -> None:
-        """Close connections that are silent; call it every second or so."""
-        before_ms = self.now_ms() - IDLE_MS
+        """Close connections that are silent; call it every second or oftener."""
+        now_ms = self.now_ms()
+        if now_ms < self._next_scan_ms:
+            return
+        self._next_scan_ms = now_ms + SCAN_MS
+        before_ms = now_ms - IDLE_MS
         for channel in [c for c in self.channels if c.active_ms < before_ms]:
             _log.info("Closing the connection with %s: nothing for two minutes", channel.peer)
             channel.close()

@@ -141,6 +141,8 @@ class Registration:
 class EmbeddedRegistry:
     """The tie to a name server in the same process.
 
+    Unlike one behind a socket it forgets a topic as soon as the broker has it no more.
+
     Args:
         registration: what is said.
         routes: the name server's.
@@ -151,23 +153,28 @@ class EmbeddedRegistry:
         self,
         registration: Registration,
         routes: RouteTable,
-        ordered: Callable[[], Sequence[str] | None] = lambda: None,
+        ordered: Callable[[], Sequence[str] | None],
     ) -> None:
         self._registration = registration
         self._routes = routes
         self._ordered = ordered
+        self._told: frozenset[str] = frozenset()
         registration.topics.watch(self.sync)
 
     def sync(self) -> None:
-        """Have the name server know what is so now; call it every few seconds, too."""
+        """Have the name server know what is so now."""
         registration = self._registration
-        master = self._routes.register(registration.said(self), registration.now_ms())
+        said = registration.said(self)
+        names = frozenset(said.topics or ())
+        master = self._routes.register(said, registration.now_ms())
+        self._routes.drop(said.broker, self._told - names)
+        self._told = names
         registration.answered(master, None)
 
     def tick(self) -> None:
-        """Show that the broker is alive, and take what the name server says of order."""
-        self._registration.answered(Master(), self._ordered())
+        """Show that the broker is alive, and take what is ordered; call it every few seconds."""
         self.sync()
+        self._registration.answered(Master(), self._ordered())
 
     def close(self) -> None:
         """Say good-bye."""

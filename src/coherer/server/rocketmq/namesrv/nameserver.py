@@ -39,6 +39,7 @@ class NameServer:
 
     Attributes:
         routes: which brokers and topics there are.
+        settings: what it keeps for others, and its own.
         handlers: by request code.
     """
 
@@ -52,7 +53,7 @@ class NameServer:
     ) -> None:
         self.routes = RouteTable()
         key_values = _key_values(load(KEY_VALUE_FILE))
-        settings = Settings(
+        self.settings = settings = Settings(
             options,
             key_values,
             load(SETTINGS_FILE),

@@ -74,6 +74,11 @@ class Settings:
             return None
         return self._key_values.get(ORDER_TOPICS, topic)
 
+    def ordered(self) -> list[str] | None:
+        """The topics that are ordered; None while nobody has said anything about order."""
+        topics = self._key_values.namespace(ORDER_TOPICS)
+        return None if topics is None else list(topics)
+
     def put(self, request: Command) -> Command:
         """100: set a value."""
         namespace, key = request.fields.get("namespace"), request.fields.get("key")

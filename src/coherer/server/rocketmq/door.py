@@ -1,0 +1,184 @@
+"""The RocketMQ door of a node: its name server, its broker, and the ports of both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from coherer import net
+from coherer.errors import ClosedError, UsageError
+from coherer.server.core import Core
+from coherer.server.rocketmq.broker.broker import RocketBroker
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.broker.registration import (
+    EmbeddedRegistry,
+    Registration,
+    RemoteRegistry,
+)
+from coherer.server.rocketmq.namesrv.nameserver import NameServer
+from coherer.server.rocketmq.namesrv.settings import NameServerOptions
+from coherer.server.rocketmq.outgoing import Outgoing
+
+_log = logging.getLogger(__name__)
+
+FAST_PORT_STEP = -2
+HA_PORT_STEP = 1
+"""Where the other ports of a broker are, seen from its main port (2.3)."""
+REGISTER_MS = 10_000
+"""How often the node's own name server hears of the broker."""
+
+
+class Listen(Protocol):
+    """Opens a port of the node."""
+
+    def __call__(
+        self, port: int, make: Callable[[net.Connection], net.Receiver], *, shared: bool
+    ) -> Awaitable[net.Listener]:
+        """`shared`: with TLS and without it."""
+        ...
+
+
+class RocketDoor:
+    """A name server, a broker, or both.
+
+    Args:
+        listen: opens ports; the node closes them.
+        now_ms: the clock.
+
+    Attributes:
+        name_server: None in a node without.
+        broker: None in a node without.
+        namesrv_port: -1 without a name server.
+        port: the broker's, -1 without.
+        fast_port: where the broker serves everything but pulls; -1 without.
+    """
+
+    def __init__(self, listen: Listen, now_ms: Callable[[], int]) -> None:
+        self.name_server: NameServer | None = None
+        self.broker: RocketBroker | None = None
+        self.namesrv_port = self.port = self.fast_port = -1
+        self._listen = listen
+        self._now_ms = now_ms
+        self._embedded: EmbeddedRegistry | None = None
+        self._remote: RemoteRegistry | None = None
+        self._outgoing: Outgoing | None = None
+        self._next_register_ms = 0
+
+    async def open_name_server(
+        self,
+        port: int,
+        directory: str,
+        load: Callable[[str], bytes | None],
+        save: Callable[[str, bytes], None],
+    ) -> None:
+        """Open the name server's port.
+
+        Raises:
+            UsageError: the port is in use.
+        """
+
+        def make(connection: net.Connection) -> net.Receiver:
+            if self.name_server is None:
+                raise ClosedError("The name server is not there yet.")
+            return self.name_server.make(connection)
+
+        self.namesrv_port = (await self._listen(port, make, shared=True)).port
+        options = NameServerOptions(port=self.namesrv_port, directory=directory)
+        self.name_server = NameServer(options, load, save, now_ms=self._now_ms)
+
+    async def open_broker(
+        self, port: int, core: Core, options: Callable[[int], RocketOptions]
+    ) -> None:
+        """Open the broker's ports.
+
+        Args:
+            port: the main one; 0 for any free ones.
+            core: what it shares with the other door.
+            options: how it behaves, given its port.
+
+        Raises:
+            UsageError: a port is in use.
+        """
+        self.port = (await self._listen(port, self._to_main, shared=True)).port
+        fast = max(0, port + FAST_PORT_STEP) if port else 0
+        self.fast_port = (await self._listen(fast, self._to_fast, shared=True)).port
+        self.broker = RocketBroker(options(self.port), core)
+
+    async def connect(self, name_servers: list[str], tls: net.TlsOptions | None) -> None:
+        """Register the broker: with these name servers, or with its own where there are none.
+
+        Raises:
+            UsageError: there are neither.
+        """
+        broker = self.broker
+        if broker is None:
+            return
+        state = broker.state
+        registration = Registration(lambda: state.options, state.topics, self._now_ms)
+        if name_servers:
+            self._outgoing = Outgoing(tls)
+            self._remote = RemoteRegistry(registration, name_servers, self._outgoing)
+            self._remote.start()
+        elif self.name_server is not None:
+            server = self.name_server
+            self._embedded = EmbeddedRegistry(registration, server.routes, server.settings.ordered)
+            self._embedded.sync()
+        else:
+            raise UsageError("The RocketMQ broker has no name server.", hint="Set `namesrv`.")
+
+    async def ready(self) -> None:
+        """Wait until a name server has the broker."""
+        if self._remote is not None:
+            await self._remote.ready.wait()
+
+    def tick(self) -> None:
+        """Do what is due: call it every 100 ms or so."""
+        now_ms = self._now_ms()
+        if self.name_server is not None:
+            self.name_server.tick()
+        if self.broker is not None:
+            self.broker.tick()
+        if self._embedded is not None and now_ms >= self._next_register_ms:
+            self._next_register_ms = now_ms + REGISTER_MS
+            self._embedded.tick()
+
+    async def save(self) -> None:
+        """Write what the broker's files lack; call it every few seconds.
+
+        Raises:
+            StoreError: the disk failed; it is written the next time.
+        """
+        if self.broker is not None:
+            await self.broker.save()
+
+    async def leave(self) -> None:
+        """Say good-bye to the name servers, and answer who waits for messages."""
+        if self._embedded is not None:
+            self._embedded.close()
+        if self._remote is not None:
+            await self._remote.close()
+        if self._outgoing is not None:
+            self._outgoing.close()
+        if self.broker is not None:
+            self.broker.close()
+
+    def closed(self) -> None:
+        """Write what the files lack; the core is closed, the store not yet.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        if self.broker is not None:
+            self.broker.closed()
+
+    def _to_main(self, connection: net.Connection) -> net.Receiver:
+        return self._serving().remoting.make(connection)
+
+    def _to_fast(self, connection: net.Connection) -> net.Receiver:
+        return self._serving().fast_remoting.make(connection)
+
+    def _serving(self) -> RocketBroker:
+        if self.broker is None:
+            raise ClosedError("The broker is not there yet.")
+        return self.broker
