@@ -1,13 +1,15 @@
 """The client: `coherer.connect`.
 
-What it makes is asyncio; `coherer.blocking` has the same names for programs without it.
+What it makes is asyncio; `coherer.blocking` has the same names for programs without it. The parts
+for RocketMQ are loaded when somebody asks for them.
 """
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
-from coherer.client.address import parse
+from coherer.client.address import Address, parse
 from coherer.client.outcomes import Bulk, SendReport
 from coherer.client.tubemq.client import Client, ConsumerKeywords
 from coherer.client.tubemq.cluster import ClientOptions
@@ -17,13 +19,18 @@ from coherer.client.tubemq.positions import Bound
 from coherer.client.tubemq.producer import Producer
 from coherer.client.tubemq.quality import QualityRules
 from coherer.client.tubemq.reader import Reader
+from coherer.errors import UsageError
 from coherer.net import TlsOptions
+
+if TYPE_CHECKING:
+    from coherer.client.rocketmq.client import RocketClient
 
 __all__ = [
     "Bound",
     "Bulk",
     "Client",
     "ClientOptions",
+    "CommonKeywords",
     "ConnectKeywords",
     "Consumer",
     "ConsumerKeywords",
@@ -32,14 +39,18 @@ __all__ = [
     "Progress",
     "QualityRules",
     "Reader",
+    "RocketmqKeywords",
     "SendReport",
     "TlsOptions",
+    "TubemqKeywords",
     "connect",
+    "connect_rocketmq",
+    "connect_tubemq",
 ]
 
 
-class ConnectKeywords(TypedDict, total=False):
-    """The keywords of `connect`."""
+class CommonKeywords(TypedDict, total=False):
+    """The keywords of `connect` for both protocols."""
 
     user: str | None
     password: str | None
@@ -47,23 +58,87 @@ class ConnectKeywords(TypedDict, total=False):
     timeout_ms: int
     connect_timeout_ms: int
     heartbeat_ms: int
+
+
+class TubemqKeywords(CommonKeywords, total=False):
+    """The keywords for TubeMQ; see `ClientOptions`."""
+
     admin: str | None
 
 
-def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client:
+class RocketmqKeywords(CommonKeywords, total=False):
+    """The keywords for RocketMQ; see `coherer.client.rocketmq.options.RocketOptions`."""
+
+    token: str | None
+    route_ms: int
+    namespace: str
+    instance: str | None
+    unit: str
+    vip: bool
+
+
+class ConnectKeywords(TubemqKeywords, RocketmqKeywords, total=False):
+    """The keywords of `connect`."""
+
+
+_PROTOCOLS: Final[Mapping[str, type]] = {"tubemq": TubemqKeywords, "rocketmq": RocketmqKeywords}
+
+
+def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClient:
     """A client of a cluster. Nothing is sent before it is used.
 
     Args:
-        url: `tubemq://host:port,host:port`, the masters; `tubemqs://` for TLS.
-        options: see `ClientOptions`; the address is the URL's.
+        url: `tubemq://host:port,host:port`, the masters, or `rocketmq://host:port;host:port`, the
+            name servers; `tubemqs://` and `rocketmqs://` for TLS.
+        options: see `ClientOptions` for TubeMQ and
+            `coherer.client.rocketmq.options.RocketOptions`; the addresses are the URL's.
 
     Raises:
         UsageError: the URL or an option makes no sense.
 
     >>> connect("tubemq://127.0.0.1:8715", timeout_ms=5_000)
     <Client of tubemq://127.0.0.1:8715>
+    >>> connect("rocketmq://127.0.0.1:9876", namespace="team")
+    <RocketClient of rocketmq://127.0.0.1:9876>
     """
-    address = parse(url)
+    protocol = parse(url).scheme.removesuffix("s")
+    wrong = sorted(options.keys() - _PROTOCOLS[protocol].__annotations__.keys())
+    if wrong:
+        raise UsageError(f"A client of {protocol} has no option {', '.join(wrong)}.")
+    if protocol == "rocketmq":
+        return connect_rocketmq(url, **cast("RocketmqKeywords", options))
+    return connect_tubemq(url, **cast("TubemqKeywords", options))
+
+
+def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
+    """What `connect` does for `tubemq://`, for type checkers.
+
+    Raises:
+        UsageError: the URL or an option makes no sense.
+    """
+    address = _address(url, "tubemq")
     if address.secure and options.get("tls") is None:
         options["tls"] = TlsOptions()
     return Client(ClientOptions(addresses=address.servers, **options))
+
+
+def connect_rocketmq(url: str, **options: Unpack[RocketmqKeywords]) -> RocketClient:
+    """What `connect` does for `rocketmq://`, for type checkers.
+
+    Raises:
+        UsageError: the URL or an option makes no sense.
+    """
+    from coherer.client.rocketmq.client import RocketClient
+    from coherer.client.rocketmq.options import RocketOptions
+
+    address = _address(url, "rocketmq")
+    if address.secure and options.get("tls") is None:
+        options["tls"] = TlsOptions()
+    return RocketClient(RocketOptions(addresses=address.servers, **options))
+
+
+def _address(url: str, protocol: str) -> Address:
+    address = parse(url)
+    if address.scheme.removesuffix("s") != protocol:
+        raise UsageError(f"{url!r} is no URL of {protocol}.")
+    return address

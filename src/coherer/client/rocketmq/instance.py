@@ -25,6 +25,7 @@ from coherer.client.address import split
 from coherer.client.rocketmq.link import Desk, Handler, Link, Pool, Signer
 from coherer.client.rocketmq.nameservers import NameServers
 from coherer.client.rocketmq.options import VIP_PORT_STEP, RocketOptions
+from coherer.client.rocketmq.requests import Replies
 from coherer.client.rocketmq.routes import (
     AUTO_CREATE_TOPIC,
     MASTER,
@@ -32,6 +33,7 @@ from coherer.client.rocketmq.routes import (
     route_of,
     template_route,
 )
+from coherer.client.rocketmq.transactions import Checks
 from coherer.client.tasks import cancel
 from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableError, UsageError
 from coherer.rocketmq import acl
@@ -81,6 +83,8 @@ class Instance:
         pool: the connections.
         names: calls to the name servers.
         client_id: how servers know us; set by `start`.
+        checks: answers brokers that ask about transactions.
+        replies: the requests that wait for replies.
         versions: the release number of each broker, by its address, from its heartbeat answers.
     """
 
@@ -92,6 +96,8 @@ class Instance:
         self.client_id = ""
         self.local_host = ""
         self.versions: dict[str, int] = {}
+        self.checks = Checks(self.on, options.namespace)
+        self.replies = Replies(self.on)
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
@@ -217,10 +223,9 @@ class Instance:
         if fast and self.options.vip:
             port -= VIP_PORT_STEP
         link = await self.pool.get(host, port)
-        if link not in self._greeted:
+        if link not in self._greeted and (self._producers or self._consumers):
             self._greeted.add(link)
-            if self._producers or self._consumers:
-                self._say_hello(link, address)
+            self._say_hello(link)
         return link
 
     # -- members
@@ -232,6 +237,8 @@ class Instance:
     def register_producer(self, group: str) -> None:
         """Name a producer group in heartbeats; a group may have several producers."""
         self._producers[group] += 1
+        if self._producers[group] == 1:
+            self.heartbeat_soon()
 
     async def unregister_producer(self, group: str) -> None:
         """Undo one `register_producer`; with the last one, brokers are told."""
@@ -267,6 +274,12 @@ class Instance:
         if self._consumers.get(consumer.group) is consumer:
             del self._consumers[consumer.group]
             await self._leave({"consumerGroup": consumer.group})
+
+    def heartbeat_soon(self) -> None:
+        """Send a heartbeat to the brokers that know us already, and do not wait."""
+        for link in list(self._greeted):
+            if link.open:
+                self._say_hello(link)
 
     async def heartbeat_now(self) -> None:
         """Send a heartbeat to every broker that should get one; what fails is logged."""
@@ -396,14 +409,16 @@ class Instance:
         self.versions[address] = answer.version
         return True
 
-    def _say_hello(self, link: Link, address: str) -> None:
+    def _say_hello(self, link: Link) -> None:
         future = link.call(
             RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=HEARTBEAT_TIMEOUT_MS
         )
 
         def answered(done: asyncio.Future[Command]) -> None:
             if done.cancelled() or done.exception() is not None:
-                _log.info("The first heartbeat to %s got no answer", address)
+                _log.info("A heartbeat to %s got no answer", link.server)
+            else:
+                self.versions[link.server] = done.result().version
 
         future.add_done_callback(answered)
 

@@ -6,6 +6,7 @@ Everything that a producer sends goes through `Outbox.post`, whatever becomes of
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
@@ -79,6 +80,8 @@ class Outbox:
         self.ids = UniqueIds(_address(self._instance.local_host), loader=id(self))
         self._instance.register_producer(self.group)
         self._instance.watch(self._learn)
+        if self._options.check is not None:
+            self._instance.checks.add(self.group, self._options.check)
         self._open = True
 
     async def close(self) -> None:
@@ -88,6 +91,8 @@ class Outbox:
         self._open = False
         await self.window.empty()
         self._instance.unwatch(self._learn)
+        if self._options.check is not None:
+            self._instance.checks.remove(self.group, self._options.check)
         await cancel(*self._tasks)
         for lane in self._lanes.values():
             await lane.close()
@@ -123,8 +128,17 @@ class Outbox:
             self._selectors[topic] = selector
 
     def full_name(self, topic: str) -> str:
-        """A topic's name as brokers know it."""
+        """A topic's name as brokers know it; the topics of replies are the cluster's own."""
+        if topic.endswith(names.REPLY_TOPIC_SUFFIX):
+            return topic
         return names.with_namespace(self._instance.options.namespace, topic)
+
+    def queue_of(self, topic: str, broker: str) -> Queue | None:
+        """Any queue of a topic with that broker; None when there is none."""
+        selector = self._selectors.get(topic)
+        choices = [] if selector is None else selector.choices
+        queues = [place.queue for place in choices if place.queue.broker == broker]
+        return random.choice(queues) if queues else None  # noqa: S311 - nobody has to guess it
 
     def choose(self, topic: str, order_by: Key | None, queue: Queue | None) -> tuple[Place, int]:
         """The queue for a message, and how often it may be tried again.

@@ -9,7 +9,7 @@ refused, is tried with another (`retries`); so it may come twice, as with Java's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, cast, overload
 
@@ -22,13 +22,17 @@ from coherer.client.outcomes import (
     Sink,
 )
 from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.outbox import NOTHING, Outbox
-from coherer.client.rocketmq.producer_options import ProducerOptions
+from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
+from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key
+from coherer.client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
 from coherer.rocketmq.batches import encode_batch, item_bytes, split_by_size
-from coherer.rocketmq.messages import RocketReceipt, outgoing
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.messages import RocketMessage, RocketReceipt, outgoing
 from coherer.rocketmq.names import Queue
 
 YIELD_EVERY: Final = 256
@@ -151,10 +155,7 @@ class Producer:
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        if not self._outbox.publishes(message.topic):
-            await self.publish(message.topic)
-        if self._window.full:
-            await self._window.room()
+        await self._published(message.topic)
         return await self.submit(message, order_by=order_by, queue=queue, delay_level=delay_level)
 
     @overload
@@ -327,6 +328,65 @@ class Producer:
         self._check()
         await self._outbox.tell(message, order_by, queue)
 
+    def transaction(self, message: Message) -> Transaction:
+        """A message that consumers get when your own work is done; use it with `async with`.
+
+        The producer needs a check function (`check=`), which is asked about transactions whose end
+        a broker has not heard of.
+
+        Raises:
+            UsageError: there is no check function.
+        """
+        self._check()
+        if self._options.check is None:
+            raise UsageError(
+                "A transaction needs a producer with a check function.",
+                hint="client.producer(..., check=function)",
+            )
+        return Transaction(self, message)
+
+    async def request(self, message: Message, *, timeout_ms: int | None = None) -> RocketMessage:
+        """Send a message that somebody replies to, and wait for the reply.
+
+        Args:
+            message: what to send.
+            timeout_ms: how long to wait for the reply; the producer's timeout when None.
+
+        Raises:
+            RequestTimeoutError: nobody replied in time.
+            CohererError: see `send`.
+        """
+        await self._published(message.topic)
+        timeout_ms = timeout_ms or self._options.timeout_ms or self._instance.options.timeout_ms
+        replies, client_id = self._instance.replies, self._instance.client_id
+        number, future = replies.expect()
+        began = self._loop.time()
+        try:
+            await self._post(message, request_properties(number, client_id, timeout_ms))
+        except BaseException:
+            replies.forget(number)
+            raise
+        left_ms = timeout_ms - (self._loop.time() - began) * 1000
+        return await replies.wait(number, future, left_ms, message.topic)
+
+    async def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
+        """Answer a message that was sent with `request`.
+
+        Args:
+            request: the message as a consumer got it.
+            reply: the answer; only its topic is not used.
+
+        Raises:
+            UsageError: the message is no request.
+            RefusedError: the one who asked is not connected to the broker any more.
+            CohererError: see `send`.
+        """
+        topic, system = reply_target(request)
+        await self._published(topic)
+        message = reply_message(topic, reply)
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+        return await self._post(message, system, code=code, broker=request.broker)
+
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
         """Post messages as there is room in the window; see `Bulk.add`."""
         self._check()
@@ -370,7 +430,54 @@ class Producer:
         self._state = "closed"
         await self._outbox.close()
 
+    # -- what transactions call
+
+    async def send_half(self, message: Message) -> tuple[RocketReceipt, Link]:
+        """Send a half message; see `transaction`."""
+        await self._published(message.topic)
+        system = {"TRAN_MSG": "true", "PGROUP": self._outbox.group}
+        receipt = await self._post(message, system, sys_flag=PREPARED)
+        return receipt, await self._instance.link(self._instance.address(receipt.broker), fast=True)
+
+    async def end(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> None:
+        """Tell the broker what becomes of a half message."""
+        if not link.open:
+            link = await self._instance.link(self._instance.address(receipt.broker), fast=True)
+        fields = end_header(self._outbox.group, receipt, verdict).fields()
+        if verdict is Verdict.UNKNOWN:
+            link.tell(RequestCode.END_TRANSACTION, fields)  # nobody answers this (2.9)
+            return
+        timeout_ms = self._instance.options.timeout_ms
+        await link.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=timeout_ms)
+
     # -- inside
+
+    async def _published(self, topic: str) -> None:
+        if not self._outbox.publishes(topic):
+            await self.publish(topic)
+        self._check()
+        if self._window.full:
+            await self._window.room()
+
+    def _post(
+        self,
+        message: Message,
+        system: Mapping[str, str],
+        *,
+        sys_flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        broker: str | None = None,
+    ) -> asyncio.Future[RocketReceipt]:
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        self._outbox.post(
+            message,
+            FutureSink(future),
+            queue=None if broker is None else self._outbox.queue_of(message.topic, broker),
+            system=system,
+            sys_flag=sys_flag,
+            code=code,
+        )
+        return cast("asyncio.Future[RocketReceipt]", future)
 
     def _check(self) -> None:
         if self._state == "new":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Final
 
 import msgspec
@@ -11,6 +13,7 @@ from coherer.client.rocketmq.faults import FaultRules
 from coherer.errors import UsageError
 from coherer.record import compression
 from coherer.rocketmq import names
+from coherer.rocketmq.messages import RocketMessage
 
 GROUP_DEFAULT: Final = "coherer"
 """The producer group of those who name none. It matters for transactions and replies only."""
@@ -20,6 +23,18 @@ WINDOW_MAX: Final = 300_000
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What Java's brokers accept by default, of a message or a batch."""
+
+
+class Verdict(Enum):
+    """What becomes of the message of a transaction; the value is the protocol's number."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+Check = Callable[[RocketMessage], Verdict | Awaitable[Verdict]]
+"""Asked by a broker what became of a transaction."""
 
 
 class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +54,8 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
         wait: whether the broker answers only when a message is as safe as it is set to (flushed,
             replicated).
         trace: send a record of each message to the trace topic, or to the topic of this name.
+        check: asked about transactions whose end a broker has not heard of; without it the producer
+            begins none.
     """
 
     group: str = GROUP_DEFAULT
@@ -52,6 +69,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = MESSAGE_BYTES_MAX
     wait: bool = True
     trace: bool | str = False
+    check: Check | None = None
 
     def __post_init__(self) -> None:
         names.check_group(self.group)

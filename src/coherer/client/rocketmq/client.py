@@ -1,0 +1,186 @@
+"""The client of a RocketMQ cluster: makes producers, consumers, readers that share connections."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
+
+from coherer.client.rocketmq.door import Door
+from coherer.client.rocketmq.faults import FaultRules
+from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.options import RocketOptions
+from coherer.client.rocketmq.producer import Producer
+from coherer.client.rocketmq.producer_options import Check, ProducerOptions
+from coherer.client.rocketmq.reader import Reader
+from coherer.client.rocketmq.start import Edge
+from coherer.errors import RefusedError
+from coherer.rocketmq import names
+from coherer.rocketmq.codes import ResponseCode, refused
+from coherer.rocketmq.names import Queue
+
+if TYPE_CHECKING:
+    from coherer.client.rocketmq.admin import Admin
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """The keywords of `Client.producer`; see `ProducerOptions`."""
+
+    group: str
+    window: int
+    window_bytes: int
+    timeout_ms: int | None
+    retries: int
+    rules: FaultRules | None
+    compress_from_bytes: int
+    compress_level: int
+    max_bytes: int
+    wait: bool
+    trace: bool | str
+    check: Check | None
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class RocketClient:
+    """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
+
+    It belongs to one event loop and one process. Connections are made when they are needed and
+    shared by everything that the client makes; nothing is sent before.
+
+    ```python
+    async with coherer.connect("rocketmq://127.0.0.1:9876") as client:
+        async with client.producer("flights") as producer:
+            receipt = await producer.send(coherer.Message("flights", b"hello", tag="UA"))
+        async with client.consumer("readers", "flights", start="earliest") as consumer:
+            async for message in consumer:
+                print(message.body)
+    ```
+
+    Args:
+        options: addresses and more.
+    """
+
+    def __init__(self, options: RocketOptions) -> None:
+        self._options = options
+        self._instance = Instance(options)
+        self._door = Door(self._instance)
+        # Weak, because a client may make many of them; one that is in use is held by its tasks.
+        self._made: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"<RocketClient of rocketmq://{self._options.servers}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def options(self) -> RocketOptions:
+        """The options."""
+        return self._options
+
+    def producer(self, *topics: str, **options: Unpack[ProducerKeywords]) -> Producer:
+        """A producer.
+
+        Args:
+            topics: published at the start; others are at their first message.
+            options: see `ProducerOptions`.
+
+        Raises:
+            UsageError: an option is out of range.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        producer = Producer(self._instance, topics, ProducerOptions(**options))
+        self._made.add(producer)
+        return producer
+
+    def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
+        """A reader of a range of one queue, which no group notices.
+
+        Args:
+            partition: one of `partitions`.
+            offset: where to begin.
+            end: the offset behind the last to read; the end of the queue at the start when None.
+
+        Raises:
+            UsageError: the range makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        reader = Reader(self._door, partition, offset, end, timeout_ms=self._options.timeout_ms)
+        self._made.add(reader)
+        return reader
+
+    async def partitions(self, topic: str) -> list[Queue]:
+        """The queues of a topic that can be read, sorted.
+
+        Raises:
+            RefusedError: there are none, or the topic does not exist.
+            UnavailableError: no name server could be reached.
+        """
+        self._instance.pool.check()
+        await self._instance.start()
+        full = names.with_namespace(self._options.namespace, topic)
+        queues = list((await self._instance.route(full, fresh=True)).readable)
+        if not queues:
+            raise refused(ResponseCode.TOPIC_NOT_EXIST, "The topic has no queues.", topic=topic)
+        return queues
+
+    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """What the brokers hold of a topic, without disturbing anybody.
+
+        Returns:
+            Broker name and queue number, to the oldest offset and the one behind the newest.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        queues = await self.partitions(topic)
+
+        async def ends(queue: Queue) -> tuple[int, int]:
+            oldest, end = await asyncio.gather(
+                self._door.place(queue, Edge.OLDEST), self._door.place(queue, Edge.END)
+            )
+            return max(oldest, 0), max(end, oldest, 0)
+
+        found = await asyncio.gather(*(ends(queue) for queue in queues))
+        return {(queue.broker, queue.id): pair for queue, pair in zip(queues, found, strict=True)}
+
+    async def exists(self, topic: str) -> bool:
+        """Whether a topic exists.
+
+        Raises:
+            UnavailableError: no name server could be reached.
+        """
+        try:
+            await self.partitions(topic)
+        except RefusedError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return False
+            raise
+        return True
+
+    def admin(self) -> Admin:
+        """Administration of the cluster, over the same connections."""
+        from coherer.client.rocketmq.admin import Admin
+
+        self._instance.pool.check()
+        return Admin(self._instance)
+
+    async def close(self) -> None:
+        """Close what the client made and its connections. Calling it again does nothing."""
+        await asyncio.gather(*(one.close() for one in self._made))
+        await self._instance.close()
