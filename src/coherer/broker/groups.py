@@ -65,7 +65,7 @@ class GroupTable:
     def __init__(self, groups: Iterable[Group] = ()) -> None:
         self._groups = {group.group_name: group for group in groups}
         self._watchers: list[Callable[[], None]] = []
-        self.version = DataVersion()
+        self.version: DataVersion = DataVersion()
 
     def __contains__(self, name: str) -> bool:
         return name in self._groups
@@ -122,6 +122,17 @@ class GroupTable:
         if self._groups.pop(name, None) is None:
             return False
         self._changed(now_ms)
+        return True
+
+    def follow(self, master: GroupTable) -> bool:
+        """Have what a master has, and its version. Returns whether that is another now."""
+        if master.version == self.version:
+            return False
+        own = {name: group for name, group in self._groups.items() if name in SYSTEM_GROUPS}
+        self._groups = own | master._groups
+        self.version = master.version
+        for changed in self._watchers:
+            changed()
         return True
 
     def dump(self) -> bytes:

@@ -168,6 +168,12 @@ class OffsetTable:
                 for partition, position in positions.items():
                     yield topic, partition, position
 
+    def merge(self, others: OffsetTable) -> None:
+        """Take over the positions of another table; what only this one has stays."""
+        for (topic, group), positions in others._positions.items():
+            for partition, position in positions.items():
+                self.open(group, topic, partition).offset = position.offset
+
     def forget_idle(self, now_ms: int, idle_ms: int, in_use: set[tuple[str, str]]) -> None:
         """Drop groups that have not read a topic for `idle_ms`.
 

@@ -246,7 +246,7 @@ class TopicTable:
         self._topics = {topic.name: topic for topic in topics}
         self._own: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
-        self.version = DataVersion()
+        self.version: DataVersion = DataVersion()
 
     def get(self, name: str) -> Topic | None:
         """The topic, or None."""
@@ -388,6 +388,20 @@ class TopicTable:
         if wrong:
             self._changed(now_ms)
         return bool(wrong)
+
+    def follow(self, master: TopicTable) -> bool:
+        """Have what a RocketMQ master has, and its version. Returns whether that is another now.
+
+        Topics that every broker has and the master does not stay.
+        """
+        if master.version == self.version:
+            return False
+        own = {name: topic for name, topic in self._topics.items() if name in self._own}
+        self._topics = own | master._topics
+        self.version = master.version
+        for changed in self._watchers:
+            changed()
+        return True
 
     # -- TubeMQ's
 

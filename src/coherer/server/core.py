@@ -99,6 +99,18 @@ class Core:
         for told in self._changes:
             told()
 
+    def append_raw(self, offset: int, data: bytes) -> None:
+        """Store a piece of a master's log; who waits for its messages is told.
+
+        Raises:
+            UsageError: it does not follow what is here.
+            DamagedStoreError: it is no piece of such a log.
+            StoreError: the disk failed, or is full; nothing was stored.
+        """
+        drafts, appended = self.store.append_raw(offset, data)
+        if drafts:
+            self._arrived(drafts, appended)
+
     def remove_topic(self, name: str) -> None:
         """Delete a topic's messages and positions; who reads it is told. The table is not touched.
 

@@ -81,7 +81,7 @@ class Replayer:
         if queue is None:
             return "topic"
         offset, kind = record.physical_offset, record.sys_flag & ROLLED_BACK
-        code, keys = _tag_and_keys(record.properties)
+        code, keys = tag_and_keys(record.properties)
         if kind not in (PREPARED, ROLLED_BACK):
             wrong = self._place(queue, record.queue_offset)
             if wrong:
@@ -140,7 +140,8 @@ class Replayer:
 
 
 @lru_cache(maxsize=4096)
-def _tag_and_keys(text: bytes) -> tuple[int, tuple[str, ...]]:
+def tag_and_keys(text: bytes) -> tuple[int, tuple[str, ...]]:
+    """Give the tag code and the index keys of a property text."""
     if not any(word in text for word in _SPECIAL):
         return 0, ()
     properties = decode(text)

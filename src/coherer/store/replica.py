@@ -18,8 +18,9 @@ from coherer.record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, Summar
 from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
+from coherer.store.model import Appended, Draft
 from coherer.store.queues import QueueDirectory
-from coherer.store.replay import RECORD_BYTES_MIN, Replayer
+from coherer.store.replay import RECORD_BYTES_MIN, Replayer, tag_and_keys
 
 _GAP_ENTRIES = 1_000_000
 
@@ -46,12 +47,16 @@ def whole_bytes(data: bytes | bytearray | memoryview) -> int:
 
 
 class Taken(NamedTuple):
-    """What was written: up to where, the last store time, what to sync, and which queues grew."""
+    """What was written: up to where, the last store time, what to sync, and the messages.
+
+    The drafts are without bodies: they say what came, to those who wait for it.
+    """
 
     end: int
     store_ms: int
     dirty: Dirty
-    queues: set[tuple[str, int]]
+    drafts: list[Draft]
+    appended: list[Appended]
 
 
 class Replica:
@@ -88,23 +93,28 @@ class Replica:
         found = list(self._records(offset, data))
         try:
             self._log.write(list(self._pieces(offset, data)))
-            store_ms, queues = self._put(found)
+            drafts = [self._put(record) for record in found]
+            self._replayer.finish()
         except (OSError, StoreError) as error:
             self._withdraw(before)
             if isinstance(error, OSError):
                 raise StoreError(f"Could not store what the master sent: {error}.") from error
             raise
         dirty, self._replayer.dirty = self._replayer.dirty, Dirty()
-        return Taken(offset + len(data), store_ms, dirty, queues)
+        store_ms = max([record.store_ms for record in found], default=0)
+        appended = [
+            Appended(record.queue_offset, record.physical_offset, record.size) for record in found
+        ]
+        return Taken(offset + len(data), store_ms, dirty, drafts, appended)
 
-    def _put(self, records: list[Summary]) -> tuple[int, set[tuple[str, int]]]:
-        store_ms, queues = 0, set[tuple[str, int]]()
-        for record in records:
-            self._replayer.replay(record)
-            queues.add((record.topic.decode("utf-8", "replace"), record.queue_id))
-            store_ms = max(store_ms, record.store_ms)
-        self._replayer.finish()
-        return store_ms, queues
+    def _put(self, record: Summary) -> Draft:
+        self._replayer.replay(record)
+        code, keys = tag_and_keys(record.properties)
+        topic = record.topic.decode("utf-8", "replace")
+        return Draft(
+            topic, record.queue_id, b"", record.properties, code, sys_flag=record.sys_flag,
+            keys=keys,
+        )  # fmt: skip
 
     def _records(self, offset: int, data: bytes) -> Iterator[Summary]:
         view, at = memoryview(data), 0

@@ -213,7 +213,7 @@ class Store:
             self._log.commit(batch.end, store_ms)
         return batch.appended
 
-    def append_raw(self, offset: int, data: bytes) -> set[tuple[str, int]]:
+    def append_raw(self, offset: int, data: bytes) -> tuple[list[Draft], list[Appended]]:
         """Store what another store's log holds at `offset`, where ours ends: a slave's way.
 
         A store without any files may begin where a file of the other one does.
@@ -223,7 +223,7 @@ class Store:
             data: whole records and blanks (`coherer.store.replica.whole_bytes`).
 
         Returns:
-            The queues, as (topic, queue id), that have new messages.
+            The messages, without their bodies, and where they are.
 
         Raises:
             UsageError: the bytes do not follow what is here.
@@ -234,13 +234,13 @@ class Store:
         self._check_open()
         if self._replica is None:
             self._replica = Replica(self._log, self._queue_files, self._index, self._now_ms())
-        end, store_ms, dirty, queues = self._replica.take(offset, data)
+        end, store_ms, dirty, drafts, appended = self._replica.take(offset, data)
         with self._guard:
             self._last_ms = max(self._last_ms, store_ms)
             self._dirty.merge(dirty)
             self._queued = (end, self._last_ms)
             self._log.commit(end, self._last_ms)
-        return queues
+        return drafts, appended
 
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
         """Give bytes of the log as they are, up to the end of their file: what a slave is sent.

@@ -70,6 +70,14 @@ class DelayService:
         self._next_ms.clear()
         self._saved = self.positions.dump()
 
+    def follow(self, data: bytes) -> None:
+        """Have the positions of a master, as its answer to 45 says them.
+
+        Raises:
+            DamagedStoreError: that is none.
+        """
+        self.positions = DelayPositions.load(data)
+
     def tick(self) -> None:
         """Deliver what is due."""
         now_ms = self._core.now_ms()

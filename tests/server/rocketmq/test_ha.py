@@ -1,0 +1,336 @@
+"""Replication: what goes over the wire, who follows, who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer import net
+from coherer.errors import ProtocolError
+from coherer.record.layout import decode
+from coherer.server.core import Core
+from coherer.server.rocketmq.ha.frames import HEAD, REPORT, Pieces, Reports
+from coherer.server.rocketmq.ha.master import BEHIND_BYTES_MAX, HaMaster
+from coherer.server.rocketmq.ha.slave import HaSlave
+from coherer.store import Draft, Store, StoreOptions
+from coherer.testing import ManualClock
+
+OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_enabled=False)
+
+
+class Side:
+    """A store and what the doors share."""
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        self.store = Store.open(directory, OPTIONS, now_ms=clock.now_ms)
+        self.core = Core(self.store, clock.now_ms)
+
+    async def send(self, *bodies: str) -> int:
+        end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        drafts = [Draft("t", 0, body.encode(), b"") for body in bodies]
+        self.core.appender.submit(drafts, lambda _, end_offset: end.set_result(end_offset))
+        return await end
+
+    def bodies(self) -> list[str]:
+        found: list[str] = []
+        at, end = self.store.queue_range("t", 0)
+        while at < end:
+            slices = self.store.read("t", 0, at, max_bytes=1 << 20, max_count=1000)
+            found += [bytes(decode(record).body).decode() for record in slices.records]
+            at = slices.next_offset
+        return found
+
+    async def close(self) -> None:
+        await self.core.close()
+        self.store.close()
+
+
+class Peer:
+    """The other end of a replication connection, which is a bare socket."""
+
+    def __init__(self, connection: net.Connection) -> None:
+        self.connection = connection
+        self.heard = bytearray()
+        self.news = asyncio.Event()
+        self.lost = asyncio.Event()
+
+    def received(self, data: bytes) -> None:
+        self.heard += data
+        self.news.set()
+
+    def closed(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    async def hears(self, count: int) -> bytes:
+        async with asyncio.timeout(10):
+            while len(self.heard) < count:
+                self.news.clear()
+                await self.news.wait()
+        taken = bytes(self.heard[:count])
+        del self.heard[:count]
+        return taken
+
+
+class Stage:
+    """A master with its port."""
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        self.clock = clock
+        self.directory = directory
+        self.side = Side(directory / "master", clock)
+        self.master = HaMaster(self.side.core)
+        self.listener: net.Listener
+        self._sides: list[Side] = []
+        self._slaves: list[HaSlave] = []
+
+    async def start(self) -> Stage:
+        self.listener = await net.listen("127.0.0.1", 0, self.master.make)
+        return self
+
+    async def peer(self) -> Peer:
+        return await net.dial("127.0.0.1", self.listener.port, Peer)
+
+    def slave(self, name: str = "slave") -> tuple[Side, HaSlave]:
+        side = Side(self.directory / name, self.clock)
+        slave = HaSlave(side.core, retry_s=0.01)
+        self._sides.append(side)
+        self._slaves.append(slave)
+        slave.found(f"127.0.0.1:{self.listener.port}")
+        slave.start()
+        return side, slave
+
+    async def close(self) -> None:
+        for slave in self._slaves:
+            await slave.close()
+        self.master.close()
+        await self.listener.close()
+        for side in [*self._sides, self.side]:
+            await side.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the loop turn until something is so."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - what comes over a socket tells nobody here
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
+    made = await Stage(tmp_path, clock).start()
+    yield made
+    await made.close()
+
+
+# -- the wire
+
+
+def test_the_worked_examples() -> None:
+    assert REPORT.pack(4096).hex() == "0000000000001000"
+    assert HEAD.pack(4096, 1024).hex() == "000000000000100000000400"
+    assert HEAD.pack(4096, 0).hex() == "000000000000100000000000"
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=1, max_size=20), st.integers(1, 30))
+def test_only_the_newest_report_counts(offsets: list[int], step: int) -> None:
+    data = b"".join(map(REPORT.pack, offsets))
+    reports = Reports()
+    last = [reports.last(data[at : at + step]) for at in range(0, len(data), step)]
+    assert [found for found in last if found is not None][-1] == offsets[-1]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10), st.integers(1, 50))
+def test_pieces_come_whole_however_they_are_cut(bodies: list[bytes], step: int) -> None:
+    data = b"".join(HEAD.pack(at, len(body)) + body for at, body in enumerate(bodies))
+    pieces = Pieces()
+    found = [p for at in range(0, len(data), step) for p in pieces.feed(data[at : at + step])]
+    assert [(piece.offset, piece.data) for piece in found] == list(enumerate(bodies))
+
+
+@given(st.binary(max_size=100))
+def test_garbage_from_a_master_is_pieces_or_refused(data: bytes) -> None:
+    with suppress(ProtocolError):
+        for piece in Pieces().feed(data):
+            assert piece.offset >= 0
+
+
+# -- the master
+
+
+async def test_a_slave_with_something_is_sent_what_follows(stage: Stage) -> None:
+    middle = await stage.side.send("a", "b")
+    end = await stage.side.send("c")
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(middle))
+    offset, size = HEAD.unpack(await peer.hears(HEAD.size))
+    assert (offset, size) == (middle, end - middle)
+    assert decode(await peer.hears(size)).body == b"c"
+    later = await stage.side.send("d")
+    assert HEAD.unpack(await peer.hears(HEAD.size)) == (end, later - end)
+
+
+async def test_a_new_slave_begins_with_the_last_file(stage: Stage) -> None:
+    for _ in range(5):
+        await stage.side.send("x" * 30_000)
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(0))
+    offset, size = HEAD.unpack(await peer.hears(HEAD.size))
+    assert offset == stage.side.store.last_segment_offset > 0
+    assert 0 < size <= 32 * 1024
+
+
+async def test_pieces_never_cross_the_end_of_a_file(stage: Stage) -> None:
+    for _ in range(7):
+        await stage.side.send("x" * 20_000)
+    at, end = stage.side.store.queue_range("t", 0)[0] + 1, stage.side.store.end_offset
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(at))
+    while at < end:
+        offset, size = HEAD.unpack(await peer.hears(HEAD.size))
+        assert offset == at
+        assert offset // (1 << 16) == (offset + size - 1) // (1 << 16)
+        assert await peer.hears(size) == bytes(stage.side.store.read_raw(at, size))
+        at += size
+
+
+async def test_a_master_shows_that_it_lives_and_cuts_off_the_silent(stage: Stage) -> None:
+    end = await stage.side.send("a")
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(end))
+    await until(lambda: any(slave.acked == end for slave in stage.master.slaves))
+    stage.clock.advance(5_001)
+    stage.master.tick()
+    assert HEAD.unpack(await peer.hears(HEAD.size)) == (end, 0)
+    stage.clock.advance(15_000)
+    stage.master.tick()
+    async with asyncio.timeout(10):
+        await peer.lost.wait()
+    assert not stage.master.slaves
+
+
+async def test_a_slave_that_has_more_is_not_ours(stage: Stage) -> None:
+    end = await stage.side.send("a")
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(end + 1))
+    async with asyncio.timeout(10):
+        await peer.lost.wait()
+    assert stage.master.replicated == 0
+
+
+async def test_who_waits_for_a_slave(stage: Stage) -> None:
+    end = await stage.side.send("a")
+    assert await stage.master.safe(end, 10) == 11  # nobody is there
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(0))
+    await until(lambda: bool(stage.master.slaves))
+    assert await stage.master.safe(end, 10) == 12  # somebody is, and does not say that he has it
+    waiting = asyncio.create_task(stage.master.safe(end, 10_000))
+    await asyncio.sleep(0)
+    peer.connection.write(REPORT.pack(end))
+    assert await waiting == 0
+    assert await stage.master.safe(end + BEHIND_BYTES_MAX, 10) == 11  # far behind is nobody
+
+
+# -- the slave
+
+
+async def test_a_slave_has_what_the_master_has(stage: Stage) -> None:
+    for number in range(50):
+        await stage.side.send(*[f"{number}/{each}" + "x" * 500 for each in range(10)])
+    # From the beginning of everything, as its log is known to have begun there.
+    side, slave = stage.slave()
+    await until(lambda: side.store.end_offset == stage.side.store.end_offset)
+    last = stage.side.bodies()
+    assert side.bodies() == last[-len(side.bodies()) :]
+    assert side.store.min_offset == stage.side.store.last_segment_offset
+    await stage.side.send("later")
+    await until(lambda: side.bodies()[-1:] == ["later"])
+    await until(lambda: stage.master.replicated == stage.side.store.end_offset)
+    assert slave.link is not None
+
+
+async def test_a_slave_comes_back_and_goes_on(stage: Stage) -> None:
+    side, slave = stage.slave()
+    await stage.side.send("a")
+    await until(lambda: side.bodies() == ["a"])
+    assert slave.link is not None
+    first = slave.link
+    first.connection.abort()
+    await stage.side.send("b", "c")
+    await until(lambda: side.bodies() == ["a", "b", "c"])
+    assert slave.link is not first
+
+
+async def test_a_slave_wakes_who_waits_for_messages(stage: Stage) -> None:
+    side, _ = stage.slave()
+    woken: list[tuple[str, int, int]] = []
+    side.core.on_arrival(
+        lambda drafts, placed: woken.extend(
+            (draft.topic, draft.queue_id, place.queue_offset)
+            for draft, place in zip(drafts, placed, strict=True)
+        )
+    )
+    await stage.side.send("a", "b")
+    await until(lambda: len(woken) == 2)
+    assert woken == [("t", 0, 0), ("t", 0, 1)]
+
+
+async def test_a_record_in_two_halves_waits_for_the_second(stage: Stage, tmp_path: Path) -> None:
+    end = await stage.side.send("a" * 1_000)
+    data = bytes(stage.side.store.read_raw(0, end))
+    peers: asyncio.Queue[Peer] = asyncio.Queue()
+
+    def accept(connection: net.Connection) -> Peer:
+        peers.put_nowait(Peer(connection))
+        return peers._queue[-1]  # type: ignore[attr-defined, no-any-return]
+
+    listener = await net.listen("127.0.0.1", 0, accept)
+    side = Side(tmp_path / "halves", stage.clock)
+    slave = HaSlave(side.core, retry_s=0.01)
+    slave.found(f"127.0.0.1:{listener.port}")
+    slave.start()
+    peer = await peers.get()
+    assert REPORT.unpack(await peer.hears(8)) == (0,)
+    peer.connection.write(HEAD.pack(0, 500) + data[:500] + HEAD.pack(500, 0))
+    peer.connection.write(HEAD.pack(500, end - 500) + data[500:])
+    assert REPORT.unpack(await peer.hears(8)) == (end,)
+    assert side.bodies() == ["a" * 1_000]
+    # What does not follow ends the connection; the next one asks from where the log ends.
+    peer.connection.write(HEAD.pack(end + 1, 1) + b"x")
+    async with asyncio.timeout(10):
+        await peer.lost.wait()
+    again = await peers.get()
+    assert REPORT.unpack(await again.hears(8)) == (end,)
+    await slave.close()
+    await listener.close()
+    await side.close()
+
+
+async def test_a_slave_reports_though_nothing_happens_and_leaves_a_silent_master(
+    stage: Stage,
+) -> None:
+    _, slave = stage.slave()
+    await until(lambda: slave.link is not None)
+    first = slave.link
+    for _ in range(5):  # longer than a master listens to nothing
+        stage.clock.advance(5_001)
+        slave.tick()
+        now_ms = stage.clock.now_ms()
+        await until(lambda: [one.read_ms for one in stage.master.slaves] == [now_ms])  # noqa: B023
+        stage.master.tick()
+        await until(lambda: slave.link is not None and slave.link.read_ms == now_ms)  # noqa: B023
+    assert slave.link is first
+    stage.clock.advance(20_001)
+    slave.tick()
+    await until(lambda: slave.link is not None and slave.link is not first)
