@@ -18,6 +18,7 @@ from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.server.rocketmq.broker.positions import Positions
 from coherer.server.rocketmq.broker.pulling import Pulls
 from coherer.server.rocketmq.broker.querying import Queries
+from coherer.server.rocketmq.broker.reply_messages import ReplyMessages
 from coherer.server.rocketmq.broker.retrying import Retries
 from coherer.server.rocketmq.broker.sending import CODES, Sends
 from coherer.server.rocketmq.broker.state import RocketState
@@ -62,6 +63,7 @@ class RocketBroker:
         self.serve(self._own())
         self.serve(self.clients.handlers())
         self.serve(self.calls.handlers())
+        self.serve(ReplyMessages(self.state, self.sends).handlers())
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Answer further codes."""

@@ -48,6 +48,7 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
             (`startAcceptSendRequestTimeStamp`).
         notify_members: whether the consumers of a group are told when one comes or goes
             (`notifyConsumerIdsChangedEnable`).
+        store_replies: whether answers to requests are stored, too (`storeReplyMessageEnable`).
         slave_reads: whether consumers that are far behind are sent to a slave (`slaveReadEnable`).
         flush_timeout_ms: how long a send waits for the disk (`syncFlushTimeout`).
         slave_timeout_ms: how long a send waits for a slave (`slaveTimeout`).
@@ -76,6 +77,7 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     filter_retries: bool = False
     accept_sends_from_ms: int = 0
     notify_members: bool = True
+    store_replies: bool = True
     slave_reads: bool = False
     flush_timeout_ms: int = 5_000
     slave_timeout_ms: int = 3_000

@@ -146,7 +146,7 @@ class Sends:
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
         header = read_send(request.code, request.fields)
-        topic = self._check(channel, header, now_ms)
+        topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
@@ -162,7 +162,12 @@ class Sends:
         apart.add(request, queue_id, drafts)
         apart.submit()
 
-    def _check(self, channel: Channel, header: SendHeader, now_ms: int) -> Topic:
+    def check(self, channel: Channel, header: SendHeader, now_ms: int) -> Topic:
+        """The topic that a send goes to, made where that is allowed.
+
+        Raises:
+            Refusal: there is none, or it takes no such message (2.4.2, steps 1 to 6).
+        """
         state, options = self._state, self._state.options
         if now_ms < options.accept_sends_from_ms:
             until = datetime.fromtimestamp(options.accept_sends_from_ms / 1000)  # noqa: DTZ006 - Java's
