@@ -145,9 +145,12 @@ def test_a_known_block_in_a_payload_that_is_cut_short() -> None:
 
 
 def test_records_of_another_door_get_attributes() -> None:
-    text = properties.encode({"UNIQ_KEY": "0A", "TAGS": "A", "k": "v", "bad": "a=b,c"})
+    text = properties.encode(
+        {"k": "v", "UNIQ_KEY": "0A", "CLUSTER": "C", "KEYS": "x y", "TAGS": "A", "bad": "a=b,c"}
+        | {"$msgTime$": "202401020304"}
+    )
     [message] = delivered(Mapper(), stored(b"hello", text, 6))
-    expected = block("$msgType$=A,UNIQ_KEY=0A,k=v") + b"hello"
+    expected = block("$msgType$=A,$msgTime$=202401020304,k=v,KEYS=x y") + b"hello"
     assert (message.payLoadData, message.flag) == (expected, 1)
     assert message.checkSum == crc32(expected) & 0x7FFFFFFF
 

@@ -11,10 +11,11 @@ A TubeMQ payload is a body, before it perhaps a block of attributes (4 bytes of 
   RocketMQ gives a meaning to, a type that is not first or not the one that the request names) stays
   where it is: the body is the payload as it came, and `TUBE\x01r` says so.
 
-A door that takes messages for others has to refuse the property `TUBE`.
+A door that takes messages for others takes out the property `TUBE`.
 
 A record of another door has no such mark; its properties become attributes where TubeMQ can carry
-them (no `,` or `=`).
+them (no `,` or `=`): `TAGS` becomes `$msgType$`, a time and the keys keep their names, and what
+RocketMQ keeps for itself (the unique id, the cluster, …) stays behind.
 
 The check sum of a delivered payload needs no pass over the body: the record's own check sum covers
 the body, and CRC-32 is linear, crc(block + body) = crc(body) ^ shift(crc(block), len(body)). What
@@ -47,6 +48,7 @@ _ATTRIBUTES = b"\x02TUBE\x01a"
 _RAW = b"TUBE\x01r"
 _TYPE = b"$msgType$="
 _TAGS = b"TAGS\x01"
+_UNIQUE = properties.UNIQUE_KEY.encode() + b"\x01"
 _RESERVED = (properties.RESERVED | {_MARK}) - {properties.KEYS}
 
 # CRC, flag, physical offset, sys flag, length of the body: of a record with IPv4 hosts.
@@ -170,7 +172,9 @@ class Mapper:
                 attributes = _TYPE + attributes[5:]
             entry = _Block(_LENGTH.pack(len(attributes)) + attributes, -1, 0)
         else:
-            entry = _foreign_block(text)
+            # Each message of another door has its unique id, which TubeMQ has no use for.
+            text = _without_unique_id(text)
+            entry = self._properties.get(text) or _foreign_block(text)
         if len(self._properties) >= self._cached_max:
             self._properties = {b"": _NOTHING}
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
@@ -270,15 +274,25 @@ def _translate(block: bytes, tag: str) -> _Translation | None:
     return _Translation(tag, text, keys)
 
 
+def _without_unique_id(text: bytes) -> bytes:
+    before, found, after = text.partition(_UNIQUE)
+    if not found or (before and before[-1:] != b"\x02"):
+        return text
+    return before + after.partition(b"\x02")[2]
+
+
 def _foreign_block(text: bytes) -> _Block:
     """Attributes for the properties of another door."""
     found = properties.decode(text)
-    found.pop(_MARK, None)
-    items = [("$msgType$", found.pop(properties.TAGS, "")), *found.items()]
+    items = [
+        ("$msgType$", found.pop(properties.TAGS, "")),
+        (properties.TIME, found.pop(properties.TIME, "")),
+        *found.items(),
+    ]
     attributes = ",".join(
         f"{name}={value}"
         for name, value in items
-        if value and not any(sign in name + value for sign in ",=")
+        if value and name not in _RESERVED and not any(sign in name + value for sign in ",=")
     ).encode()
     block = _LENGTH.pack(len(attributes)) + attributes if attributes else b""
     return _Block(block, 0, 1 if block else 0)
