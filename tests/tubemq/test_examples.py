@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
+from coherer.record.times import decode_time
 from coherer.tubemq import credentials, methods, payload, sending
 from coherer.tubemq import messages as pb
 from coherer.tubemq.delivery import MessageBatch, delivered_head, get_reply
@@ -319,7 +320,7 @@ def test_answers(name: str) -> None:
 
 
 def test_a4_through_the_hot_path() -> None:
-    attributes = payload.encode_attributes("t1", payload.decode_time("202401020304"), {"k1": "v1"})
+    attributes = payload.encode_attributes("t1", decode_time("202401020304"), {"k1": "v1"})
     data, flag = payload.encode_payload(b"hello", attributes)
     assert (data, flag, payload.checksum(data)) == (DATA, 1, 902868853)
     encoder = sending.SendEncoder(PRODUCER, "demo", 10001, LOOPBACK)

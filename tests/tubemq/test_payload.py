@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer.errors import UsageError
+from coherer.record.times import decode_time
 from coherer.tubemq.payload import (
     TAG_KEY,
     TIME_KEY,
     checksum,
     decode_attributes,
-    decode_time,
     encode_attributes,
     encode_payload,
     encode_time,

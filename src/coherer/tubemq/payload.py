@@ -18,10 +18,10 @@ from typing import Final
 from zlib import crc32
 
 from coherer.errors import UsageError
+from coherer.record.times import decode_time
 
 TAG_KEY: Final = "$msgType$"
 TIME_KEY: Final = "$msgTime$"
-TIME_CHARS: Final = 12
 HAS_ATTRIBUTES: Final = 1
 """Bit of the flag: the payload begins with an attribute block."""
 
@@ -47,23 +47,6 @@ def encode_time(time: datetime) -> str:
     if time.tzinfo is not None:
         time = time.astimezone(UTC)
     return f"{time.year:04}{time.month:02}{time.day:02}{time.hour:02}{time.minute:02}"
-
-
-@lru_cache(maxsize=1024)
-def decode_time(text: str) -> datetime | None:
-    """Returns the naive time that a text names; None when it names none.
-
-    >>> decode_time("202401020304"), decode_time("yesterday")
-    (datetime.datetime(2024, 1, 2, 3, 4), None)
-    """
-    if len(text) != TIME_CHARS or not (text.isascii() and text.isdigit()):
-        return None
-    try:
-        return datetime(  # noqa: DTZ001 - the protocol knows no zones
-            int(text[:4]), int(text[4:6]), int(text[6:8]), int(text[8:10]), int(text[10:])
-        )
-    except ValueError:
-        return None
 
 
 def encode_attributes(tag: str | None, time: datetime | None, properties: Mapping[str, str]) -> str:
@@ -125,12 +108,22 @@ def split_attributes(text: str) -> tuple[str | None, str | None, dict[str, str]]
     >>> split_attributes("a=1,b,$msgTime$=noon,a=2")
     (None, 'noon', {'a': '2', 'b': ''})
     """
-    properties: dict[str, str] = {}
+    properties = read_attributes(text)
+    return properties.pop(TAG_KEY, None), properties.pop(TIME_KEY, None), properties
+
+
+def read_attributes(text: str) -> dict[str, str]:
+    """Returns all names and values of an attribute text, also tag and time.
+
+    >>> read_attributes("$msgType$=UA,b")
+    {'$msgType$': 'UA', 'b': ''}
+    """
+    found: dict[str, str] = {}
     for item in text.split(","):
         if item:
             key, _, value = item.partition("=")
-            properties[key] = value
-    return properties.pop(TAG_KEY, None), properties.pop(TIME_KEY, None), properties
+            found[key] = value
+    return found
 
 
 def encode_payload(body: bytes, attributes: str | None) -> tuple[bytes, int]:

@@ -43,7 +43,7 @@ from coherer.tubemq.wire import CONTINUED, VARINTS, varint
 
 _log = logging.getLogger(__name__)
 
-_MARK = "TUBE"
+_MARK = properties.TUBE_MARK
 _ATTRIBUTES = b"\x02TUBE\x01a"
 _RAW = b"TUBE\x01r"
 _TYPE = b"$msgType$="

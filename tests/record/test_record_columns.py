@@ -1,0 +1,126 @@
+"""The quick ways of taking texts apart against the plain one, in both protocols' form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+
+from coherer.record import properties
+from coherer.record.columns import Columns, Form, in_step, instants, one_by_one, take_apart
+from coherer.tubemq.columns import FORM as TUBEMQ
+
+ROCKETMQ = Form(
+    b"\x02", b"\x01", properties.decode, ("$msgType$", "$msgTime$"), frozenset(["b"]), False
+)
+FORMS = [pytest.param(TUBEMQ, id="tubemq"), pytest.param(ROCKETMQ, id="rocketmq")]
+
+names = st.sampled_from(["$msgType$", "$msgTime$", "a", "b", "ä", "", "\0"])
+values = st.text("xyä=\0", max_size=3)
+items = st.one_of(
+    st.tuples(names, values).map("=".join), st.sampled_from(["", "a", "\0", "a=1,\0,a=2", "a=,"])
+)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> list[bytes | None]:
+    """Texts with the same names, mostly, and some that are not."""
+    keys = draw(st.lists(names, min_size=1, max_size=4))
+    size = draw(st.integers(1, 8))
+    rows: list[bytes | None] = [
+        ",".join(f"{key}={draw(values)}" for key in keys).encode() for _ in range(size)
+    ]
+    for _ in range(draw(st.integers(0, 2))):
+        odd = st.lists(items, min_size=1, max_size=5).map(",".join).map(str.encode)
+        place = draw(st.integers(0, size - 1))
+        rows[place] = draw(st.none() | odd | st.binary(min_size=1, max_size=6))
+    return rows
+
+
+def written(rows: list[bytes | None], form: Form) -> list[bytes | None]:
+    """The same texts, with the form's separators."""
+    if form is TUBEMQ:
+        return rows
+    return [
+        row if row is None else row.replace(b"=", b"\x01").replace(b",", b"\x02") for row in rows
+    ]
+
+
+def content(columns: Columns) -> list[object]:
+    for column in (*columns.named, columns.others):
+        column.validate(full=True)
+    return [column.to_pylist() for column in (*columns.named, columns.others)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(texts())
+def test_in_step_finds_what_one_by_one_finds(form: Form, rows: list[bytes | None]) -> None:
+    rows = written(rows, form)
+    found = in_step(rows, form)
+    assert found is None or content(found) == content(one_by_one(rows, form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(texts(), st.integers(1, 6))
+def test_whichever_way_is_taken(form: Form, rows: list[bytes | None], times: int) -> None:
+    rows = written(rows * times, form)
+    assert content(take_apart(rows, form)) == content(one_by_one(rows, form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_in_step_takes_what_a_producer_writes(form: Form) -> None:
+    rows = [f"$msgType$=UA,$msgTime$=202401020304,k={n},b=1".encode() for n in range(100)]
+    found = in_step(written([*rows], form), form)
+    assert found is not None
+    types, times, others = content(found)
+    assert types == ["UA"] * 100
+    assert times == ["202401020304"] * 100
+    hidden = [] if form.hidden else [("b", "1")]
+    assert others == [[("k", str(n)), *hidden] for n in range(100)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([b"a=1", None], id="one without"),
+        pytest.param([b"a=1", b"c=1"], id="other names"),
+        pytest.param([b"a=1,c=2", b"c=2,a=1"], id="another order"),
+        pytest.param([b"a=1,a=2"], id="a name twice"),
+        pytest.param([b"a=1", b"a"], id="no value"),
+        pytest.param([b"a=1,c=1", b"a=2"], id="fewer items"),
+        pytest.param([b"a=1", b"a=2,\0,a=3"], id="a mark inside"),
+        pytest.param([b"a=\xff"], id="no UTF-8"),
+        pytest.param([b"\xff=a"], id="no UTF-8 in a name"),
+    ],
+)
+def test_what_is_not_in_step(form: Form, rows: list[bytes | None]) -> None:
+    rows = written(rows, form)
+    assert in_step(rows, form) is None
+    assert content(take_apart(rows, form)) == content(one_by_one(rows, form))
+
+
+def test_a_blank_value_is_none_with_rocketmq() -> None:
+    assert in_step([b"a=", b"a="], TUBEMQ) is not None
+    rows: list[bytes | None] = [b"a\x01", b"a\x01x"]
+    assert in_step(rows, ROCKETMQ) is None
+    assert content(take_apart(rows, ROCKETMQ))[2] == [[], [("a", "x")]]
+
+
+@given(
+    st.lists(
+        st.none() | st.sampled_from(["201301011000", "20130101100000007", "2013", ""]), max_size=9
+    )
+)
+def test_instants(rows: list[str | None]) -> None:
+    known = {
+        "201301011000": "2013-01-01 10:00:00+00:00",
+        "20130101100000007": "2013-01-01 10:00:00.007000+00:00",
+    }
+    found = instants(pa.array(rows, pa.string())).to_pylist()
+    assert [one and str(one) for one in found] == [known.get(row or "") for row in rows]
