@@ -16,8 +16,10 @@ from coherer.server.core import Core
 from coherer.server.rocketmq.broker.calls import Calls
 from coherer.server.rocketmq.broker.clients import ClientDesk
 from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.server.rocketmq.broker.reply_messages import ReplyMessages
+from coherer.server.rocketmq.broker.sending import Sends
 from coherer.server.rocketmq.broker.state import RocketState
-from coherer.server.rocketmq.remoting import Remoting
+from coherer.server.rocketmq.remoting import Channel, Remoting
 from coherer.store import Store, StoreOptions
 from coherer.testing import ManualClock
 
@@ -35,14 +37,18 @@ class Stage:
         self.state = RocketState(options, self.core)
         self.desk = ClientDesk(self.state)
         self.calls = Calls(self.state, call_ms=200, status_ms=200)
-        self.lost = 0
+        replies = ReplyMessages(self.state, Sends(self.state), call_ms=200)
         self.remoting = Remoting(
-            {**self.desk.handlers(), **self.calls.handlers()},
+            {**self.desk.handlers(), **self.calls.handlers(), **replies.handlers()},
             closed=self._closed,
             now_ms=clock.now_ms,
         )
-        self._gone = asyncio.Condition()
+        self.lost: asyncio.Queue[Channel] = asyncio.Queue()
         self._listener: net.Listener
+
+    def _closed(self, channel: Channel) -> None:
+        self.desk.closed(channel)
+        self.lost.put_nowait(channel)
 
     async def start(self) -> Stage:
         self._listener = await net.listen("127.0.0.1", 0, self.remoting.make)
@@ -52,9 +58,6 @@ class Stage:
         client = await Client.dial(self._listener.port)
         assert isinstance(client, Client)
         return client
-
-    def _closed(self, channel: Any) -> None:
-        self.desk.closed(channel)
 
     async def stop(self) -> None:
         await self._listener.close()

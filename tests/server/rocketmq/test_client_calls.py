@@ -1,0 +1,525 @@
+"""What a RocketMQ broker asks of its clients, over sockets (2.13, 2.14, 4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from client_stage import Client, Stage, heartbeat, queue, tags
+
+from coherer.broker.topics import Topic
+from coherer.broker.transactions import Question
+from coherer.record.ids import encode_offset_id
+from coherer.record.layout import decode
+from coherer.record.properties import decode as decode_properties
+from coherer.record.properties import encode as encode_properties
+from coherer.rocketmq import fastjson
+from coherer.rocketmq.bodies import ResetOffset
+from coherer.rocketmq.command import Command
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.store import Draft
+from coherer.testing import ManualClock
+
+TOPIC, HOST = "TopicTest", bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+RESET, RESET_CLIENT, STATUS, STATUS_CLIENT = 222, 220, 223, 221
+RUNNING, DIRECTLY, REPLY, REPLY_V2, PUSH = 307, 309, 324, 325, 326
+NOT_SET = "not set any response code"
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    stage.state.topics.put(Topic(name=TOPIC, read_queues=2, write_queues=2), 0)
+    yield stage
+    await stage.stop()
+
+
+@pytest.fixture
+async def admin(stage: Stage) -> Client:
+    return await stage.dial()
+
+
+async def member(
+    stage: Stage, client_id: str = "c1", *, language: str = "JAVA", version: int = 399
+) -> Client:
+    client = await stage.dial()
+    await client.consume("g", tags(TOPIC), client_id=client_id, language=language, version=version)
+    await client.settle()
+    client.told()
+    return client
+
+
+def fill(stage: Stage, *, messages: int = 9) -> list[int]:
+    """Messages in both queues, one each second; gives when they came."""
+    times: list[int] = []
+    for _ in range(messages):
+        times.append(stage.clock.advance(1_000))
+        stage.store.append([Draft(TOPIC, number, b"x", b"") for number in (0, 1)])
+    return times
+
+
+def commit(stage: Stage, *offsets: int) -> None:
+    for number, offset in enumerate(offsets):
+        stage.state.offsets.open("g", TOPIC, number).offset = offset
+
+
+def reset(time_ms: int, *, force: bool = False, topic: str = TOPIC) -> dict[str, str]:
+    return {
+        "topic": topic,
+        "group": "g",
+        "timestamp": str(time_ms),
+        "isForce": "true" if force else "false",
+    }
+
+
+# -- 4.1
+
+
+async def test_a_producer_is_asked_about_its_transaction(stage: Stage) -> None:
+    question = Question("payers", 5, 4096, "0A01", b"record")
+    assert not stage.calls.check_transaction(question)
+    producers = [await stage.dial() for _ in range(2)]
+    for number, producer in enumerate(producers):
+        await producer.beat(heartbeat(f"p{number}", [], "payers", "others"))
+    for _ in range(2):
+        assert stage.calls.check_transaction(question)
+    for producer in producers:  # by turns
+        asked = await producer.next_asked()
+        assert (asked.code, asked.is_oneway, bytes(asked.body)) == (39, True, b"record")
+        assert asked.fields == {
+            "tranStateTableOffset": "5",
+            "commitLogOffset": "4096",
+            "msgId": "0A01",
+            "transactionId": "0A01",
+            "offsetMsgId": encode_offset_id(HOST, 4096),
+        }
+    await producers[0].hang_up()
+    await stage.lost.get()
+    for _ in range(2):
+        assert stage.calls.check_transaction(question)
+        assert (await producers[1].next_asked()).code == 39
+    await producers[1].hang_up()
+    await stage.lost.get()
+    assert not stage.calls.check_transaction(question)
+
+
+# -- 4.4
+
+
+async def test_reset_by_time(stage: Stage, admin: Client) -> None:
+    times = fill(stage)
+    commit(stage, 8, 2)
+    client = await member(stage)
+    answer = await admin.ask(RESET, reset(times[4]))
+    assert (answer.code, answer.remark) == (0, NOT_SET)
+    offsets = {queue(TOPIC, 0): 4, queue(TOPIC, 1): 2}  # forward only where it is forced
+    assert ResetOffset.decode(answer.body).offset_table == offsets
+    told = await client.next_asked()
+    assert (told.code, told.is_oneway) == (RESET_CLIENT, True)
+    assert told.fields == reset(times[4])
+    assert bytes(told.body) == bytes(answer.body)
+    assert bytes(told.body).startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":')
+    kept = [stage.state.offsets.open("g", TOPIC, number).offset for number in (0, 1)]
+    assert kept == [8, 2]  # the consumers do that
+
+
+async def test_the_worked_bodies(stage: Stage, admin: Client) -> None:
+    """13.16."""
+    stage.state.topics.put(Topic(name=TOPIC, read_queues=4, write_queues=1), 0)
+    fill(stage, messages=5)
+    commit(stage, 5)
+    client = await member(stage)
+    java = '{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicTest"}:5}}'
+    cpp = '{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":0,"topic":"TopicTest"}]}'
+    for language, body in (("JAVA", java), ("PYTHON", java), ("CPP", cpp)):
+        answer = await admin.ask_as(RESET, reset(-1), language=language)
+        assert bytes((await client.next_asked()).body) == body.encode()
+        assert bytes(answer.body) == java.encode()
+
+
+async def test_reset_to_the_end_and_by_force(stage: Stage, admin: Client) -> None:
+    times = fill(stage)
+    commit(stage, 2, 9)
+    client = await member(stage)
+    for fields, offsets in (
+        (reset(-1), [2, 9]),
+        (reset(-1, force=True), [9, 9]),
+        (reset(times[5], force=True), [5, 5]),
+        (reset(0), [0, 0]),
+        (reset(0, force=True), [0, 0]),
+    ):
+        answer = await admin.ask(RESET, fields)
+        assert list(ResetOffset.decode(answer.body).offset_table.values()) == offsets
+        told = await client.next_asked()
+        assert told.fields["isForce"] == "false"  # never handed on
+
+
+async def test_every_member_is_told(stage: Stage, admin: Client) -> None:
+    commit(stage, 0, 0)
+    clients = [await member(stage, name) for name in ("a", "b", "c")]
+    for client in clients:
+        await client.settle()
+        client.told()
+    assert (await admin.ask(RESET, reset(-1))).code == 0
+    for client in clients:
+        assert (await client.next_asked()).code == RESET_CLIENT
+
+
+async def test_no_reset(stage: Stage, admin: Client) -> None:
+    answer = await admin.ask(RESET, reset(-1, topic="nowhere"))
+    assert (answer.code, answer.remark) == (
+        1,
+        "[reset-offset] reset offset failed, no topic in this broker. topic=nowhere",
+    )
+    commit(stage, 0)  # of two queues
+    answer = await admin.ask(RESET, reset(-1))
+    assert (answer.code, answer.remark) == (1, "THe consumer group <g> not exist")
+    commit(stage, 0, 0)
+    answer = await admin.ask(RESET, reset(77))
+    assert (answer.code, answer.remark) == (
+        206,
+        "Consumer not online, so can not reset offset, Group: g Topic: TopicTest Timestamp: 77",
+    )
+    await member(stage)
+    answer = await admin.ask_as(RESET, reset(-1), language=None)
+    assert answer.code == 1
+    assert "NullPointerException" in (answer.remark or "")
+    assert (await admin.ask(RESET, {"group": "g"})).code == 1
+
+
+async def test_members_that_cannot_be_reset(stage: Stage, admin: Client) -> None:
+    commit(stage, 0, 0)
+    first = await member(stage, "a", version=28)
+    await member(stage, "b", version=27)
+    last = await member(stage, "c")
+    for client in (first, last):
+        await client.settle()
+        client.told()
+    answer = await admin.ask(RESET, reset(-1))
+    assert (answer.code, answer.remark) == (
+        1,
+        "the client does not support this feature. version=V3_0_6",
+    )
+    assert (await first.next_asked()).code == RESET_CLIENT  # it came before
+    await last.settle()
+    assert last.asked.empty()
+
+
+# -- 4.5
+
+
+def status(client_id: str | None = None) -> dict[str, str]:
+    fields = {"topic": TOPIC, "group": "g"}
+    return fields if client_id is None else {**fields, "clientAddr": client_id}
+
+
+def offsets_body(*offsets: int) -> bytes:
+    table = {queue(TOPIC, number): offset for number, offset in enumerate(offsets)}
+    return fastjson.dumps({"consumerTable": {}, "messageQueueTable": table})
+
+
+async def test_how_far_consumers_are(stage: Stage, admin: Client) -> None:
+    clients = [await member(stage, name) for name in ("a", "b")]
+    await clients[0].settle()
+    clients[0].told()
+    pending = admin.begin(STATUS, status())
+    for client, offset in zip(clients, (5, 6), strict=True):
+        asked = await client.next_asked()
+        assert (asked.code, asked.is_oneway, asked.fields) == (STATUS_CLIENT, False, status())
+        client.answer(asked, body=offsets_body(offset))
+    answer = await pending
+    assert (answer.code, answer.remark) == (0, NOT_SET)
+    assert bytes(answer.body) == (
+        b'{"consumerTable":{"a":{{"brokerName":"broker-a","queueId":0,"topic":"TopicTest"}:5},'
+        b'"b":{{"brokerName":"broker-a","queueId":0,"topic":"TopicTest"}:6}},'
+        b'"messageQueueTable":{}}'
+    )
+
+
+async def test_how_far_one_consumer_is(stage: Stage, admin: Client) -> None:
+    clients = [await member(stage, name) for name in ("a", "b")]
+    await clients[0].settle()
+    clients[0].told()
+    pending = admin.begin(STATUS, status("b"))
+    clients[1].answer(await clients[1].next_asked(), body=offsets_body(7, 8))
+    answer = await pending
+    assert bytes(answer.body).startswith(b'{"consumerTable":{"b":{')
+    assert clients[0].asked.empty()
+    nobody = await admin.ask(STATUS, status("nobody"))
+    assert (nobody.code, bytes(nobody.body)) == (
+        0,
+        b'{"consumerTable":{},"messageQueueTable":{}}',
+    )
+
+
+async def test_consumers_that_do_not_say(
+    stage: Stage, admin: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = [await member(stage, name) for name in ("silent", "leaves", "refuses", "garbles")]
+    for client in clients:
+        await client.settle()
+        client.told()
+    pending = admin.begin(STATUS, status())
+    asked = [await client.next_asked() for client in clients]
+    clients[1].connection.close()
+    clients[2].answer(asked[2], code=1)
+    clients[3].answer(asked[3], body=b"nonsense")
+    answer = await pending
+    assert (answer.code, bytes(answer.body)) == (
+        0,
+        b'{"consumerTable":{},"messageQueueTable":{}}',
+    )
+    for name in ("silent", "leaves", "refuses", "garbles"):
+        assert name in caplog.text
+
+
+async def test_no_status(stage: Stage, admin: Client) -> None:
+    answer = await admin.ask(STATUS, status())
+    assert (answer.code, answer.remark) == (1, "No Any Consumer online in the consumer group: [g]")
+    await member(stage, "old", version=15)
+    answer = await admin.ask(STATUS, status("other"))
+    assert (answer.code, answer.remark) == (
+        1,
+        "the client does not support this feature. version=V3_0_0_FINAL",
+    )
+
+
+# -- 2.13
+
+
+def running(client_id: str, **more: str) -> dict[str, str]:
+    return {"consumerGroup": "g", "clientId": client_id, **more}
+
+
+async def test_what_a_consumer_does(stage: Stage, admin: Client) -> None:
+    client = await member(stage)
+    fields = running("c1", jstackEnable="true", extra="ü")
+    pending = admin.begin(RUNNING, fields)
+    asked = await client.next_asked()
+    assert (asked.code, asked.is_oneway, asked.fields) == (RUNNING, False, fields)
+    client.answer(asked, body=b'{"mqTable":{}}')
+    answer = await pending
+    assert (answer.code, answer.remark, bytes(answer.body)) == (0, None, b'{"mqTable":{}}')
+    pending = admin.begin(RUNNING, fields)
+    asked = await client.next_asked()
+    remark = "The Consumer Group <g> not exist in this consumer"
+    client.connection.write(client.session.response(asked, 1, remark, {"a": "b"}))
+    answer = await pending
+    assert (answer.code, answer.remark, answer.fields) == (1, remark, {"a": "b"})
+
+
+async def test_a_message_is_consumed_directly(stage: Stage, admin: Client) -> None:
+    [placed] = stage.store.append([Draft(TOPIC, 1, b"body", b"TAGS\x01a")])
+    client = await member(stage)
+    message_id = encode_offset_id(HOST, placed.physical_offset)
+    pending = admin.begin(DIRECTLY, running("c1", msgId=message_id, brokerName="whatever"))
+    asked = await client.next_asked()
+    assert asked.code == DIRECTLY
+    assert asked.fields == running("c1", msgId=message_id, brokerName="broker-a")
+    record = decode(asked.body)
+    assert (record.topic, record.queue_id, bytes(record.body)) == (TOPIC, 1, b"body")
+    client.answer(asked, body=b'{"consumeResult":"CR_SUCCESS"}')
+    assert (await pending).code == 0
+
+
+@pytest.mark.parametrize("message_id", ["", "nonsense", encode_offset_id(HOST, 1 << 40)])
+async def test_no_message_to_consume(stage: Stage, admin: Client, message_id: str) -> None:
+    client = await member(stage)
+    fields = running("c1", msgId=message_id)
+    assert (await admin.ask(DIRECTLY, fields)).code == 1
+    assert client.asked.empty()
+
+
+@pytest.mark.parametrize("code", [RUNNING, DIRECTLY])
+async def test_consumers_that_cannot_be_asked(stage: Stage, admin: Client, code: int) -> None:
+    [placed] = stage.store.append([Draft(TOPIC, 1, b"body", b"")])
+    message = {"msgId": encode_offset_id(HOST, placed.physical_offset)}
+
+    async def ask(client_id: str) -> tuple[int, str | None]:
+        answer = await admin.ask(code, running(client_id, **message))
+        return answer.code, answer.remark
+
+    assert await ask("c1") == (1, "The Consumer <g> <c1> not online")
+    await member(stage, "old", version=61)
+    assert await ask("c1") == (1, "The Consumer <g> <c1> not online")
+    assert await ask("old") == (
+        1,
+        (
+            "The Consumer <old> Version <V3_1_7> too low to finish, please upgrade it to "
+            "V3_1_8_SNAPSHOT"
+        ),
+    )
+    client = await member(stage)
+    assert await ask("c1") == (
+        207,
+        "consumer <g> <c1> Timeout: The client did not answer within 200 ms.",
+    )
+    assert (await client.next_asked()).code == code
+    pending = admin.begin(code, running("c1", **message))
+    await client.next_asked()
+    client.connection.close()
+    answer = await pending
+    assert (answer.code, answer.remark) == (
+        1,
+        "invoke consumer <g> <c1> Exception: The client is gone.",
+    )
+
+
+# -- 2.14
+
+
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
+LONG_NAMES = (
+    "producerGroup",
+    "topic",
+    "defaultTopic",
+    "defaultTopicQueueNums",
+    "queueId",
+    "sysFlag",
+    "bornTimestamp",
+    "flag",
+    "properties",
+    "reconsumeTimes",
+    "unitMode",
+)
+
+
+def reply_fields(long: bool = False, **properties: str) -> dict[str, str]:
+    text = encode_properties({"MSG_TYPE": "reply", "CORRELATION_ID": "7", **properties}).decode()
+    values = (
+        "answerers",
+        REPLY_TOPIC,
+        "TBW102",
+        "4",
+        "0",
+        "0",
+        "1650000000000",
+        "3",
+        text,
+        "0",
+        "false",
+    )
+    return dict(zip(LONG_NAMES if long else "abcdefghijk", values, strict=True))
+
+
+async def asker(stage: Stage) -> Client:
+    client = await stage.dial()
+    await client.beat(heartbeat("asker", [], "askers"))
+    return client
+
+
+@pytest.mark.parametrize("code", [REPLY, REPLY_V2])
+async def test_an_answer_reaches_who_asked(stage: Stage, code: int) -> None:
+    asking, answering = await asker(stage), await stage.dial()
+    found = stage.state.producers.find("asker")
+    [channel] = stage.remoting.channels - {found}
+    pending = answering.begin(code, reply_fields(code == REPLY, REPLY_TO_CLIENT="asker"), b"answer")
+    pushed = await asking.next_asked()
+    assert (pushed.code, pushed.is_oneway, bytes(pushed.body)) == (PUSH, False, b"answer")
+    properties = decode_properties(pushed.fields.pop("properties").encode())
+    now = str(stage.clock.now_ms())
+    assert properties == {
+        "MSG_TYPE": "reply",
+        "CORRELATION_ID": "7",
+        "REPLY_TO_CLIENT": "asker",
+        "PUSH_REPLY_TIME": now,
+    }
+    assert pushed.fields == {
+        "producerGroup": "answerers",
+        "topic": REPLY_TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "1650000000000",
+        "flag": "3",
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "bornHost": f"/{channel.peer}",
+        "storeHost": "/127.0.0.1:10911",
+        "storeTimestamp": now,
+    }
+    asking.answer(pushed)
+    answer = await pending
+    assert (answer.code, answer.remark) == (0, None)
+    assert answer.fields == {
+        "msgId": encode_offset_id(HOST, 0),
+        "queueId": "0",
+        "queueOffset": "0",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    record = stage.store.record_at(0)
+    assert record is not None
+    stored = decode(record)
+    assert (stored.topic, bytes(stored.body), stored.flag) == (REPLY_TOPIC, b"answer", 3)
+    assert "PUSH_REPLY_TIME" not in decode_properties(stored.properties)
+
+
+async def refused_reply(stage: Stage, fields: dict[str, str]) -> Command:
+    answering = await stage.dial()
+    return await answering.ask(REPLY_V2, fields, b"answer")
+
+
+async def test_answers_that_reach_nobody_are_stored(stage: Stage) -> None:
+    asking = await asker(stage)
+    found = await refused_reply(stage, reply_fields())
+    remark = "reply message properties[REPLY_TO_CLIENT] is null"
+    assert (found.code, found.remark) == (1, remark)
+    found = await refused_reply(stage, reply_fields(REPLY_TO_CLIENT="nobody"))
+    remark = "push reply message fail, channel of <nobody> not found."
+    assert (found.code, found.remark) == (1, remark)
+    found = await refused_reply(stage, reply_fields(REPLY_TO_CLIENT="asker"))
+    assert (found.code, found.remark) == (1, "push reply message to askerfail.")  # too late
+    assert (await asking.next_asked()).code == PUSH
+    answering = await stage.dial()
+    pending = answering.begin(REPLY_V2, reply_fields(REPLY_TO_CLIENT="asker"), b"answer")
+    asking.answer(await asking.next_asked(), code=1)
+    answer = await pending
+    assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
+    assert (answer.fields["queueOffset"], len(answer.fields["msgId"])) == ("3", 32)
+    assert stage.store.queue_range(REPLY_TOPIC, 0) == (0, 4)
+
+
+async def test_answers_need_not_be_stored(tmp_path: Path) -> None:
+    options = RocketOptions(store_replies=False)
+    stage = await Stage(tmp_path / "other", ManualClock(), options).start()
+    asking, answering = await asker(stage), await stage.dial()
+    pending = answering.begin(REPLY_V2, reply_fields(REPLY_TO_CLIENT="asker"), b"answer")
+    asking.answer(await asking.next_asked())
+    answer = await pending
+    assert answer.code == 0
+    assert (answer.fields["msgId"], answer.fields["queueOffset"]) == ("0", "0")
+    failed = await answering.ask(REPLY_V2, reply_fields(), b"answer")
+    assert failed.code == 1
+    assert "msgId" not in failed.fields
+    assert stage.store.queue_range(REPLY_TOPIC, 0) == (0, 0)
+    await stage.stop()
+
+
+async def test_answers_are_checked_like_sends(stage: Stage) -> None:
+    fields = reply_fields(REPLY_TO_CLIENT="asker")
+    for changes, code, remark in (
+        ({"b": " "}, 1, "The specified topic is blank."),
+        (
+            {"b": "SCHEDULE_TOPIC_XXXX"},
+            16,
+            "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden.",
+        ),
+        ({"e": "9"}, 1, "request queueId[9] is illegal, TopicConfig [topicName="),
+    ):
+        found = await refused_reply(stage, {**fields, **changes})
+        assert found.code == code
+        assert (found.remark or "").startswith(remark)
+        assert found.fields["MSG_REGION"] == "DefaultRegion"
+    missing = {key: value for key, value in fields.items() if key != "e"}
+    assert (await refused_reply(stage, missing)).code == 1
+
+
+async def test_bodies_are_what_msgspec_reads(stage: Stage, admin: Client) -> None:
+    """Strict readers (C++, Node) get quoted keys where Java's form would need bare ones."""
+    await member(stage)
+    answer = await admin.ask(38, {"consumerGroup": "g"})
+    assert msgspec.json.decode(answer.body) == {"consumerIdList": ["c1"]}
