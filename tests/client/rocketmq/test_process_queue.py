@@ -117,6 +117,27 @@ def test_what_is_given_back_in_part_comes_without_what_is_dealt_with() -> None:
     assert (queue.messages, queue.size_bytes, queue.commit_offset) == (0, 0, 5)
 
 
+def test_a_message_that_is_set_aside_holds_the_offset_back() -> None:
+    queue = ProcessQueue[Batch](0)
+    queue.put(dense(0, 3), dense(3, 5))
+    package = queue.take(1)
+    assert package is not None
+    aside = queue.set_aside(package, 1)
+    assert aside is not None
+    assert queue.set_aside(package, 1) is None
+    queue.finish(package)
+    second = queue.take(1)
+    assert second is not None
+    queue.finish(second)
+    assert (queue.commit_offset, queue.empty, queue.messages, queue.span) == (1, False, 1, 3)
+    assert not queue.can_take
+    queue.give_back(aside)
+    assert queue.take(1) is aside
+    assert aside.batch.rows == [1]
+    queue.finish(aside)
+    assert (queue.commit_offset, queue.empty, queue.messages, queue.span) == (5, True, 0, 0)
+
+
 def test_a_dropped_queue_gives_nothing() -> None:
     queue = ProcessQueue[Batch](0)
     queue.put(dense(0, 1))

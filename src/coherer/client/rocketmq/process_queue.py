@@ -23,6 +23,8 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 import msgspec
 
 MIB: Final = 1024 * 1024
+HELD_BACK: Final = -1
+"""`Package.taken_ms` of one that is neither waiting nor in hand."""
 
 
 class Pulled(Protocol):
@@ -85,7 +87,7 @@ class Package(Generic[P]):
 
     Attributes:
         batch: the messages.
-        taken_ms: when the application took it; 0 while it waits.
+        taken_ms: when the application took it; 0 while it waits, `HELD_BACK` while it rests.
         done: whether all of it is dealt with.
     """
 
@@ -178,6 +180,7 @@ class ProcessQueue(Generic[P]):
     """
 
     __slots__ = (
+        "_aside",
         "_packages",
         "_waiting",
         "dropped",
@@ -198,6 +201,7 @@ class ProcessQueue(Generic[P]):
         self.pulled_ms = 0
         self.taken_ms = 0
         self._packages: deque[Package[P]] = deque()
+        self._aside: list[Package[P]] = []
         self._waiting: deque[Package[P]] = deque()
 
     def __repr__(self) -> str:
@@ -211,12 +215,18 @@ class ProcessQueue(Generic[P]):
     @property
     def commit_offset(self) -> int:
         """Everything before this offset is dealt with."""
-        return self._packages[0].position if self._packages else self.next_offset
+        first = self._packages[0].position if self._packages else self.next_offset
+        return min([first, *(aside.position for aside in self._aside)]) if self._aside else first
 
     @property
     def empty(self) -> bool:
         """Whether nothing is here."""
-        return not self._packages
+        return not self._packages and not self._aside
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether the application has something of it."""
+        return any(one.taken_ms > 0 and not one.done for one in self._packages)
 
     @property
     def can_take(self) -> bool:
@@ -228,7 +238,7 @@ class ProcessQueue(Generic[P]):
     @property
     def span(self) -> int:
         """How far the last offset here is behind the first that is not dealt with."""
-        return self.next_offset - 1 - self.commit_offset if self._packages else 0
+        return 0 if self.empty else self.next_offset - 1 - self.commit_offset
 
     def full(self, thresholds: Thresholds) -> bool:
         """Whether pulling should wait."""
@@ -258,6 +268,21 @@ class ProcessQueue(Generic[P]):
         package.taken_ms = self.taken_ms = now_ms
         return package
 
+    def hold_back(self, package: Package[P]) -> None:
+        """Take a package out of the application's hands; it waits for `give_back`."""
+        package.taken_ms = HELD_BACK
+
+    def set_aside(self, package: Package[P], offset: int) -> Package[P] | None:
+        """Make one open message of a package a package of its own, which waits for `give_back`."""
+        number = bisect_left(package.batch.offsets(), offset)
+        if not package.acknowledge(offset):
+            return None
+        aside = Package(package.batch.pick([number]))
+        aside.taken_ms = HELD_BACK
+        self._aside.append(aside)
+        self._count(aside, 1)
+        return aside
+
     def give_back(self, package: Package[P]) -> None:
         """Let what is open of a package in hand be taken again, before what is behind it."""
         if package.done or not package.taken_ms:
@@ -282,8 +307,11 @@ class ProcessQueue(Generic[P]):
         """Forget the packages at the beginning that are done."""
         packages = self._packages
         while packages and packages[0].done:
-            package = packages.popleft()
-            self._count(package, -1)
+            self._count(packages.popleft(), -1)
+        if self._aside:
+            for aside in [one for one in self._aside if one.done]:
+                self._aside.remove(aside)
+                self._count(aside, -1)
 
     def _count(self, package: Package[P], sign: int) -> None:
         self.messages += sign * package.batch.count
@@ -291,4 +319,5 @@ class ProcessQueue(Generic[P]):
 
     def overdue(self, before_ms: int) -> list[Package[P]]:
         """The packages that the application took before `before_ms` and has not dealt with."""
-        return [one for one in self._packages if not one.done and 0 < one.taken_ms < before_ms]
+        every = (*self._packages, *self._aside)
+        return [one for one in every if not one.done and 0 < one.taken_ms < before_ms]

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
+from coherer.client.iteration import BatchIterator
 from coherer.client.tasks import cancel
 from coherer.client.tubemq.assignment import Event
 from coherer.client.tubemq.cluster import Cluster
@@ -34,7 +35,7 @@ from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.fetching import FetchOptions, Held
 from coherer.client.tubemq.holdings import Holdings, HoldOptions
 from coherer.client.tubemq.inbox import Inbox
-from coherer.client.tubemq.iteration import BatchIterator, MessageIterator
+from coherer.client.tubemq.iteration import MessageIterator
 from coherer.client.tubemq.membership import Membership, Subscription
 from coherer.client.tubemq.pace import Pace
 from coherer.client.tubemq.positions import Positions
@@ -264,7 +265,7 @@ class Consumer:
             held.in_use = False
             self._inbox.put(held.key, batch, first=True)
 
-    def batches(self) -> BatchIterator:
+    def batches(self) -> BatchIterator[MessageBatch]:
         """Packages for `async for`; each is confirmed when the loop asks for the next.
 
         A package that a loop left early, by `break` or an error, is received again.

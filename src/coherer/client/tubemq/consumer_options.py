@@ -7,6 +7,7 @@ from typing import cast
 
 import msgspec
 
+from coherer.client.progress import Progress
 from coherer.client.tubemq.holdings import Listener
 from coherer.client.tubemq.positions import Start
 from coherer.errors import UsageError
@@ -41,22 +42,6 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("Times and sizes of a consumer's options are not negative.")
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far a partition has been read.
-
-    Args:
-        offset: where the last package began.
-        max_offset: the end of the partition when last heard, -1 while unknown.
-        backlog_bytes: what lies behind the last package, -1 while unknown.
-        exact: whether offsets count messages, so that their difference does.
-    """
-
-    offset: int
-    max_offset: int
-    backlog_bytes: int
-    exact: bool
-
-
 def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
     """Topics and their filters in one form.
 
@@ -72,3 +57,6 @@ def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
             for topic, filters in wanted.items()
         }
     return {topic: frozenset() for topic in topics}
+
+
+__all__ = ["ConsumerOptions", "Progress", "Topics", "topics_of"]

@@ -1,0 +1,233 @@
+"""The consumer of RocketMQ: what Java calls a push consumer (8.8 to 8.15).
+
+Theory: `holdings` finds out which queues are ours; each of them (`held`) is pulled from ahead of
+the application, and what comes waits in the inbox. Delivery is at least once, message by message:
+what was neither confirmed nor sent back comes again.
+
+Ways to consume:
+
+| | a message is confirmed |
+|---|---|
+| `receive` and `confirm` | with its batch, by you |
+| `async for message in consumer` | when the loop asks for the next message |
+| `async for batch in consumer.batches()` | when the loop asks for the next batch |
+| `run(handler)` | when the handler returns |
+
+Each message can also be dealt with by itself: `message.ack()`, `await message.retry()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import ClassVar, Final
+
+from coherer.client.iteration import BatchIterator
+from coherer.client.rocketmq.consumer_options import ConsumerOptions, Topics
+from coherer.client.rocketmq.held import HeldClaim, now_ms
+from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.iteration import MessageIterator
+from coherer.client.rocketmq.member import Member
+from coherer.client.rocketmq.received import ReceivedBatch
+from coherer.client.tasks import cancel
+from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.rocketmq.bodies import CONSUME_PASSIVELY
+from coherer.rocketmq.pulling import SUSPEND
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[ReceivedBatch], Awaitable[None] | None]
+"""Deals with a batch; an exception says that it could not."""
+
+OVERDUE_LEVEL: Final = 3
+"""The delay level at which messages are sent back that the application does not deal with."""
+
+OVERDUE_CHECK_MS: Final = 60_000
+
+
+class Consumer(Member):
+    """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
+
+    Args:
+        instance: the way to the cluster.
+        group: the group; its members share the queues of its topics.
+        topics: what to receive.
+        options: how.
+    """
+
+    consume_type: ClassVar[str] = CONSUME_PASSIVELY
+    flags: ClassVar[int] = SUSPEND
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        topics: Topics,
+        options: ConsumerOptions | None = None,
+    ) -> None:
+        super().__init__(instance, group, topics, options or ConsumerOptions())
+        if not self._subscriptions:
+            raise UsageError("A consumer receives one topic at least.")
+
+    async def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
+        """The next batch, to be passed to `confirm` or `reject`.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Returns:
+            A batch; None when time is up.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        self._check()
+        inbox = self._holdings.inbox
+        batch = inbox.take()
+        if batch is not None:
+            return batch
+        deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await inbox.changed()
+            except TimeoutError:
+                return None
+            self._check()
+            batch = inbox.take()
+            if batch is not None:
+                return batch
+
+    async def confirm(self, batch: ReceivedBatch) -> int:
+        """Say that a batch is dealt with, and have that written down.
+
+        Returns:
+            The group's new offset in the queue: everything before it is dealt with.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the queue is not ours any more; the messages come again.
+            UnavailableError: no answer; the messages may come again.
+        """
+        claim = self._in_hand(batch)
+        claim.finish()
+        offset = claim.process.commit_offset
+        await self._holdings.confirm(batch.queue, offset)
+        return offset
+
+    async def reject(self, batch: ReceivedBatch) -> int:
+        """Say that a batch could not be dealt with: what is open of it comes again later.
+
+        Returns:
+            The offset before which everything is dealt with here, or sent back.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the queue is not ours any more; the messages come again anyway.
+        """
+        claim = self._in_hand(batch)
+        await claim.reject()
+        return claim.process.commit_offset
+
+    def done(self, batch: ReceivedBatch) -> None:
+        """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
+        if batch.claim is not None:
+            batch.claim.finish()
+
+    def put_back(self, batch: ReceivedBatch) -> None:
+        """Give a batch back unread: what is open of it is received again from here."""
+        if batch.claim is not None:
+            batch.claim.put_back()
+
+    def batches(self) -> BatchIterator[ReceivedBatch]:
+        """Batches for `async for`; each is confirmed when the loop asks for the next.
+
+        A batch that a loop left early, by `break` or an error, is received again.
+        """
+        return BatchIterator(self)
+
+    def __aiter__(self) -> MessageIterator:
+        """Messages for `async for`; each is confirmed when the loop asks for the next."""
+        return MessageIterator(self)
+
+    async def run(self, handler: Handler, *, workers: int = 1) -> None:
+        """Have every batch dealt with by `handler`, until the consumer is closed.
+
+        Args:
+            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
+                confirmed; when it raises, that is logged, and what it has not acknowledged comes
+                again.
+            workers: batches dealt with at a time; of one queue also, unless it is in order.
+        """
+        if workers < 1:
+            raise UsageError("There has to be a worker.")
+        tasks = [
+            asyncio.create_task(self._handle(handler), name=f"worker {number}")
+            for number in range(workers)
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await cancel(*tasks)
+
+    # -- inside
+
+    def _services(self) -> dict[str, Coroutine[None, None, None]]:
+        services = super()._services()
+        services["offsets"] = self._every(self._options.persist_ms, self._holdings.store.persist)
+        if self._options.consume_ms and not self._options.orderly:
+            services["overdue"] = self._every(OVERDUE_CHECK_MS, self._send_back_overdue)
+        return services
+
+    def _in_hand(self, batch: ReceivedBatch) -> HeldClaim:
+        self._check()
+        claim = batch.claim
+        if not isinstance(claim, HeldClaim) or (not claim.valid and not claim.process.dropped):
+            raise UsageError(
+                "The batch has been confirmed, rejected or lost already.",
+                topic=batch.topic,
+                partition=batch.partition,
+            )
+        if not claim.valid:
+            raise RefusedError(
+                "The queue is not ours any more.",
+                topic=batch.topic,
+                partition=batch.partition,
+                hint="The messages will be delivered again, to whoever has the queue.",
+            )
+        return claim
+
+    async def _handle(self, handler: Handler) -> None:
+        while True:
+            try:
+                batch = await self.receive()
+            except ClosedError:
+                return
+            assert batch is not None  # noqa: S101 - without a timeout there is a batch
+            assert batch.claim is not None  # noqa: S101 - it has been received
+            claim = batch.claim
+            try:
+                if inspect.iscoroutinefunction(handler):
+                    await handler(batch)
+                else:
+                    answer = await asyncio.to_thread(handler, batch)
+                    if answer is not None:
+                        await answer
+            except Exception:  # noqa: BLE001 - theirs; the messages come again
+                _log.exception("The handler failed; the messages will be delivered again")
+                await claim.reject()
+            else:
+                claim.finish()
+
+    async def _send_back_overdue(self) -> None:
+        """Batches that the application has had for too long are not waited for any more (8.11)."""
+        before_ms = now_ms() - self._options.consume_ms
+        for held in list(self._holdings.held.values()):
+            for package in held.process.overdue(before_ms):
+                _log.warning("%s: a batch is not dealt with in time", held.queue)
+                claim, numbers = package.batch.claim, package.open_numbers
+                if claim is not None and numbers:
+                    for message in package.batch.pick(numbers):
+                        await claim.retry(message, OVERDUE_LEVEL)

@@ -1,0 +1,427 @@
+"""A queue that is ours: pulled from, handed out, dealt with.
+
+Rules:
+
+* At most one pull is under way. The next leaves as soon as its answer is here, unless enough waits
+  (`ConsumerOptions`), the queue is paused, or, in order, it is not locked.
+* A batch in the application's hands has a `HeldClaim`. When the queue is given up, or begins anew
+  at another offset, claims from before have no effect any more.
+* The offset to commit moves with what is dealt with; it rides on the next pull, and the consumer
+  has it written down every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import timedelta
+from typing import Final, Protocol
+
+from coherer.client.rocketmq.consumer_options import ConsumerOptions
+from coherer.client.rocketmq.door import Door
+from coherer.client.rocketmq.offset_store import OffsetTable
+from coherer.client.rocketmq.process_queue import Package, ProcessQueue
+from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
+from coherer.client.rocketmq.received import Later, ReceivedBatch
+from coherer.errors import ClosedError, CohererError, UnavailableError
+from coherer.record.schedule import DELAY_LEVELS_MS
+from coherer.rocketmq.codes import ResponseCode
+from coherer.rocketmq.messages import RocketMessage
+from coherer.rocketmq.names import Queue
+from coherer.rocketmq.pulling import SUSPEND, PullAnswer, PullEncoder
+from coherer.rocketmq.subscription import Subscription
+
+_log = logging.getLogger(__name__)
+
+PAUSE_MS: Final = 1_000
+"""After a pull that failed (8.10)."""
+
+AGAIN_MS: Final = 5_000
+"""A message that no broker took back is delivered again after so long (8.13)."""
+
+SUSPEND_MS: Final = (10, 30_000)
+"""How short and how long an orderly queue rests after a failure (8.14)."""
+
+UNKNOWN_MS: Final = 50
+"""After the first refusal by a broker that has not heard our heartbeat yet."""
+
+UNKNOWN_CODES: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+"""The broker does not know what we subscribe to, or not what we subscribe to now."""
+
+LOCK_LIFE_MS: Final = 30_000
+"""How long we believe in a lock (8.14); the broker keeps it for twice as long."""
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+class Keeper(Protocol):
+    """Who holds the queues."""
+
+    door: Door
+    options: ConsumerOptions
+    table: OffsetTable
+    group: str
+
+    def ready(self, held: Held) -> None:
+        """Something can be taken from the queue."""
+        ...
+
+    def has_room(self, held: Held) -> bool:
+        """Whether more may be pulled; if not, the queue is kicked when it may."""
+        ...
+
+    def cached(self, size_bytes: int) -> None:
+        """So many bytes more are here, or fewer."""
+        ...
+
+    def unknown(self) -> None:
+        """A broker does not know us."""
+        ...
+
+    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+        """Have a message delivered again later; whether it is out of our hands."""
+        ...
+
+
+class HeldClaim:
+    """A batch of a queue in the application's hands.
+
+    Attributes:
+        held: the queue.
+        process: what was here of it when the batch was handed out.
+        package: the batch, and what is open of it.
+    """
+
+    __slots__ = ("held", "package", "process")
+
+    def __init__(
+        self,
+        held: Held,
+        process: ProcessQueue[ReceivedBatch],
+        package: Package[ReceivedBatch],
+    ) -> None:
+        self.held = held
+        self.process = process
+        self.package = package
+
+    @property
+    def valid(self) -> bool:
+        """Whether the batch is still in the application's hands, and counts."""
+        package = self.package
+        if self.process.dropped or package.taken_ms <= 0 or package.done:
+            return False
+        return package.batch.claim is self  # otherwise it has been handed out again since
+
+    def acknowledge(self, offset: int) -> None:
+        """One message is dealt with."""
+        if self.valid and self.package.acknowledge(offset):
+            self.held.settled()
+
+    def passed(self, count: int) -> None:
+        """The first `count` messages are dealt with."""
+        if self.valid:
+            self.package.passed(count)
+            if self.package.done:
+                self.held.settled()
+
+    def finish(self) -> None:
+        """All of it is dealt with."""
+        if self.valid:
+            self.process.finish(self.package)
+            self.held.settled()
+
+    def put_back(self) -> None:
+        """What is open of it is to be taken again."""
+        if self.valid:
+            self.process.give_back(self.package)
+            self.held.counted()
+            self.held.keeper.ready(self.held)
+
+    def suspend(self, pause_ms: int) -> None:
+        """What is open of it is to be taken again after a pause, as another attempt."""
+        if self.valid:
+            package = self.package
+            self.process.hold_back(package)
+            package.batch.tries += 1
+            self.held.later(pause_ms, self.process, package)
+
+    async def retry(self, message: RocketMessage, later: Later) -> None:
+        """One message is wanted again."""
+        if not self.valid or message.offset is None:
+            return
+        if await self.held.keeper.send_back(message, later):
+            self.acknowledge(message.offset)
+        elif self.process.orderly:
+            self.suspend(self.held.pause_ms(later))
+        elif self.valid:
+            aside = self.process.set_aside(self.package, message.offset)
+            if aside is not None:
+                aside.batch.tries += 1
+                self.held.later(AGAIN_MS, self.process, aside)
+                self.held.settled()
+
+    async def reject(self) -> None:
+        """All that is open of it is wanted again."""
+        numbers = self.package.open_numbers if self.valid else []
+        for message in list(self.package.batch.pick(numbers)) if numbers else ():
+            await self.retry(message, None)
+
+
+class Held:
+    """A queue that is ours. A `pulling.Source`.
+
+    Args:
+        keeper: who holds it.
+        queue: which queue.
+        subscription: what is taken of it.
+        offset: where to begin.
+        flags: of its pulls, see `coherer.rocketmq.pulling`.
+
+    Attributes:
+        keeper, queue: as given.
+        process: what is here of it.
+        max_offset, min_offset: its ends when last heard, -1 while unknown.
+        locked_ms: when the broker last locked it for us; 0 when it is not locked.
+        listed: whether the keeper's inbox has it.
+        heard_ms: when a broker last answered.
+    """
+
+    def __init__(
+        self, keeper: Keeper, queue: Queue, subscription: Subscription, offset: int, flags: int
+    ) -> None:
+        options = keeper.options
+        self.keeper = keeper
+        self.queue = queue
+        self.max_offset = -1
+        self.min_offset = -1
+        self.locked_ms = 0
+        self.unlock_tries = 0
+        self.listed = False
+        self.paused = False
+        self.heard_ms = now_ms()
+        self._thresholds = options.thresholds
+        self._subscription = subscription
+        self._tags = subscription.accepted
+        self._filtered = bool(subscription.tags) or subscription.kind != "TAG"
+        self._flags = flags
+        self._broadcast = options.model == "broadcast"
+        self._counted = 0
+        self._riding: int | None = None
+        self._refused = 0  # the code that was logged last
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._loop = asyncio.get_running_loop()
+        self.process = ProcessQueue[ReceivedBatch](offset, orderly=options.orderly)
+        self._puller = self._new_puller()
+
+    def __repr__(self) -> str:
+        return f"<Held {self.queue}, {self.process}>"
+
+    # -- what the keeper calls
+
+    def kick(self) -> None:
+        """Pull, if that makes sense now."""
+        self._puller.kick()
+
+    def take(self) -> ReceivedBatch | None:
+        """The next batch, with a claim."""
+        package = self.process.take(now_ms())
+        if package is None:
+            return None
+        package.batch.claim = HeldClaim(self, self.process, package)
+        return package.batch
+
+    @property
+    def locked(self) -> bool:
+        """Whether the broker has locked it for us, as far as we know."""
+        return now_ms() - self.locked_ms < LOCK_LIFE_MS
+
+    @property
+    def can_take(self) -> bool:
+        """Whether `take` gives something that may be dealt with now."""
+        if self.paused or not self.process.can_take:
+            return False
+        return not self._needs_lock or self.locked
+
+    def restart(self, offset: int) -> None:
+        """Begin anew at another offset; what is here is forgotten."""
+        self.drop()
+        self.process = ProcessQueue[ReceivedBatch](offset, orderly=self.process.orderly)
+        self.keeper.table.move(self.queue, offset)
+        self._puller = self._new_puller()
+        self._puller.kick()
+
+    def drop(self) -> None:
+        """Pull no more, and hand out no more."""
+        self.process.dropped = True
+        self._puller.stop()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self.keeper.cached(-self._counted)
+        self._counted = 0
+
+    def later(
+        self,
+        pause_ms: int,
+        process: ProcessQueue[ReceivedBatch],
+        package: Package[ReceivedBatch],
+    ) -> None:
+        """Let a package be taken again after a pause."""
+
+        def again() -> None:
+            self._timers.discard(timer)
+            process.give_back(package)
+            self.counted()
+            self.keeper.ready(self)
+
+        timer = self._loop.call_later(pause_ms / 1000, again)
+        self._timers.add(timer)
+
+    def pause_ms(self, later: Later) -> int:
+        """How long the queue rests after a failure, in order."""
+        wanted_ms = self.keeper.options.suspend_ms
+        if isinstance(later, timedelta):
+            wanted_ms = int(later.total_seconds() * 1000)
+        elif later and 0 < later <= len(DELAY_LEVELS_MS):
+            wanted_ms = DELAY_LEVELS_MS[later - 1]
+        return min(max(wanted_ms, SUSPEND_MS[0]), SUSPEND_MS[1])
+
+    def settled(self) -> None:
+        """Something was dealt with."""
+        process = self.process
+        process.settle()
+        self._commit(process.commit_offset)
+        self.counted()
+        if process.orderly and process.can_take:
+            self.keeper.ready(self)
+        self._puller.kick()
+
+    def counted(self) -> None:
+        """Tell the keeper how many bytes are here now."""
+        delta = self.process.size_bytes - self._counted
+        if delta:
+            self._counted += delta
+            self.keeper.cached(delta)
+
+    # -- what the puller calls
+
+    def wants(self) -> Wish | None:
+        """See `pulling.Source`."""
+        process = self.process
+        if self.paused or process.full(self._thresholds) or not self.keeper.has_room(self):
+            return None
+        if self._needs_lock and not self.locked:
+            return None
+        commit = None if self._broadcast else self.keeper.table.get(self.queue)
+        self._riding = commit or None
+        return Wish(process.next_offset, self._flags, self._riding)
+
+    def arrived(self, answer: PullAnswer) -> None:
+        """See `pulling.Source`."""
+        self._heard(answer)
+        process = self.process
+        batch = ReceivedBatch(
+            answer.body,
+            self.queue,
+            tags=self._tags,
+            offset=process.next_offset,
+            next_offset=answer.next_offset,
+            min_offset=answer.min_offset,
+            max_offset=answer.max_offset,
+            filtered=self._filtered,
+        )
+        if not batch.count or (self._filtered and not len(batch)):
+            self._passed_over(answer.next_offset)
+            return
+        size = self.keeper.options.batch_messages
+        process.put(*(batch.parts(size) if size else (batch,)))
+        self.counted()
+        self.keeper.ready(self)
+
+    def nothing(self, answer: PullAnswer) -> None:
+        """See `pulling.Source`."""
+        self._heard(answer)
+        if answer.next_offset != self.process.next_offset:
+            self._passed_over(answer.next_offset)
+
+    def moved(self, answer: PullAnswer) -> None:
+        """See `pulling.Source`."""
+        self._heard(answer)
+        _log.warning(
+            "%s has nothing at %d; reading on from %d",
+            self.queue,
+            self.process.next_offset,
+            answer.next_offset,
+        )
+        if not self.process.empty:
+            self.process.dropped = True
+            self.process = ProcessQueue[ReceivedBatch](
+                answer.next_offset, orderly=self.process.orderly
+            )
+            self.counted()
+        self.process.skip(answer.next_offset)
+        self.keeper.table.move(self.queue, answer.next_offset)
+
+    def failed(self, error: CohererError) -> int | None:
+        """See `pulling.Source`."""
+        if isinstance(error, ClosedError):
+            return None
+        first = error.code != self._refused
+        if not isinstance(error, UnavailableError):
+            self.heard_ms = now_ms()
+        if error.code in UNKNOWN_CODES:
+            self.keeper.unknown()
+        elif first:
+            _log.warning("Pulling from %s: %s", self.queue, error)
+        self._refused = error.code or 0
+        return UNKNOWN_MS if first and error.code in UNKNOWN_CODES else PAUSE_MS
+
+    # -- inside
+
+    @property
+    def _needs_lock(self) -> bool:
+        return self.process.orderly and not self._broadcast
+
+    def _new_puller(self) -> Puller:
+        options = self.keeper.options
+        inline = self._flags & ~SUSPEND != 0
+        encoder = PullEncoder(
+            self.keeper.group,
+            self.queue,
+            max_messages=options.pull_messages,
+            suspend_ms=options.poll_ms,
+            sub_version=0 if inline else self._subscription.version_ms,
+            expression=self._subscription.text if inline else None,
+            expression_type=self._subscription.kind,
+        )
+        return Puller(self.keeper.door, self.queue, encoder, self, options.poll_ms + SLACK_MS)
+
+    def _heard(self, answer: PullAnswer) -> None:
+        self._refused = 0
+        self.heard_ms = self.process.pulled_ms = now_ms()
+        self.min_offset, self.max_offset = answer.min_offset, answer.max_offset
+        if self._riding is not None:
+            self.keeper.table.saved(self.queue, self._riding)
+
+    def _passed_over(self, next_offset: int) -> None:
+        process = self.process
+        empty = process.empty
+        process.skip(next_offset)
+        if empty:
+            self._commit(next_offset)
+
+    def _commit(self, offset: int) -> None:
+        table = self.keeper.table
+        if offset > (table.get(self.queue) or -1):
+            table.move(self.queue, offset)

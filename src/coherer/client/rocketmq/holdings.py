@@ -1,0 +1,305 @@
+"""The queues of a consumer: which are ours, where they begin, and what becomes of their offsets.
+
+Rules:
+
+* Who shares queues works out which are its own from the topic's queues and the group's members, on
+  every word from a broker that the members have changed, on every new route, and every
+  `rebalance_ms`. While a broker does not tell the members, nothing changes (8.9).
+* What goes is given up before anything new is taken: its offset is written down, and in order, it
+  is unlocked when the application has dealt with what it has, or after `release_ms`.
+* What comes is locked first (in order), then begins where `Starts` says. What fails is tried again
+  in the next round, which then comes sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener
+from coherer.client.rocketmq.door import Door
+from coherer.client.rocketmq.held import Held, now_ms
+from coherer.client.rocketmq.inbox import Inbox
+from coherer.client.rocketmq.locking import Locks
+from coherer.client.rocketmq.offset_store import OffsetStore
+from coherer.client.rocketmq.rebalance import IDLE_MS, change, share
+from coherer.client.rocketmq.received import Later
+from coherer.client.rocketmq.start import Edge, Starts
+from coherer.client.tasks import waits
+from coherer.errors import CohererError, RefusedError
+from coherer.rocketmq.codes import ResponseCode
+from coherer.rocketmq.messages import RocketMessage
+from coherer.rocketmq.names import Queue
+from coherer.rocketmq.subscription import Subscription
+
+_log = logging.getLogger(__name__)
+
+
+class Returner(Protocol):
+    """Has messages delivered again."""
+
+    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+        """Whether the message is out of our hands now."""
+        ...
+
+
+class Holdings:
+    """The queues that one consumer holds. A `held.Keeper`.
+
+    Args:
+        door: the way to brokers.
+        group: the consumer's group.
+        subscriptions: by topic.
+        options: the consumer's options.
+        store: where offsets are kept.
+        returner: has messages delivered again.
+        flags: of pulls.
+
+    Attributes:
+        held: the queues that we hold.
+        inbox: what can be taken of them.
+        starts: where queues begin.
+        locks: of an orderly consumer.
+        paused: queues of which nothing is pulled and handed out.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        options: ConsumerOptions,
+        store: OffsetStore,
+        returner: Returner,
+        flags: int,
+    ) -> None:
+        self.door = door
+        self.group = group
+        self.options = options
+        self.store = store
+        self.table = store.table
+        self.held: dict[Queue, Held] = {}
+        self.inbox = Inbox(options.prefetch_bytes)
+        self.starts = Starts(options.start)
+        self.locks = Locks(door, group, self.held, self.locked)
+        self.paused: frozenset[Queue] = frozenset()
+        self._subscriptions = subscriptions
+        self._returner = returner
+        self._flags = flags
+        self._changed = asyncio.Condition()
+        self._greeting: asyncio.Task[None] | None = None
+
+    # -- what queues call
+
+    def ready(self, held: Held) -> None:
+        """See `held.Keeper`."""
+        self.inbox.add(held)
+
+    def has_room(self, held: Held) -> bool:
+        """See `held.Keeper`."""
+        return self.inbox.has_room(held)
+
+    def cached(self, size_bytes: int) -> None:
+        """See `held.Keeper`."""
+        self.inbox.cached(size_bytes)
+
+    def unknown(self) -> None:
+        """See `held.Keeper`."""
+        if self._greeting is None or self._greeting.done():
+            self._greeting = asyncio.create_task(
+                self.door.instance.heartbeat_now(), name="heartbeat"
+            )
+
+    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+        """See `held.Keeper`."""
+        return await self._returner.send_back(message, later)
+
+    def locked(self, held: Held) -> None:
+        """The broker has locked a queue for us."""
+        held.kick()
+        self.inbox.add(held)
+
+    # -- rounds
+
+    async def rebalance(self) -> bool:
+        """See which queues are ours, topic by topic; whether all went well."""
+        complete = True
+        for topic in self._subscriptions:
+            try:
+                ours = await self._ours(topic)
+                if ours is None or not await self.apply(topic, ours):
+                    complete = False
+            except RefusedError as error:
+                complete = False
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    _log.warning("Rebalancing %s: %s", topic, error)
+            except CohererError as error:
+                complete = False
+                _log.warning("Rebalancing %s: %s", topic, error)
+        return complete
+
+    async def apply(self, topic: str, ours: Iterable[Queue]) -> bool:
+        """Give up and take queues of a topic until these are what we hold; whether all went well.
+
+        Raises:
+            CohererError: a listener raised it.
+        """
+        mine = [queue for queue in self.held if queue.topic == topic]
+        before_ms = now_ms() - IDLE_MS
+        idle = [queue for queue in mine if self.held[queue].heard_ms < before_ms]
+        todo = change(mine, ours, idle)
+        if not todo:
+            return True
+        complete = await self.give_up(todo.dropped)
+        return await self._take(todo.added) and complete
+
+    async def give_up(self, queues: Collection[Queue]) -> bool:
+        """Give up queues; whether all of them are given up now."""
+        going = [self.held[queue] for queue in queues if queue in self.held]
+        if not going:
+            return True
+        await _tell(self.options.on_revoked, [held.queue for held in going])
+        if self.locking:
+            going = await self._dealt_with(going)
+        for held in going:
+            held.drop()
+            self.held.pop(held.queue, None)
+        gone = [held.queue for held in going]
+        await self.store.persist(gone)
+        if self.locking:
+            await self.locks.unlock(gone)
+        for queue in gone:
+            self.table.forget(queue)
+        await self._notify()
+        return len(gone) == len(queues)
+
+    async def restart(self, offsets: Mapping[Queue, int]) -> None:
+        """Begin anew at these offsets where a queue is ours (220)."""
+        for queue, offset in offsets.items():
+            held = self.held.get(queue)
+            if held is not None:
+                held.restart(offset)
+        await self.store.persist(list(offsets))
+
+    async def confirm(self, queue: Queue, offset: int) -> None:
+        """Write down where we are in a queue, now."""
+        if self.options.model == "broadcast":
+            await self.store.persist([queue])
+            return
+        await self.door.store_now(self.group, queue, offset)
+        self.table.saved(queue, offset)
+
+    def pause(self, queues: frozenset[Queue]) -> None:
+        """Pull and hand out nothing of these queues, and of no others."""
+        self.paused = queues
+        for queue, held in self.held.items():
+            held.paused = queue in queues
+            if not held.paused:
+                held.kick()
+                self.inbox.add(held)
+
+    async def any(self) -> None:
+        """Wait until a queue is ours."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self.held))
+
+    async def close(self) -> None:
+        """Give everything up."""
+        for held in self.held.values():
+            held.drop()
+        await self.store.persist()
+        if self.locking:
+            await self.locks.unlock(list(self.held), wait=True)
+        self.held.clear()
+        self.inbox.wake()
+
+    # -- inside
+
+    @property
+    def locking(self) -> bool:
+        """Whether queues are locked."""
+        return self.options.orderly and self.options.model == "clustering"
+
+    async def _ours(self, topic: str) -> list[Queue] | None:
+        route = await self.door.instance.route(topic)
+        if self.options.model == "broadcast":
+            return list(route.readable)
+        members = await self.door.members(self.group, topic)
+        if members is None:
+            return None
+        own_id = self.door.instance.client_id
+        return share(self.options.strategy, own_id, route.readable, members)
+
+    async def _take(self, queues: list[Queue]) -> bool:
+        if not queues:
+            return True
+        wanted = list(queues)
+        locked: frozenset[Queue] = frozenset()
+        if self.locking:
+            locked = await self.locks.lock(queues)
+            wanted = [queue for queue in queues if queue in locked]
+        places = await asyncio.gather(*(self._place(queue) for queue in wanted))
+        coming: list[Held] = []
+        for queue, place in zip(wanted, places, strict=True):
+            if place is None:
+                continue
+            held = Held(self, queue, self._subscriptions[queue.topic], place, self._flags)
+            held.paused = queue in self.paused
+            held.locked_ms = now_ms() if queue in locked else 0
+            self.held[queue] = held
+            coming.append(held)
+        if coming:
+            await _tell(self.options.on_assigned, [held.queue for held in coming])
+        for held in coming:
+            if self.held.get(held.queue) is held:
+                self.starts.taken(held.queue)
+                held.kick()
+        await self._notify()
+        return len(coming) == len(queues)
+
+    async def _place(self, queue: Queue) -> int | None:
+        """Where to begin; None when that cannot be found out now."""
+        try:
+            stored = None
+            if self.starts.needs_stored(queue):
+                stored = await self.store.read(queue)
+            place = self.starts.of(queue, stored)
+            if isinstance(place, Edge):
+                place = await self.door.place(queue, place, self.starts.time_ms)
+        except CohererError as error:
+            _log.warning("Where to begin in %s: %s", queue, error)
+            return None
+        if place == stored:
+            self.table.move(queue, place)
+            self.table.saved(queue, place)
+        return place
+
+    async def _dealt_with(self, going: list[Held]) -> list[Held]:
+        """Hand out nothing more of them, and wait for what is in the application's hands."""
+        for held in going:
+            held.paused = True
+        wait, deadline = waits(100), now_ms() + self.options.release_ms
+        # A second at most, once for each change.
+        while any(held.process.in_hand for held in going) and now_ms() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(wait())
+        for held in going:
+            held.paused = held.queue in self.paused  # who is not finished keeps it for now
+        return [held for held in going if not held.process.in_hand]
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+async def _tell(listener: Listener | None, queues: list[Queue]) -> None:
+    if listener is None:
+        return
+    try:
+        answer = listener(queues)
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception:  # noqa: BLE001 - theirs; the queues move all the same
+        _log.exception("A listener of a consumer failed")

@@ -1,0 +1,197 @@
+"""What a consumer hands out: batches and messages that know where they came from.
+
+A message can be acknowledged or wanted again by itself (`ack`, `retry`); a batch is confirmed as a
+whole by the consumer. What is done to a message whose queue is not ours any more has no effect: it
+is delivered again, to whoever has the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any, Protocol, Self, cast
+
+from coherer.errors import UsageError
+from coherer.record.schedule import DELAY_LEVELS_MS
+from coherer.rocketmq.delivery import MessageBatch
+from coherer.rocketmq.messages import RocketMessage
+from coherer.rocketmq.names import Queue
+
+Later = timedelta | int | None
+"""When a message is wanted again: after a time, at a delay level of the broker, or by its count."""
+
+DEAD = -1
+"""The delay level that means: never again (8.13)."""
+
+
+class Claim(Protocol):
+    """A batch in the application's hands. What it does has no effect when it is not `valid`."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the batch is still in the application's hands, and counts."""
+        ...
+
+    def acknowledge(self, offset: int) -> None:
+        """One message is dealt with."""
+        ...
+
+    def passed(self, count: int) -> None:
+        """The first `count` messages are dealt with."""
+        ...
+
+    def finish(self) -> None:
+        """All of it is dealt with."""
+        ...
+
+    def put_back(self) -> None:
+        """What is open of it is to be received again."""
+        ...
+
+    async def retry(self, message: RocketMessage, later: Later) -> None:
+        """One message is wanted again."""
+        ...
+
+    async def reject(self) -> None:
+        """All that is open of it is wanted again."""
+        ...
+
+
+class ConsumedMessage(RocketMessage, frozen=True, repr_omit_defaults=True):
+    """A message that a consumer has handed out.
+
+    Without `ack` or `retry` it is confirmed together with its batch, or when a loop asks for the
+    message after it.
+    """
+
+    source: ReceivedBatch | None = None
+
+    def ack(self) -> None:
+        """Say that the message is dealt with. Doing so again changes nothing."""
+        if self.source is not None:
+            self.source.acknowledge(self)
+
+    async def retry(self, *, later: Later = None) -> None:
+        """Say that the message could not be dealt with: it comes again, with a higher `attempt`.
+
+        It waits at the broker meanwhile; after too many attempts it goes to the dead letters. A
+        consumer in order stops its queue instead, and reads on from this message.
+
+        Args:
+            later: when; brokers know some delays only (`coherer.record.schedule`) and take the next
+                longer one. A number is one of those levels. None: the later the more often.
+
+        Raises:
+            UnavailableError: no broker took it back; it is delivered again by this consumer.
+        """
+        if self.source is not None:
+            await self.source.retry(self, later)
+
+    async def dead_letter(self) -> None:
+        """Say that the message will never be dealt with: it goes to the dead letters now."""
+        await self.retry(later=DEAD)
+
+
+class ReceivedBatch(MessageBatch):
+    """Messages of one queue, in the application's hands. See `MessageBatch`."""
+
+    __slots__ = ("claim", "count", "tries")
+
+    kind: Callable[..., RocketMessage] = ConsumedMessage
+
+    def __init__(
+        self,
+        body: bytes | bytearray | memoryview,
+        queue: Queue,
+        *,
+        tags: frozenset[str] | None = None,
+        offset: int | None = None,
+        next_offset: int = 0,
+        min_offset: int = 0,
+        max_offset: int = 0,
+        filtered: bool = False,
+    ) -> None:
+        super().__init__(
+            body,
+            queue,
+            tags=tags,
+            offset=offset,
+            next_offset=next_offset,
+            min_offset=min_offset,
+            max_offset=max_offset,
+        )
+        # Looking at the messages here would be most of the work of receiving them.
+        self.count = len(self) if filtered else next_offset - self.offset
+        self.claim: Claim | None = None
+        self.tries = 0  # beyond those that the messages know of
+
+    def __iter__(self) -> Iterator[ConsumedMessage]:
+        return self.messages(cast("Callable[..., ConsumedMessage]", self._maker()))
+
+    def acknowledge(self, message: RocketMessage) -> None:
+        """See `ConsumedMessage.ack`."""
+        if self.claim is not None and message.offset is not None:
+            self.claim.acknowledge(message.offset)
+
+    async def retry(self, message: RocketMessage, later: Later) -> None:
+        """See `ConsumedMessage.retry`."""
+        if self.claim is not None:
+            await self.claim.retry(message, later)
+
+    def pick(self, numbers: Sequence[int]) -> Self:
+        """Some of the messages, by their places; there is one at least."""
+        self._read()
+        part = copy(self)
+        part._fields = [self._fields[number] for number in numbers]
+        part._bodies = [self._bodies[number] for number in numbers]
+        part._texts = [self._texts[number] for number in numbers]
+        part.offset = part._fields[0][5]
+        part.size_bytes = sum(fields[0] for fields in part._fields)
+        part.count = len(numbers)
+        return part
+
+    def parts(self, size: int) -> list[Self]:
+        """The batch in parts of so many messages; they follow each other without a gap."""
+        total = len(self)
+        if size < 1 or total <= size:
+            return [self]
+        cuts = [self.pick(range(at, min(at + size, total))) for at in range(0, total, size)]
+        cuts[0].offset = self.offset
+        for part, following in pairwise(cuts):
+            part.next_offset = following.offset
+        return cuts
+
+    def _maker(self) -> Callable[..., Any]:
+        if not self.tries:
+            return partial(self.kind, source=self)
+        tries, kind = self.tries, self.kind
+
+        def make(*values: Any) -> RocketMessage:
+            fields = dict(zip(kind.__struct_fields__, values, strict=False))  # type: ignore[attr-defined]
+            fields["attempt"] += tries
+            return kind(**fields, source=self)
+
+        return make
+
+
+def delay_level(later: Later) -> int:
+    """The delay level of a wish: 0 lets the broker count, -1 is never.
+
+    Raises:
+        UsageError: there is no such level.
+
+    >>> delay_level(timedelta(minutes=1)), delay_level(None), delay_level(timedelta(days=1))
+    (5, 0, 18)
+    """
+    if later is None:
+        return 0
+    if isinstance(later, timedelta):
+        wanted_ms = later.total_seconds() * 1000
+        levels = enumerate(DELAY_LEVELS_MS, 1)
+        return next((level for level, ms in levels if ms >= wanted_ms), len(DELAY_LEVELS_MS))
+    if not DEAD <= later <= 0x7FFFFFFF:
+        raise UsageError(f"{later} is no delay level.", hint="Levels are 1, 2, and so on.")
+    return later
