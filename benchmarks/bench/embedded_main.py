@@ -18,7 +18,14 @@ from coherer.server.node import Node, NodeOptions
 async def first_acknowledged(directory: Path) -> float:
     """Milliseconds from the start of a fresh node to the receipt of a first message."""
     begin = time.perf_counter()
-    options = NodeOptions(directory=directory, master_port=0, broker_port=0, admin_port=0)
+    options = NodeOptions(
+        directory=directory,
+        master_port=0,
+        broker_port=0,
+        admin_port=0,
+        namesrv_port=0,
+        rocketmq_port=0,
+    )
     async with Node(options) as node, coherer.connect(node.url) as client:
         node.create_topic("first", 4)
         async with client.producer("first") as producer:
@@ -28,7 +35,14 @@ async def first_acknowledged(directory: Path) -> float:
 
 async def serve(directory: Path) -> None:
     """A node with a topic that only idles, until stdin ends."""
-    options = NodeOptions(directory=directory, master_port=0, broker_port=0, admin_port=0)
+    options = NodeOptions(
+        directory=directory,
+        master_port=0,
+        broker_port=0,
+        admin_port=0,
+        namesrv_port=0,
+        rocketmq_port=0,
+    )
     async with Node(options) as node:
         node.create_topic("idle", 8)
         print(json.dumps({"ready": True}), flush=True)

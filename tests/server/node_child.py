@@ -17,6 +17,8 @@ async def serve(directory: Path, flush: str) -> None:
         master_port=0,
         broker_port=0,
         admin_port=None,
+        namesrv_port=0,
+        rocketmq_port=0,
         flush=flush,  # type: ignore[arg-type]
         segment_bytes=1 << 22,
     )

@@ -26,7 +26,13 @@ WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     options = NodeOptions(
-        directory=tmp_path, master_port=0, broker_port=0, admin_port=0, segment_bytes=1 << 20
+        directory=tmp_path,
+        master_port=0,
+        broker_port=0,
+        admin_port=0,
+        namesrv_port=0,
+        rocketmq_port=0,
+        segment_bytes=1 << 20,
     )
     async with Node(options) as node:
         node.create_topic("demo", 2)

@@ -34,6 +34,8 @@ def options(directory: Path, **given: Any) -> NodeOptions:
         "master_port": 0,
         "broker_port": 0,
         "admin_port": None,
+        "namesrv_port": 0,
+        "rocketmq_port": 0,
         "segment_bytes": 1 << 24,
     }
     return NodeOptions(**{**usual, **given})

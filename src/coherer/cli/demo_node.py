@@ -91,7 +91,14 @@ class DemoNode:
 async def _serve(directory: Path) -> None:
     from coherer.server.node import Node, NodeOptions
 
-    options = NodeOptions(directory=directory, master_port=0, broker_port=0, admin_port=None)
+    options = NodeOptions(
+        directory=directory,
+        master_port=0,
+        broker_port=0,
+        admin_port=None,
+        namesrv_port=0,
+        rocketmq_port=0,
+    )
     async with Node(options) as node:
         node.create_topic(TOPIC, PARTITIONS)
         sys.stdout.buffer.write(msgspec.json.encode(Started(node.url)) + b"\n")

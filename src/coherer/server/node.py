@@ -1,5 +1,8 @@
 """A node: master and broker in one process, or one of them, over one directory.
 
+It has two doors over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server and a
+broker). Topics, messages, groups and positions are the same behind both.
+
 What a node does beside answering: ten times a second it looks for leases, gets and members whose
 time is over; beside the loop it makes the log durable on the options' beat; every few seconds it
 writes the groups' positions; every minute it deletes what is too old or too much.
@@ -23,8 +26,10 @@ from typing import Self
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
+from coherer.server.adoption import Adoption
 from coherer.server.core import Core
-from coherer.server.node_options import SCHEME, NodeOptions
+from coherer.server.node_options import ROCKETMQ_SCHEME, SCHEME, NodeOptions
+from coherer.server.rocketmq.door import RocketDoor
 from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
@@ -61,6 +66,7 @@ class Node:
         master: the master; None in a node that is only a broker.
         broker: the broker; None in a node that is only a master.
         core: what the doors of a node with a store share; None in a node that is only a master.
+        rocketmq: the RocketMQ door, with a name server, a broker, or both; its ports stand there.
         master_port: the port that it listens on, -1 without a master.
         broker_port: likewise.
         admin_port: likewise.
@@ -75,10 +81,12 @@ class Node:
         self.master: Master | None = None
         self.broker: Broker | None = None
         self.core: Core | None = None
+        self.rocketmq = RocketDoor(self._listen_shared, now_ms)
         self.master_port = self.broker_port = self.admin_port = -1
         self.master_tls_port = self.broker_tls_port = -1
         self._now_ms = now_ms
         self._store: Store | None = None
+        self._config_files: ConfigFiles | None = None
         self._listeners: list[net.Listener] = []
         self._embedded: EmbeddedLink | None = None
         self._remote: RemoteLink | None = None
@@ -101,10 +109,38 @@ class Node:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """What TubeMQ's clients connect to."""
         if self.options.master is not None:
             return self.options.master
         return f"{SCHEME}{self.options.reachable_host}:{self.master_port}"
+
+    @property
+    def rocketmq_url(self) -> str:
+        """What RocketMQ's clients connect to.
+
+        Raises:
+            UsageError: there is no such door.
+        """
+        options, port = self.options, self.rocketmq.namesrv_port
+        servers = options.name_servers or [f"{options.reachable_host}:{port}"] * (port >= 0)
+        if not servers:
+            raise UsageError("This node has no RocketMQ door.")
+        return ROCKETMQ_SCHEME + ";".join(servers)
+
+    @property
+    def namesrv_port(self) -> int:
+        """The RocketMQ name server's port, -1 without one."""
+        return self.rocketmq.namesrv_port
+
+    @property
+    def rocketmq_port(self) -> int:
+        """The RocketMQ broker's port, -1 without one."""
+        return self.rocketmq.port
+
+    @property
+    def rocketmq_fast_port(self) -> int:
+        """Its port for everything but pulls, -1 without one."""
+        return self.rocketmq.fast_port
 
     async def start(self) -> None:
         """Open the files, then the ports. Returns when requests are served.
@@ -128,12 +164,14 @@ class Node:
                 await self._open_broker()
             if "master" in self.options.roles:
                 await self._open_master()
+            await self._open_rocketmq()
             self._admin = AdminService(
                 master_admin(self.master) if self.master is not None else None,
                 broker_admin(self.broker) if self.broker is not None else None,
                 elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
             )
             self._connect()
+            await self.rocketmq.connect(self.options.name_servers, self.options.tls)
         except BaseException:
             await self.stop()
             raise
@@ -142,9 +180,10 @@ class Node:
             self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
 
     async def ready(self) -> None:
-        """Wait until a remote master has accepted the broker."""
+        """Wait until remote masters and name servers have accepted the broker."""
         if self._remote is not None:
             await self._remote.ready.wait()
+        await self.rocketmq.ready()
 
     async def stop(self) -> None:
         """Stop in order. Nothing happens when it has stopped already.
@@ -159,7 +198,9 @@ class Node:
             for listener in self._listeners:
                 last.push_async_callback(listener.close)
             if self._store is not None and self.core is not None:
+                last.callback(self.rocketmq.closed)
                 last.push_async_callback(self.core.close)
+            last.push_async_callback(self.rocketmq.leave)
             if self._store is not None and self.broker is not None:
                 last.callback(self.broker.close)
             if self._embedded is not None:
@@ -167,7 +208,7 @@ class Node:
             if self._remote is not None:
                 last.push_async_callback(self._remote.close)
             last.push_async_callback(_cancel, self._tasks)
-            self._embedded = self._remote = self._store = None
+            self._embedded = self._remote = self._store = self._config_files = None
             self._listeners, self._tasks = [], []
             self._unlock = _nothing
 
@@ -210,6 +251,8 @@ class Node:
             for name, port in (
                 ("master", self.master_port),
                 ("broker", self.broker_port),
+                ("name server", self.namesrv_port),
+                ("RocketMQ broker", self.rocketmq_port),
                 ("admin", self.admin_port),
             )
             if port >= 0
@@ -254,14 +297,32 @@ class Node:
 
     async def _open_master(self) -> None:
         options = self.options
-        config = self._store or self._config_files()
-        load, save = _file(config, MASTER_FILE)
-        self.master = Master(options.master_options(), load, save, now_ms=self._now_ms)
+        load, save = _files(self._config())
+        self.master = Master(
+            options.master_options(),
+            lambda: load(MASTER_FILE),
+            lambda data: save(MASTER_FILE, data),
+            now_ms=self._now_ms,
+        )
         service = MasterService(self.master)
         self.master_port = (await self._listen(options.master_port, service.make)).port
         if options.tls is not None:
             secure = await self._listen(options.master_tls_port, service.make, secure=True)
             self.master_tls_port = secure.port
+
+    async def _open_rocketmq(self) -> None:
+        options, door = self.options, self.rocketmq
+        if options.own_name_server is not None:
+            config = self._config()
+            await door.open_name_server(
+                options.own_name_server,
+                str(options.directory / "config"),
+                *_files(config),
+            )
+        if options.rocketmq_broker is not None and self.core is not None:
+            await door.open_broker(
+                options.rocketmq_broker, options.fast_port, self.core, options.rocket_options
+            )
 
     def _connect(self) -> None:
         if self.broker is None:
@@ -282,6 +343,8 @@ class Node:
         if not self.broker.state.serving:
             raise UsageError("The node's own master does not take its broker; the log says why.")
         self.master.watch(self._embedded.sync)
+        if self.core is not None:
+            Adoption(self.master, options.broker_id, self.core).sync()
 
     def _broker(self) -> Broker:
         if self.broker is None:
@@ -308,7 +371,23 @@ class Node:
         self._listeners.append(listener)
         return listener
 
-    def _config_files(self) -> ConfigFiles:
+    async def _listen_shared(
+        self, port: int, make: Callable[[net.Connection], net.Receiver]
+    ) -> net.Listener:
+        options = self.options
+        plain = not options.tls_required
+        listener = await net.listen(options.host, port, make, tls=options.tls, plain=plain)
+        self._listeners.append(listener)
+        return listener
+
+    def _config(self) -> Store | ConfigFiles:
+        if self._store is not None:
+            return self._store
+        if self._config_files is None:
+            self._config_files = self._open_config_files()
+        return self._config_files
+
+    def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
         files.make_directory(directory / "config")
         lock = directory / "lock"
@@ -341,6 +420,7 @@ class Node:
             self._embedded.sync()
         if self.broker is not None:
             self.broker.tick()
+        self.rocketmq.tick()
 
     async def _upkeep(self) -> None:
         """What waits for the disk."""
@@ -350,6 +430,7 @@ class Node:
         await core.flusher.tick()
         if self._due("positions", POSITIONS_EVERY_S):
             await core.save_positions()
+            await self.rocketmq.save()
         if self._due("clean", CLEAN_EVERY_S):
             core.clean()
 
@@ -385,9 +466,9 @@ def _certificate(
     return make
 
 
-def _file(
-    config: Store | ConfigFiles, name: str
-) -> tuple[Callable[[], bytes | None], Callable[[bytes], None]]:
+def _files(
+    config: Store | ConfigFiles,
+) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
     if isinstance(config, Store):
-        return lambda: config.load_config(name), lambda data: config.save_config(name, data)
-    return lambda: config.load(name), lambda data: config.save(name, data)
+        return config.load_config, config.save_config
+    return config.load, config.save

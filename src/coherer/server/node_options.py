@@ -10,10 +10,15 @@ import msgspec
 
 from coherer import net
 from coherer.errors import UsageError
+from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.store import StoreOptions
 
 SCHEME = "tubemq://"
+ROCKETMQ_SCHEME = "rocketmq://"
+NAMESRV_PORT = 9876
+FAST_PORT_STEP = -2
+"""Where a RocketMQ client that is in a hurry looks for a broker, seen from its port (2.3)."""
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,17 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         broker_password: the password for it.
         visit_token_check: brokers refuse clients that did not come through a master.
         admin_token: what changes over HTTP must give as `confModAuthToken`.
+        rocketmq_port: the port of the RocketMQ broker; 0 for any free ones, None for no such door.
+        rocketmq_fast_port: where it serves everything but pulls; None for the port two below.
+        advertised_rocketmq_port: the port of it that clients are told; None for its own.
+        namesrv_port: the port of the RocketMQ name server, beside the master; 0 for any free one,
+            None for none.
+        namesrv: name servers elsewhere: `host:port;host:port`. Then there is none here. A node that
+            is only a broker has a RocketMQ door if they are given.
+        cluster: the name of the RocketMQ cluster.
+        broker_name: the RocketMQ broker's name, the same for a master and its slaves.
+        tls_required: with `tls`, the RocketMQ ports refuse plain connections; else they tell one
+            kind from the other by itself.
     """
 
     directory: Path
@@ -90,6 +106,14 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker_password: str = ""
     visit_token_check: bool = False
     admin_token: str = "abc"  # noqa: S105 - what Java ships; changes it protects are local
+    rocketmq_port: int | None = 10911
+    rocketmq_fast_port: int | None = None
+    advertised_rocketmq_port: int | None = None
+    namesrv_port: int | None = 9876
+    namesrv: str | None = None
+    cluster: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    tls_required: bool = False
 
     def __post_init__(self) -> None:
         if not self.roles or not self.roles <= {"master", "broker"}:
@@ -106,6 +130,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not 0 < self.broker_id <= 0x7FFF:
             raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
+        if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
+            raise UsageError(f"rocketmq_port is {self.rocketmq_port}; it is 3 or more, or 0.")
 
     @property
     def reachable_host(self) -> str:
@@ -128,6 +154,35 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{part!r} in `master` is not host:port.")
             found.append((host, int(port or 8715)))
         return found
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The remote name servers, as host:port.
+
+        >>> NodeOptions(directory=Path("."), namesrv="10.0.0.1; 10.0.0.2:9877").name_servers
+        ['10.0.0.1:9876', '10.0.0.2:9877']
+        """
+        parts = (self.namesrv or "").replace(",", ";").split(";")
+        named = (part.strip() for part in parts)
+        return [part if ":" in part else f"{part}:{NAMESRV_PORT}" for part in named if part]
+
+    @property
+    def own_name_server(self) -> int | None:
+        """The port of the name server here; None without one."""
+        return None if "master" not in self.roles or self.name_servers else self.namesrv_port
+
+    @property
+    def rocketmq_broker(self) -> int | None:
+        """The port of the RocketMQ broker here; None without one."""
+        findable = self.own_name_server is not None or self.name_servers
+        return self.rocketmq_port if "broker" in self.roles and findable else None
+
+    @property
+    def fast_port(self) -> int:
+        """The port of the RocketMQ broker for everything but pulls."""
+        if self.rocketmq_fast_port is not None or not self.rocketmq_port:
+            return self.rocketmq_fast_port or 0
+        return self.rocketmq_port + FAST_PORT_STEP
 
     @property
     def open_to_all(self) -> bool:
@@ -153,6 +208,22 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             flush_interval_ms=self.flush_interval_ms,
             retention_hours=self.retention_hours,
             retention_bytes=self.retention_bytes,
+        )
+
+    def rocket_options(self, port: int) -> RocketOptions:
+        """What this means for the RocketMQ broker.
+
+        Args:
+            port: the one that it got.
+        """
+        return RocketOptions(
+            cluster=self.cluster,
+            broker=self.broker_name,
+            host=self.reachable_host,
+            port=self.advertised_rocketmq_port or port,
+            auto_create_topics=self.auto_create_topics,
+            default_queues=self.default_partitions,
+            message_bytes_max=self.max_message_bytes or MESSAGE_BYTES,
         )
 
     def master_options(self) -> MasterOptions:

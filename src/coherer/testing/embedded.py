@@ -1,4 +1,4 @@
-"""A whole node inside the process of a test: master, broker and administration on free ports.
+"""A whole node inside the process of a test: both doors and administration on free ports.
 
 The node runs in an event loop of its own, in a thread of its own, so that a test may block, run
 another loop, or stop the node while its own code goes on.
@@ -20,7 +20,14 @@ from coherer.server.node import Node, NodeOptions
 
 T = TypeVar("T")
 
-_PORTS = ("master_port", "broker_port", "admin_port")
+_PORTS = (
+    "master_port",
+    "broker_port",
+    "admin_port",
+    "namesrv_port",
+    "rocketmq_port",
+    "rocketmq_fast_port",
+)
 
 
 class EmbeddedNode:
@@ -54,8 +61,13 @@ class EmbeddedNode:
 
     @property
     def url(self) -> str:
-        """Where clients connect: `tubemq://127.0.0.1:<port>`."""
+        """Where TubeMQ's clients connect: `tubemq://127.0.0.1:<port>`."""
         return self.node.url
+
+    @property
+    def rocketmq_url(self) -> str:
+        """Where RocketMQ's clients connect: `rocketmq://127.0.0.1:<port>`."""
+        return self.node.rocketmq_url
 
     @property
     def admin_url(self) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def coherer_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node that runs for the whole test session: master, broker, administration.
+    """A node that runs for the whole test session: both doors, administration.
 
     Tests share it, so each should use topics and groups of its own; `coherer_topic` gives names.
     """
@@ -30,8 +30,14 @@ def coherer_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedN
 
 @pytest.fixture(scope="session")
 def coherer_url(coherer_node: EmbeddedNode) -> str:
-    """Where clients connect to the session's node: `tubemq://127.0.0.1:<port>`."""
+    """Where TubeMQ's clients connect to the session's node: `tubemq://127.0.0.1:<port>`."""
     return coherer_node.url
+
+
+@pytest.fixture(scope="session")
+def coherer_rocketmq_url(coherer_node: EmbeddedNode) -> str:
+    """Where RocketMQ's clients connect to the session's node: `rocketmq://127.0.0.1:<port>`."""
+    return coherer_node.rocketmq_url
 
 
 @pytest.fixture

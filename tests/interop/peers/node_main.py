@@ -17,6 +17,7 @@ async def serve(given: dict[str, object]) -> None:
     """Serves until stdin ends."""
     given["directory"] = Path(str(given["directory"]))
     given["roles"] = frozenset(given.get("roles", ["master", "broker"]))  # type: ignore[call-overload]
+    given = {"namesrv_port": 0, "rocketmq_port": 0} | given
     topics = given.pop("topics", {})
     async with Node(NodeOptions(**given)) as node:  # type: ignore[arg-type]
         for topic, partitions in topics.items():  # type: ignore[attr-defined]

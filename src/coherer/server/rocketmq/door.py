@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TypeAlias
 
 from coherer import net
 from coherer.errors import ClosedError, UsageError
@@ -22,21 +22,14 @@ from coherer.server.rocketmq.outgoing import Outgoing
 
 _log = logging.getLogger(__name__)
 
-FAST_PORT_STEP = -2
-HA_PORT_STEP = 1
-"""Where the other ports of a broker are, seen from its main port (2.3)."""
 REGISTER_MS = 10_000
 """How often the node's own name server hears of the broker."""
 
 
-class Listen(Protocol):
-    """Opens a port of the node."""
-
-    def __call__(
-        self, port: int, make: Callable[[net.Connection], net.Receiver], *, shared: bool
-    ) -> Awaitable[net.Listener]:
-        """`shared`: with TLS and without it."""
-        ...
+Listen: TypeAlias = (
+    "Callable[[int, Callable[[net.Connection], net.Receiver]], Awaitable[net.Listener]]"
+)
+"""Opens a port of the node, with TLS and without it."""
 
 
 class RocketDoor:
@@ -83,26 +76,26 @@ class RocketDoor:
                 raise ClosedError("The name server is not there yet.")
             return self.name_server.make(connection)
 
-        self.namesrv_port = (await self._listen(port, make, shared=True)).port
+        self.namesrv_port = (await self._listen(port, make)).port
         options = NameServerOptions(port=self.namesrv_port, directory=directory)
         self.name_server = NameServer(options, load, save, now_ms=self._now_ms)
 
     async def open_broker(
-        self, port: int, core: Core, options: Callable[[int], RocketOptions]
+        self, port: int, fast_port: int, core: Core, options: Callable[[int], RocketOptions]
     ) -> None:
         """Open the broker's ports.
 
         Args:
-            port: the main one; 0 for any free ones.
+            port: the main one; 0 for any free one.
+            fast_port: the one for everything but pulls; likewise.
             core: what it shares with the other door.
             options: how it behaves, given its port.
 
         Raises:
             UsageError: a port is in use.
         """
-        self.port = (await self._listen(port, self._to_main, shared=True)).port
-        fast = max(0, port + FAST_PORT_STEP) if port else 0
-        self.fast_port = (await self._listen(fast, self._to_fast, shared=True)).port
+        self.port = (await self._listen(port, self._to_main)).port
+        self.fast_port = (await self._listen(fast_port, self._to_fast)).port
         self.broker = RocketBroker(options(self.port), core)
 
     async def connect(self, name_servers: list[str], tls: net.TlsOptions | None) -> None:
