@@ -7,25 +7,57 @@ import inspect
 import pytest
 
 import coherer.blocking as blocking
+import coherer.blocking.rocketmq as rocketmq
 import coherer.client as asynchronous
+import coherer.client.rocketmq.client as async_rocketmq
+from coherer.client.rocketmq.producer import Producer as RocketProducer
+from coherer.client.rocketmq.reader import Reader as RocketReader
+from coherer.client.rocketmq.transactions import Transaction
 
-ALONE = {
-    "Client": {"options"},
-    "Producer": {"bulk", "changed", "elsewhere", "full", "post", "post_many", "publishes"},
-    "Consumer": {"instructed", "membership_ended"},
-    "Reader": set(),
+FOR_FACADES = {"bulk", "full", "post", "post_many", "publishes"}
+
+PAIRS = {
+    "Client": (blocking.Client, asynchronous.Client, {"options"}),
+    "Producer": (
+        blocking.Producer,
+        asynchronous.Producer,
+        {*FOR_FACADES, "changed", "elsewhere"},
+    ),
+    "Consumer": (
+        blocking.Consumer,
+        asynchronous.Consumer,
+        {"instructed", "membership_ended"},
+    ),
+    "Reader": (blocking.Reader, asynchronous.Reader, set()),
+    "RocketClient": (rocketmq.RocketClient, async_rocketmq.RocketClient, {"options"}),
+    "RocketProducer": (rocketmq.RocketProducer, RocketProducer, {*FOR_FACADES, "send_half", "end"}),
+    "RocketReader": (
+        rocketmq.RocketReader,
+        RocketReader,
+        {"arrived", "failed", "moved", "nothing", "wants"},
+    ),
+    "RocketTransaction": (rocketmq.RocketTransaction, Transaction, set()),
 }
+"""Name, both classes, and what only the asyncio one has."""
+
+FIELDS = {
+    "Reader": {"end", "exact", "partition", "position"},
+    "RocketReader": {"end", "exact", "partition", "position"},
+    "RocketTransaction": {"message", "receipt", "verdict"},
+}
+"""Plain attributes of the asyncio class."""
 
 
 def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    classes = [one for one in kind.__mro__ if one.__module__.startswith("coherer.")]
+    return {name for one in classes for name in vars(one) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
+@pytest.mark.parametrize("name", sorted(PAIRS))
 def test_the_same_names(name: str) -> None:
-    ours, theirs = getattr(blocking, name), getattr(asynchronous, name)
-    fields = {"end", "exact", "partition", "position"} if name == "Reader" else set()
-    assert public(ours) | fields == public(theirs) - ALONE[name] | fields
+    ours, theirs, alone = PAIRS[name]
+    fields = FIELDS.get(name, set())
+    assert public(ours) | fields == public(theirs) - alone | fields
     for method in public(ours) - fields:
         one, other = getattr(ours, method), getattr(theirs, method)
         if inspect.isfunction(one):
@@ -33,6 +65,7 @@ def test_the_same_names(name: str) -> None:
             assert names == list(inspect.signature(other).parameters), method
 
 
-def test_connect_takes_the_same() -> None:
-    ours, theirs = blocking.connect, asynchronous.connect
+@pytest.mark.parametrize("name", ["connect", "connect_tubemq", "connect_rocketmq"])
+def test_connect_takes_the_same(name: str) -> None:
+    ours, theirs = getattr(blocking, name), getattr(asynchronous, name)
     assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters

@@ -17,12 +17,17 @@ It is a facade over `coherer.client`: one event loop in a thread of its own does
 
 from __future__ import annotations
 
-from typing import Unpack
-
-from coherer.blocking.client import Client, forget, shared
-from coherer.blocking.consumer import Consumer, Reader
+from coherer.blocking.client import Client
+from coherer.blocking.connecting import (
+    connect,
+    connect_rocketmq,
+    connect_tubemq,
+    forget,
+    shared,
+)
+from coherer.blocking.consumer import Consumer
 from coherer.blocking.producer import Producer
-from coherer.client import ConnectKeywords
+from coherer.blocking.reader import Reader
 
 __all__ = [
     "Client",
@@ -30,23 +35,8 @@ __all__ = [
     "Producer",
     "Reader",
     "connect",
+    "connect_rocketmq",
+    "connect_tubemq",
     "forget",
     "shared",
 ]
-
-
-def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client:
-    """A client of a cluster. Nothing is sent before it is used.
-
-    Args:
-        url: `tubemq://host:port,host:port`, the masters; `tubemqs://` for TLS.
-        options: see `coherer.connect`.
-
-    Raises:
-        UsageError: the URL or an option makes no sense.
-
-    >>> with connect("tubemq://127.0.0.1:8715") as client:
-    ...     client
-    <Client of tubemq://127.0.0.1:8715>
-    """
-    return Client(url, **options)

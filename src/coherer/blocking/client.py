@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import os
-import threading
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from coherer import limits
-from coherer.blocking.consumer import Consumer, Reader
+from coherer.blocking.consumer import Consumer
 from coherer.blocking.portal import Portal
 from coherer.blocking.producer import Producer
-from coherer.client import ConnectKeywords
-from coherer.client import connect as connect_async
+from coherer.blocking.reader import Reader
+from coherer.client.tubemq.client import Client as AsyncClient
 from coherer.client.tubemq.client import ConsumerKeywords
 from coherer.client.tubemq.consumer_options import Topics
 from coherer.client.tubemq.quality import QualityRules
@@ -24,19 +22,25 @@ if TYPE_CHECKING:
     from coherer.blocking.admin import Admin
 
 
-class Client:
-    """A client of a TubeMQ cluster. Made by `coherer.blocking.connect`; use it with `with`.
+class _Closable(Protocol):
+    async def close(self) -> None: ...
 
-    It has a thread in the background with an event loop; any number of threads may use it. A
-    client that is still open when the program ends leaves politely.
+
+C = TypeVar("C", bound=_Closable)
+
+
+class BaseClient(Generic[C]):
+    """What clients of both protocols have in common: a thread in the background with an event loop.
+
+    Any number of threads may use it. A client that is still open when the program ends leaves
+    politely.
 
     Args:
-        url: see `coherer.connect`.
-        options: see `coherer.connect`.
+        client: does the work; nobody else uses it.
     """
 
-    def __init__(self, url: str, **options: Unpack[ConnectKeywords]) -> None:
-        self._client = connect_async(url, **options)  # first: it checks its arguments
+    def __init__(self, client: C) -> None:
+        self._client = client
         self._portal = Portal()
         _open.add(self)
 
@@ -53,6 +57,22 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Close what the client made, its connections and its thread.
+
+        Calling it again does nothing, and so does calling it after a fork.
+        """
+        _open.discard(self)
+        if self._portal.usable:
+            try:
+                self._portal.call(self._client.close)
+            finally:
+                self._portal.close()
+
+
+class Client(BaseClient[AsyncClient]):
+    """A client of a TubeMQ cluster. Made by `coherer.blocking.connect`; use it with `with`."""
 
     def producer(
         self,
@@ -145,53 +165,11 @@ class Client:
 
         return Admin(self._portal, self._client.admin())
 
-    def close(self) -> None:
-        """Close what the client made, its connections and its thread.
 
-        Calling it again does nothing, and so does calling it after a fork.
-        """
-        _open.discard(self)
-        if self._portal.usable:
-            try:
-                self._portal.call(self._client.close)
-            finally:
-                self._portal.close()
-
-
-_open: weakref.WeakSet[Client] = weakref.WeakSet()
+_open: weakref.WeakSet[BaseClient[Any]] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     for client in list(_open):
         client.close()
-
-
-_shared: dict[object, Client] = {}
-_sharing = threading.Lock()
-
-
-def shared(url: str, **options: Unpack[ConnectKeywords]) -> Client:
-    """A client that everybody in this process shares who asks with the same arguments.
-
-    For processes that do one small task after the other, like Spark's workers. Do not close it;
-    `forget` it when it has failed.
-    """
-    key = _key(url, options)
-    with _sharing:
-        client = _shared.get(key)
-        if client is None:
-            client = _shared[key] = Client(url, **options)
-        return client
-
-
-def forget(url: str, **options: Unpack[ConnectKeywords]) -> None:
-    """Close the client that `shared` gives for these arguments; the next one is a new one."""
-    with _sharing:
-        client = _shared.pop(_key(url, options), None)
-    if client is not None:
-        client.close()
-
-
-def _key(url: str, options: ConnectKeywords) -> object:
-    return os.getpid(), url, tuple(sorted(options.items(), key=lambda item: item[0]))

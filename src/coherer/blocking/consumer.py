@@ -1,4 +1,4 @@
-"""The consumer and the reader without asyncio."""
+"""The consumer without asyncio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from coherer.blocking.portal import Portal
 from coherer.client.tubemq.consumer import Consumer as AsyncConsumer
 from coherer.client.tubemq.consumer import Handler
 from coherer.client.tubemq.consumer_options import Progress
-from coherer.client.tubemq.reader import Reader as AsyncReader
 from coherer.errors import ClosedError
 from coherer.message import ReceivedMessage
 from coherer.tubemq.delivery import MessageBatch
@@ -181,73 +180,3 @@ class Consumer:
                 return None
 
         return self._portal.call(work)
-
-
-class Reader:
-    """Reads a range of one partition. Made by `Client.reader`; use it with `with`.
-
-    Args:
-        portal: the way to the event loop.
-        reader: does the work there.
-    """
-
-    def __init__(self, portal: Portal, reader: AsyncReader) -> None:
-        self._portal = portal
-        self._reader = reader
-
-    def __repr__(self) -> str:
-        return repr(self._reader)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def partition(self) -> Partition:
-        """What is read."""
-        return self._reader.partition
-
-    @property
-    def exact(self) -> bool:
-        """Whether offsets count messages; known once it is open."""
-        return self._reader.exact
-
-    @property
-    def position(self) -> int:
-        """The next offset to read."""
-        return self._reader.position
-
-    @property
-    def end(self) -> int | None:
-        """The offset behind the last to read."""
-        return self._reader.end
-
-    def start(self) -> None:
-        """See `coherer.client.tubemq.reader.Reader.start`."""
-        self._portal.call(self._reader.start)
-
-    def read(self) -> MessageBatch | None:
-        """The next messages; None when the end is reached or there are no more.
-
-        Raises:
-            UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker does not let us read.
-        """
-        return self._portal.call(self._reader.read)
-
-    def __iter__(self) -> Iterator[MessageBatch]:
-        while (batch := self.read()) is not None:
-            yield batch
-
-    def close(self) -> None:
-        """Give the partition back. Calling it again does nothing."""
-        if self._portal.usable:
-            self._portal.call(self._reader.close)

@@ -15,13 +15,16 @@ from functools import partial
 from itertools import islice
 from threading import Lock
 from types import TracebackType
-from typing import Final, Self, overload
+from typing import Final, Generic, Protocol, Self, TypeVar, cast, overload
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
 from coherer.client.outcomes import Bulk, Outcome, SendReport, Sink, Stored
 from coherer.client.tubemq.producer import Producer as AsyncProducer
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
+
+Post = Callable[[Message, Sink], object]
+"""Posts a message in the loop's thread."""
 
 CHUNK: Final = 512
 """Messages that `send_many` hands over at a time."""
@@ -79,18 +82,78 @@ class _Waiter:
         raise outcome
 
 
-class Producer:
-    """Sends messages. Made by `Client.producer`; use it with `with`, from any number of threads.
+class Sender(Protocol):
+    """A producer for asyncio, of either protocol."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The published topics."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages have no receipt yet."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """How many messages may be under way."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether the window is full."""
+        ...
+
+    async def start(self) -> None:
+        """Make it ready."""
+        ...
+
+    async def publish(self, *topics: str) -> None:
+        """Announce topics."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until there is room in the window."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait for all outcomes."""
+        ...
+
+    def bulk(self, *, receipts: bool = False) -> Bulk:
+        """Begin to send many messages."""
+        ...
+
+    def post(self, message: Message, sink: Sink) -> None:
+        """Send a message and have `sink` told."""
+        ...
+
+    def publishes(self, topic: str) -> bool:
+        """Whether messages of a topic can be posted."""
+        ...
+
+    async def close(self) -> None:
+        """Wait for what is under way, then leave."""
+        ...
+
+
+P = TypeVar("P", bound=Sender)
+R = TypeVar("R", bound=Receipt)
+
+
+class BaseProducer(Generic[P, R]):
+    """What producers of both protocols have in common.
 
     Args:
         portal: the way to the event loop.
         producer: does the work there.
     """
 
-    def __init__(self, portal: Portal, producer: AsyncProducer) -> None:
+    def __init__(self, portal: Portal, producer: P) -> None:
         self._portal = portal
         self._producer = producer
-        self._waiting: deque[tuple[Message, Sink]] = deque()
+        self._waiting: deque[tuple[Message, Sink, Post]] = deque()
         self._woken = False
 
     def __repr__(self) -> str:
@@ -136,44 +199,6 @@ class Producer:
         """
         self._portal.call(lambda: self._producer.publish(*topics))
 
-    def send(self, message: Message) -> Receipt:
-        """Send one message and wait for its receipt.
-
-        Raises:
-            UsageError: the message cannot be sent as it is.
-            RefusedError: the broker refused it.
-            DisconnectedError, RequestTimeoutError: it may or may not be stored.
-            UnavailableError: no broker could be reached; it was not sent.
-        """
-        waiter = _Waiter()
-        self._post(message, waiter)
-        return waiter.wait()
-
-    @overload
-    def submit(self, message: Message) -> Future[Receipt]: ...
-
-    @overload
-    def submit(self, message: Message, *, callback: Callable[[Outcome], object]) -> None: ...
-
-    def submit(
-        self, message: Message, *, callback: Callable[[Outcome], object] | None = None
-    ) -> Future[Receipt] | None:
-        """Send one message; waits only while the window is full or the topic is not published.
-
-        Args:
-            message: what to send.
-            callback: gets the receipt or the error, in the loop's thread, instead of the future.
-
-        Returns:
-            A future of the receipt; None with a callback.
-        """
-        future: Future[Receipt] = Future()
-        self._post(message, _FutureSink(future))
-        if callback is None:
-            return future
-        future.add_done_callback(lambda done: callback(_outcome(done)))
-        return None
-
     def ready(self) -> None:
         """Wait until there is room in the window."""
         self._portal.call(self._producer.ready)
@@ -206,14 +231,34 @@ class Producer:
         if self._portal.usable:
             self._portal.call(self._producer.close)
 
-    def _post(self, message: Message, sink: Sink) -> None:
+    # -- inside
+
+    def _send(self, message: Message, post: Post | None = None) -> R:
+        waiter = _Waiter()
+        self._post(message, waiter, post)
+        return cast("R", waiter.wait())
+
+    def _submit(
+        self,
+        message: Message,
+        callback: Callable[[Outcome], object] | None,
+        post: Post | None = None,
+    ) -> Future[R] | None:
+        future: Future[Receipt] = Future()
+        self._post(message, _FutureSink(future), post)
+        if callback is None:
+            return cast("Future[R]", future)
+        future.add_done_callback(lambda done: callback(_outcome(done)))
+        return None
+
+    def _post(self, message: Message, sink: Sink, post: Post | None) -> None:
         self._portal.check()
         producer = self._producer
         if not producer.publishes(message.topic):
             self.publish(message.topic)
         if producer.full or producer.in_flight + len(self._waiting) >= producer.window:
             self._portal.call(producer.ready)
-        self._waiting.append((message, sink))
+        self._waiting.append((message, sink, post or producer.post))
         if not self._woken:
             self._woken = True
             self._portal.post(self._hand_over)
@@ -221,13 +266,48 @@ class Producer:
     def _hand_over(self) -> None:
         """Runs in the loop: post what has gathered."""
         self._woken = False
-        waiting, post = self._waiting, self._producer.post
+        waiting = self._waiting
         while waiting:
-            message, sink = waiting.popleft()
+            message, sink, post = waiting.popleft()
             try:
                 post(message, sink)
             except CohererError as error:
                 sink.lost(message, error)
+
+
+class Producer(BaseProducer[AsyncProducer, Receipt]):
+    """Sends messages. Made by `Client.producer`; use it with `with`, from any number of threads."""
+
+    def send(self, message: Message) -> Receipt:
+        """Send one message and wait for its receipt.
+
+        Raises:
+            UsageError: the message cannot be sent as it is.
+            RefusedError: the broker refused it.
+            DisconnectedError, RequestTimeoutError: it may or may not be stored.
+            UnavailableError: no broker could be reached; it was not sent.
+        """
+        return self._send(message)
+
+    @overload
+    def submit(self, message: Message) -> Future[Receipt]: ...
+
+    @overload
+    def submit(self, message: Message, *, callback: Callable[[Outcome], object]) -> None: ...
+
+    def submit(
+        self, message: Message, *, callback: Callable[[Outcome], object] | None = None
+    ) -> Future[Receipt] | None:
+        """Send one message; waits only while the window is full or the topic is not published.
+
+        Args:
+            message: what to send.
+            callback: gets the receipt or the error, in the loop's thread, instead of the future.
+
+        Returns:
+            A future of the receipt; None with a callback.
+        """
+        return self._submit(message, callback)
 
 
 def _outcome(future: Future[Receipt]) -> Outcome:

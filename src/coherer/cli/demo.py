@@ -158,7 +158,7 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Au
             flights = demo_data.flights(rows)
             cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
             spark = stack.enter_context(spark_session(directory, cores))
-            client = stack.enter_context(blocking.connect(node.url()))
+            client = stack.enter_context(blocking.connect_tubemq(node.url()))
             query = land(spark, node.url(), directory)
         acknowledged = _send_and_land(console, client, query, flights)
         stored = sum(end - first for first, end in client.offsets(demo_data.TOPIC).values())

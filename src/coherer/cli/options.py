@@ -76,4 +76,4 @@ def connect(url: str, user: str | None, password: str | None) -> blocking.Client
     """The client that the options mean."""
     from coherer import blocking
 
-    return blocking.connect(url, user=user, password=password)
+    return blocking.connect_tubemq(url, user=user, password=password)

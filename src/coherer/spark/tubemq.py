@@ -17,7 +17,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coherer.blocking import Client, Producer, Reader, connect
+from coherer.blocking import Client, Producer, Reader, connect_tubemq
 from coherer.errors import UnavailableError
 from coherer.message import Message
 from coherer.net import TlsOptions
@@ -175,7 +175,7 @@ def _connected(access: Access) -> Client:
         certificate=_path(access.tls_certificate),
         key=_path(access.tls_key),
     )
-    return connect(
+    return connect_tubemq(
         access.url,
         user=access.user,
         password=access.secret(),

@@ -366,6 +366,17 @@ class Outbox:
                 ) from None
 
 
+def system_of(delay_level: int) -> Mapping[str, str]:
+    """The properties that ask for a delay.
+
+    >>> system_of(3), system_of(0)
+    ({'DELAY': '3'}, {})
+    """
+    if delay_level < 0:
+        raise UsageError(f"{delay_level} is no level of delay; they begin with 1, 0 is none.")
+    return {"DELAY": str(delay_level)} if delay_level else NOTHING
+
+
 def _address(host: str) -> bytes:
     try:
         return ip_address(host or LOOPBACK).packed

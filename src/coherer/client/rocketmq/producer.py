@@ -23,7 +23,7 @@ from coherer.client.outcomes import (
 )
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
-from coherer.client.rocketmq.outbox import NOTHING, Outbox
+from coherer.client.rocketmq.outbox import NOTHING, Outbox, system_of
 from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
 from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key
@@ -221,8 +221,7 @@ class Producer:
         if order_by is None and queue is None and not delay_level:
             self._outbox.post(message, sink)
         else:
-            system = {"DELAY": str(delay_level)} if delay_level else NOTHING
-            self._outbox.post(message, sink, order_by=order_by, queue=queue, system=system)
+            self.post(message, sink, order_by=order_by, queue=queue, system=system_of(delay_level))
         return future
 
     async def ready(self) -> None:
@@ -410,14 +409,22 @@ class Producer:
         finally:
             bulk.posted(posted)
 
-    def post(self, message: Message, sink: Sink) -> None:
+    def post(
+        self,
+        message: Message,
+        sink: Sink,
+        *,
+        order_by: Key | None = None,
+        queue: Queue | None = None,
+        system: Mapping[str, str] = NOTHING,
+    ) -> None:
         """Send a message and have `sink` told; does not look at the window. For facades.
 
         Raises:
             UsageError: the message cannot be sent as it is, or its topic is not published.
             UnavailableError: the topic has no queue any more.
         """
-        self._outbox.post(message, sink)
+        self._outbox.post(message, sink, order_by=order_by, queue=queue, system=system)
 
     def publishes(self, topic: str) -> bool:
         """Whether messages of a topic can be submitted."""
