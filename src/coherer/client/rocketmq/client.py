@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
 
+from coherer.client.rocketmq.consumer import Consumer
+from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.faults import FaultRules
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.options import RocketOptions
 from coherer.client.rocketmq.producer import Producer
 from coherer.client.rocketmq.producer_options import Check, ProducerOptions
+from coherer.client.rocketmq.pull_consumer import PullConsumer
 from coherer.client.rocketmq.reader import Reader
-from coherer.client.rocketmq.start import Edge
+from coherer.client.rocketmq.start import Edge, Start
 from coherer.errors import RefusedError
 from coherer.rocketmq import names
+from coherer.rocketmq.allocate import Strategy
 from coherer.rocketmq.codes import ResponseCode, refused
 from coherer.rocketmq.names import Queue
 
@@ -39,6 +44,31 @@ class ProducerKeywords(TypedDict, total=False):
     wait: bool
     trace: bool | str
     check: Check | None
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """The keywords of `Client.consumer` and `Client.pull_consumer`; see `ConsumerOptions`."""
+
+    start: Start
+    model: Model
+    orderly: bool
+    pull_messages: int
+    batch_messages: int
+    queue_messages: int
+    queue_bytes: int
+    queue_span: int
+    prefetch_bytes: int
+    poll_ms: int
+    max_attempts: int
+    consume_ms: int
+    suspend_ms: int
+    release_ms: int
+    strategy: Strategy
+    rebalance_ms: int
+    persist_ms: int
+    offsets: Path | None
+    on_assigned: Listener | None
+    on_revoked: Listener | None
 
 
 class _Closable(Protocol):
@@ -105,6 +135,52 @@ class RocketClient:
         producer = Producer(self._instance, topics, ProducerOptions(**options))
         self._made.add(producer)
         return producer
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
+        """A consumer.
+
+        Args:
+            group: the group; its members share the queues of its topics, and all of them name the
+                same topics and filters. A client has one consumer of a group.
+            topics: a topic, several, or a mapping of topics to what is taken of each: tags, or
+                `coherer.rocketmq.subscription.Sql92`.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        consumer = Consumer(self._instance, group, topics, ConsumerOptions(**options))
+        self._made.add(consumer)
+        return consumer
+
+    def pull_consumer(
+        self,
+        group: str,
+        topics: Topics = (),
+        *,
+        auto_commit: bool = True,
+        **options: Unpack[ConsumerKeywords],
+    ) -> PullConsumer:
+        """A consumer that asks when it wants, and can go to any offset.
+
+        Args:
+            group: the group whose offsets count.
+            topics: what to share with the group; nothing when `assign` will say what to read.
+            auto_commit: whether a poll commits what the polls before it gave.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        consumer = PullConsumer(
+            self._instance, group, topics, ConsumerOptions(**options), auto_commit=auto_commit
+        )
+        self._made.add(consumer)
+        return consumer
 
     def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
         """A reader of a range of one queue, which no group notices.

@@ -83,22 +83,7 @@ class Consumer(Member):
         Raises:
             ClosedError: the consumer was closed.
         """
-        self._check()
-        inbox = self._holdings.inbox
-        batch = inbox.take()
-        if batch is not None:
-            return batch
-        deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await inbox.changed()
-            except TimeoutError:
-                return None
-            self._check()
-            batch = inbox.take()
-            if batch is not None:
-                return batch
+        return await self._receive(timeout_ms)
 
     async def confirm(self, batch: ReceivedBatch) -> int:
         """Say that a batch is dealt with, and have that written down.
@@ -176,7 +161,7 @@ class Consumer(Member):
 
     def _services(self) -> dict[str, Coroutine[None, None, None]]:
         services = super()._services()
-        services["offsets"] = self._every(self._options.persist_ms, self._holdings.store.persist)
+        services["offsets"] = self._every(self._options.persist_ms, self._holdings.persist)
         if self._options.consume_ms and not self._options.orderly:
             services["overdue"] = self._every(OVERDUE_CHECK_MS, self._send_back_overdue)
         return services

@@ -109,10 +109,11 @@ def selections_of(topics: Topics) -> dict[str, Selector]:
     if not isinstance(topics, Mapping):
         return dict.fromkeys(topics)
     wanted = cast("Mapping[str, Selection]", topics)
-    return {topic: _selector(selection) for topic, selection in wanted.items()}
+    return {topic: selector_of(selection) for topic, selection in wanted.items()}
 
 
-def _selector(selection: Selection) -> Selector:
+def selector_of(selection: Selection) -> Selector:
+    """What is taken of one topic, in one form."""
     if selection is None or isinstance(selection, str | Tags | Sql92):
         return selection
     tags = sorted(selection) if isinstance(selection, set | frozenset) else list(selection)

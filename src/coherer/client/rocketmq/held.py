@@ -29,7 +29,7 @@ from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import Queue
-from coherer.rocketmq.pulling import SUSPEND, PullAnswer, PullEncoder
+from coherer.rocketmq.pulling import LITE, SUSPEND, PullAnswer, PullEncoder
 from coherer.rocketmq.subscription import Subscription
 
 _log = logging.getLogger(__name__)
@@ -216,6 +216,7 @@ class Held:
         self._filtered = bool(subscription.tags) or subscription.kind != "TAG"
         self._flags = flags
         self._broadcast = options.model == "broadcast"
+        self._manual = bool(flags & LITE)  # the consumer says itself what is dealt with
         self._counted = 0
         self._riding: int | None = None
         self._refused = 0  # the code that was logged last
@@ -257,7 +258,8 @@ class Held:
         """Begin anew at another offset; what is here is forgotten."""
         self.drop()
         self.process = ProcessQueue[ReceivedBatch](offset, orderly=self.process.orderly)
-        self.keeper.table.move(self.queue, offset)
+        if not self._manual:
+            self.keeper.table.move(self.queue, offset)
         self._puller = self._new_puller()
         self._puller.kick()
 
@@ -297,6 +299,10 @@ class Held:
             wanted_ms = DELAY_LEVELS_MS[later - 1]
         return min(max(wanted_ms, SUSPEND_MS[0]), SUSPEND_MS[1])
 
+    def sync(self) -> None:
+        """Note how far everything is dealt with."""
+        self._commit(self.process.commit_offset)
+
     def settled(self) -> None:
         """Something was dealt with."""
         process = self.process
@@ -323,7 +329,7 @@ class Held:
             return None
         if self._needs_lock and not self.locked:
             return None
-        commit = None if self._broadcast else self.keeper.table.get(self.queue)
+        commit = None if self._broadcast or self._manual else self.keeper.table.get(self.queue)
         self._riding = commit or None
         return Wish(process.next_offset, self._flags, self._riding)
 
@@ -371,7 +377,8 @@ class Held:
             )
             self.counted()
         self.process.skip(answer.next_offset)
-        self.keeper.table.move(self.queue, answer.next_offset)
+        if not self._manual:
+            self.keeper.table.move(self.queue, answer.next_offset)
 
     def failed(self, error: CohererError) -> int | None:
         """See `pulling.Source`."""
@@ -423,5 +430,5 @@ class Held:
 
     def _commit(self, offset: int) -> None:
         table = self.keeper.table
-        if offset > (table.get(self.queue) or -1):
+        if not self._manual and offset > (table.get(self.queue) or -1):
             table.move(self.queue, offset)

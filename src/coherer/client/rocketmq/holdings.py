@@ -165,6 +165,7 @@ class Holdings:
         if self.locking:
             going = await self._dealt_with(going)
         for held in going:
+            held.sync()
             held.drop()
             self.held.pop(held.queue, None)
         gone = [held.queue for held in going]
@@ -192,6 +193,12 @@ class Holdings:
         await self.door.store_now(self.group, queue, offset)
         self.table.saved(queue, offset)
 
+    async def persist(self) -> None:
+        """Write down where we are in all queues."""
+        for held in self.held.values():
+            held.sync()
+        await self.store.persist()
+
     def pause(self, queues: frozenset[Queue]) -> None:
         """Pull and hand out nothing of these queues, and of no others."""
         self.paused = queues
@@ -208,9 +215,9 @@ class Holdings:
 
     async def close(self) -> None:
         """Give everything up."""
+        await self.persist()
         for held in self.held.values():
             held.drop()
-        await self.store.persist()
         if self.locking:
             await self.locks.unlock(list(self.held), wait=True)
         self.held.clear()

@@ -192,6 +192,7 @@ class Member:
         self._instance.unwatch(self._routed)
         await cancel(*self._tasks)
         self._holdings.inbox.wake()
+        self._leaving()
         await self._holdings.close()
         await self._instance.unregister_consumer(self)
 
@@ -251,6 +252,25 @@ class Member:
         if self._state != "open":
             raise UsageError("The consumer is not started.", hint="Use `async with`.")
 
+    async def _receive(self, timeout_ms: int | None) -> ReceivedBatch | None:
+        """The next batch; None when time is up."""
+        self._check()
+        inbox = self._holdings.inbox
+        batch = inbox.take()
+        if batch is not None:
+            return batch
+        deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await inbox.changed()
+            except TimeoutError:
+                return None
+            self._check()
+            batch = inbox.take()
+            if batch is not None:
+                return batch
+
     async def _join(self) -> None:
         instance = self._instance
         await instance.start()
@@ -277,6 +297,9 @@ class Member:
     def _add_retry_topic(self) -> None:
         topic = retry_topic(self._group)
         self._subscriptions[topic] = Subscription.of(topic, None, version_ms=now_ms())
+
+    def _leaving(self) -> None:
+        """Called when everything is about to be given back."""
 
     def _services(self) -> dict[str, Coroutine[None, None, None]]:
         services: dict[str, Coroutine[None, None, None]] = {"rebalance": self._rounds()}
