@@ -195,7 +195,7 @@ class TubeBench(Bench):
 
     def _our_ports(self) -> tuple[int, dict[str, object]]:
         port, broker_port = free_ports(2)
-        return port, {"doors": ["tubemq"], "master_port": port, "broker_port": broker_port}
+        return port, {"master_port": port, "broker_port": broker_port, "rocketmq_port": None}
 
     def _java_driver(self, java: JavaSystem) -> Driver:
         return JavaDriver(java, self._folder, "java-client", heap_mb=HEAP_MB)
@@ -231,7 +231,8 @@ class RocketBench(Bench):
 
     def _our_ports(self) -> tuple[int, dict[str, object]]:
         (port,) = free_ports(1)
-        return port, {"doors": ["rocketmq"], "namesrv_port": port, "rocketmq_port": 0}
+        others = {"master_port": 0, "broker_port": 0}
+        return port, {"namesrv_port": port, "rocketmq_port": 0, **others}
 
     def _java_driver(self, java: JavaSystem) -> Driver:
         return RocketDriver(java, self._folder / "java-client", "java-client", heap_mb=HEAP_MB)

@@ -42,7 +42,7 @@ class OurRocket:
 
     Args:
         folder: where it keeps everything.
-        namesrv: the name servers of others, for a node that is only a broker.
+        namesrv: the name servers of others; then there is none here.
         only_names: it is only a name server.
         options: further ones of `NodeOptions`.
     """
@@ -61,14 +61,16 @@ class OurRocket:
         self.namesrv = namesrv or f"{HOST}:{self.names_port}"
         self.address = f"{HOST}:{self.port}"
         self.name = "broker-a"
-        roles = ["master"] if only_names else ["broker"] if namesrv else ["master", "broker"]
-        given: dict[str, object] = {"doors": ["rocketmq"], "roles": roles, "admin_port": None}
-        if namesrv is None:
-            given["namesrv_port"] = self.names_port
-        else:
-            given["namesrv"] = namesrv
-        if not only_names:
-            given["rocketmq_port"] = self.port
+        roles = ["master"] if only_names else ["master", "broker"]
+        given: dict[str, object] = {
+            "roles": roles,
+            "admin_port": None,
+            "master_port": 0,
+            "broker_port": 0,
+            "rocketmq_port": self.port,
+            "namesrv_port": self.names_port,
+            "namesrv": namesrv,
+        }
         self._only_names = only_names
         self._options = {**given, **options}
         self.child: Child | None = None
