@@ -321,7 +321,11 @@ class Node:
             )
         if options.rocketmq_broker is not None and self.core is not None:
             await door.open_broker(
-                options.rocketmq_broker, options.fast_port, self.core, options.rocket_options
+                options.rocketmq_broker,
+                options.fast_port,
+                self.core,
+                options.rocket_options,
+                ha_port=options.ha_port,
             )
 
     def _connect(self) -> None:

@@ -10,7 +10,8 @@ import msgspec
 
 from coherer import net
 from coherer.errors import UsageError
-from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions
+from coherer.record.schedule import DELAY_LEVELS, parse_levels
+from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.store import StoreOptions
 
@@ -69,6 +70,14 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             is only a broker has a RocketMQ door if they are given.
         cluster: the name of the RocketMQ cluster.
         broker_name: the RocketMQ broker's name, the same for a master and its slaves.
+        role: the RocketMQ broker is a master, one whose sends wait for a slave, or a slave.
+        rocketmq_broker_id: 0 for a master, above that for a slave.
+        ha_port: where slaves of the RocketMQ broker fetch its log, all of it; None for nowhere.
+            Java's brokers have it at the port above their own.
+        delay_levels: how long the levels of delayed messages wait.
+        transaction_timeout_ms: how old a half message is when its producer is asked first.
+        transaction_checks_max: how often it is asked.
+        transaction_interval_ms: from one round of questions to the next.
         tls_required: with `tls`, the RocketMQ ports refuse plain connections; else they tell one
             kind from the other by itself.
     """
@@ -113,6 +122,13 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     namesrv: str | None = None
     cluster: str = "DefaultCluster"
     broker_name: str = "broker-a"
+    role: Role = "ASYNC_MASTER"
+    rocketmq_broker_id: int = 0
+    ha_port: int | None = None
+    delay_levels: str = DELAY_LEVELS
+    transaction_timeout_ms: int = 6_000
+    transaction_checks_max: int = 15
+    transaction_interval_ms: int = 60_000
     tls_required: bool = False
 
     def __post_init__(self) -> None:
@@ -132,6 +148,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
             raise UsageError(f"rocketmq_port is {self.rocketmq_port}; it is 3 or more, or 0.")
+        if (self.role == "SLAVE") != (self.rocketmq_broker_id > 0):
+            raise UsageError("A slave's rocketmq_broker_id is above 0, a master's is 0.")
+        if self.role == "SYNC_MASTER" and self.ha_port is None:
+            raise UsageError("A SYNC_MASTER needs slaves, and they need `ha_port`.")
 
     @property
     def reachable_host(self) -> str:
@@ -208,6 +228,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             flush_interval_ms=self.flush_interval_ms,
             retention_hours=self.retention_hours,
             retention_bytes=self.retention_bytes,
+            delay_levels_ms=parse_levels(self.delay_levels),
         )
 
     def rocket_options(self, port: int) -> RocketOptions:
@@ -224,6 +245,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             auto_create_topics=self.auto_create_topics,
             default_queues=self.default_partitions,
             message_bytes_max=self.max_message_bytes or MESSAGE_BYTES,
+            role=self.role,
+            broker_id=self.rocketmq_broker_id,
+            transaction_timeout_ms=self.transaction_timeout_ms,
+            transaction_checks_max=self.transaction_checks_max,
+            transaction_interval_ms=self.transaction_interval_ms,
         )
 
     def master_options(self) -> MasterOptions:

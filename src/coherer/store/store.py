@@ -173,6 +173,11 @@ class Store:
         self.recovery = report.noting([*notes, *self._queue_files.notes])
 
     @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return self._directory
+
+    @property
     def end_offset(self) -> int:
         """The offset behind the last record of the log."""
         return self._log.end
@@ -186,6 +191,11 @@ class Store:
     def record_bytes_max(self) -> int:
         """The largest record that fits into a file of the log."""
         return self._log.segment_bytes - BLANK_BYTES
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """How long messages wait in each queue of the schedule topic."""
+        return self._options.delay_levels_ms
 
     @property
     def min_offset(self) -> int:

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+import msgspec
+
 from coherer import net
+from coherer.broker.routes import Master
 from coherer.errors import ClosedError, UsageError
 from coherer.server.core import Core
 from coherer.server.rocketmq.broker.broker import RocketBroker
@@ -16,6 +19,7 @@ from coherer.server.rocketmq.broker.registration import (
     Registration,
     RemoteRegistry,
 )
+from coherer.server.rocketmq.ha.service import Replicator
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
@@ -45,12 +49,15 @@ class RocketDoor:
         namesrv_port: -1 without a name server.
         port: the broker's, -1 without.
         fast_port: where the broker serves everything but pulls; -1 without.
+        ha_port: where slaves fetch the broker's log; -1 without.
+        replicator: what makes the broker a master with slaves, or a slave; None without.
     """
 
     def __init__(self, listen: Listen, now_ms: Callable[[], int]) -> None:
         self.name_server: NameServer | None = None
         self.broker: RocketBroker | None = None
-        self.namesrv_port = self.port = self.fast_port = -1
+        self.replicator: Replicator | None = None
+        self.namesrv_port = self.port = self.fast_port = self.ha_port = -1
         self._listen = listen
         self._now_ms = now_ms
         self._embedded: EmbeddedRegistry | None = None
@@ -81,7 +88,13 @@ class RocketDoor:
         self.name_server = NameServer(options, load, save, now_ms=self._now_ms)
 
     async def open_broker(
-        self, port: int, fast_port: int, core: Core, options: Callable[[int], RocketOptions]
+        self,
+        port: int,
+        fast_port: int,
+        core: Core,
+        options: Callable[[int], RocketOptions],
+        *,
+        ha_port: int | None = None,
     ) -> None:
         """Open the broker's ports.
 
@@ -90,13 +103,18 @@ class RocketDoor:
             fast_port: the one for everything but pulls; likewise.
             core: what it shares with the other door.
             options: how it behaves, given its port.
+            ha_port: where slaves fetch its log; None for nowhere.
 
         Raises:
             UsageError: a port is in use.
         """
         self.port = (await self._listen(port, self._to_main)).port
         self.fast_port = (await self._listen(fast_port, self._to_fast)).port
-        self.broker = RocketBroker(options(self.port), core)
+        chosen = options(self.port)
+        if ha_port is not None and chosen.role != "SLAVE":
+            self.ha_port = (await self._listen(ha_port, self._to_log)).port
+            chosen = msgspec.structs.replace(chosen, ha_port=chosen.ha_port or self.ha_port)
+        self.broker = RocketBroker(chosen, core)
 
     async def connect(self, name_servers: list[str], tls: net.TlsOptions | None) -> None:
         """Register the broker: with these name servers, or with its own where there are none.
@@ -108,9 +126,14 @@ class RocketDoor:
         if broker is None:
             return
         state = broker.state
-        registration = Registration(lambda: state.options, state.topics, self._now_ms)
+        self._outgoing = Outgoing(tls)
+        if self.ha_port >= 0 or state.is_slave:
+            self.replicator = Replicator(broker, self._outgoing)
+            self.replicator.start()
+        registration = Registration(
+            lambda: state.options, state.topics, self._now_ms, master_found=self._master_found
+        )
         if name_servers:
-            self._outgoing = Outgoing(tls)
             self._remote = RemoteRegistry(registration, name_servers, self._outgoing)
             self._remote.start()
         elif self.name_server is not None:
@@ -132,6 +155,8 @@ class RocketDoor:
             self.name_server.tick()
         if self.broker is not None:
             self.broker.tick()
+        if self.replicator is not None:
+            self.replicator.tick()
         if self._embedded is not None and now_ms >= self._next_register_ms:
             self._next_register_ms = now_ms + REGISTER_MS
             self._embedded.tick()
@@ -151,6 +176,8 @@ class RocketDoor:
             self._embedded.close()
         if self._remote is not None:
             await self._remote.close()
+        if self.replicator is not None:
+            await self.replicator.close()
         if self._outgoing is not None:
             self._outgoing.close()
         if self.broker is not None:
@@ -167,6 +194,15 @@ class RocketDoor:
 
     def _to_main(self, connection: net.Connection) -> net.Receiver:
         return self._serving().remoting.make(connection)
+
+    def _to_log(self, connection: net.Connection) -> net.Receiver:
+        if self.replicator is None:
+            raise ClosedError("The broker is not there yet.")
+        return self.replicator.make(connection)
+
+    def _master_found(self, master: Master) -> None:
+        if self.replicator is not None:
+            self.replicator.found(master)
 
     def _to_fast(self, connection: net.Connection) -> net.Receiver:
         return self._serving().fast_remoting.make(connection)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coherer.broker.checkback import CheckOptions
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.server.core import Core
+from coherer.server.rocketmq.broker.admin import admin_handlers
 from coherer.server.rocketmq.broker.calls import Calls
 from coherer.server.rocketmq.broker.clients import ClientDesk
 from coherer.server.rocketmq.broker.delays import DelayService
@@ -50,10 +52,17 @@ class RocketBroker:
         self.retries = Retries(self.state)
         self.positions = Positions(self.state)
         self.queries = Queries(self.state)
-        self.delays = DelayService(core)
+        self.delays = DelayService(core, core.store.delay_levels_ms)
         self.calls = Calls(self.state)
         self.transactions = TransactionService(
-            core, self.calls.check_transaction, is_slave=lambda: self.state.is_slave
+            core,
+            self.calls.check_transaction,
+            CheckOptions(
+                timeout_ms=options.transaction_timeout_ms,
+                checks_max=options.transaction_checks_max,
+                interval_ms=options.transaction_interval_ms,
+            ),
+            is_slave=lambda: self.state.is_slave,
         )
         self._handlers: dict[int, Handler] = {}
         self._fast_handlers: dict[int, Handler] = {}
@@ -63,6 +72,7 @@ class RocketBroker:
         self.serve(self._own())
         self.serve(self.clients.handlers())
         self.serve(self.calls.handlers())
+        self.serve(admin_handlers(self.state, self.delays))
         self.serve(ReplyMessages(self.state, self.sends).handlers())
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
@@ -77,6 +87,7 @@ class RocketBroker:
         now_ms = self.state.now_ms()
         self.pulls.holding.expire(now_ms)
         self.clients.tick()
+        self.state.counts.tick(now_ms)
         if not self.state.is_slave:
             self.delays.tick()
             self.transactions.tick()

@@ -52,6 +52,11 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         slave_reads: whether consumers that are far behind are sent to a slave (`slaveReadEnable`).
         flush_timeout_ms: how long a send waits for the disk (`syncFlushTimeout`).
         slave_timeout_ms: how long a send waits for a slave (`slaveTimeout`).
+        transaction_timeout_ms: how old a half message is when its producer is asked first
+            (`transactionTimeOut`).
+        transaction_checks_max: how often it is asked (`transactionCheckMax`).
+        transaction_interval_ms: from one round of questions to the next
+            (`transactionCheckInterval`).
     """
 
     cluster: str = "DefaultCluster"
@@ -81,6 +86,9 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     slave_reads: bool = False
     flush_timeout_ms: int = 5_000
     slave_timeout_ms: int = 3_000
+    transaction_timeout_ms: int = 6_000
+    transaction_checks_max: int = 15
+    transaction_interval_ms: int = 60_000
 
     @property
     def address(self) -> str:
