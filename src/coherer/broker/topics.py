@@ -309,6 +309,10 @@ class TopicTable:
         self._topics[topic.name] = topic
         self._changed(now_ms)
 
+    def touch(self, now_ms: int) -> None:
+        """Have everybody look at the topics again, though none has changed (2.12, code 25)."""
+        self._changed(now_ms)
+
     def remove(self, name: str, now_ms: int) -> bool:
         """Forget a topic. Returns whether there was one."""
         if self._topics.pop(name, None) is None:

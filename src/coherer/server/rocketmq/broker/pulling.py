@@ -81,6 +81,7 @@ class Pulls:
             return
         if code is MOVED and not self._state.is_slave:
             self._tell_moved(header, next_offset)
+        self._state.counts.read(header.consumer_group, header.topic, header.queue_id, found.records)
         fields = {
             "suggestWhichBrokerId": str(self._suggested(group, found)),
             "nextBeginOffset": str(next_offset),

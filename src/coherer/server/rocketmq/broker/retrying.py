@@ -71,6 +71,8 @@ class Retries:
                 channel.respond(request, ResponseCode.SYSTEM_ERROR, _status(outcome))
             else:
                 channel.respond(request)
+                topic = decode_properties(draft.properties)[RETRY_TOPIC]
+                state.counts.sent_back(header.group, topic)
             channel.connection.flush()
 
         state.core.appender.submit([draft], stored, wait_durable=False)

@@ -14,6 +14,7 @@ from coherer.errors import CohererError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.names import Queue
 from coherer.server.core import Core
+from coherer.server.rocketmq.broker.counting import Counts
 from coherer.server.rocketmq.broker.expressions import new_filters
 from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.server.rocketmq.remoting import Channel
@@ -42,6 +43,7 @@ class RocketState:
         producers: who produces.
         filters: the expressions of consumers.
         locks: who consumes which queue in order.
+        counts: what it counts.
         memory_bytes: the machine's memory.
         replication: what a send waits for; None unless the broker is a SYNC_MASTER.
     """
@@ -59,6 +61,7 @@ class RocketState:
         self.producers = ProducerManager[Channel]()
         self.filters = new_filters()
         self.locks = QueueLocks[Queue]()
+        self.counts = Counts(core, options.cluster)
         self.memory_bytes = _memory_bytes()
         self.replication: Replication | None = None
         core.store.store_host = options.store_host
