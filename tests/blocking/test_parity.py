@@ -10,11 +10,25 @@ import coherer.blocking as blocking
 import coherer.blocking.rocketmq as rocketmq
 import coherer.client as asynchronous
 import coherer.client.rocketmq.client as async_rocketmq
+from coherer.client.rocketmq.consumer import Consumer as RocketConsumer
 from coherer.client.rocketmq.producer import Producer as RocketProducer
+from coherer.client.rocketmq.pull_consumer import PullConsumer
 from coherer.client.rocketmq.reader import Reader as RocketReader
 from coherer.client.rocketmq.transactions import Transaction
 
 FOR_FACADES = {"bulk", "full", "post", "post_many", "publishes"}
+
+FOR_BROKERS = {
+    "consume_type",
+    "flags",
+    "heartbeat",
+    "insert",
+    "rebalance_soon",
+    "reset",
+    "running",
+    "status",
+    "withdraw",
+}
 
 PAIRS = {
     "Client": (blocking.Client, asynchronous.Client, {"options"}),
@@ -36,6 +50,8 @@ PAIRS = {
         RocketReader,
         {"arrived", "failed", "moved", "nothing", "wants"},
     ),
+    "RocketConsumer": (rocketmq.RocketConsumer, RocketConsumer, FOR_BROKERS),
+    "RocketPullConsumer": (rocketmq.RocketPullConsumer, PullConsumer, FOR_BROKERS),
     "RocketTransaction": (rocketmq.RocketTransaction, Transaction, set()),
 }
 """Name, both classes, and what only the asyncio one has."""

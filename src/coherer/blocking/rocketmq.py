@@ -12,9 +12,11 @@ from coherer.blocking.client import BaseClient
 from coherer.blocking.portal import Portal
 from coherer.blocking.producer import BaseProducer, Post
 from coherer.blocking.reader import BaseReader
+from coherer.blocking.rocketmq_consumer import RocketConsumer, RocketPullConsumer
 from coherer.client.outcomes import Outcome
-from coherer.client.rocketmq.client import ProducerKeywords
+from coherer.client.rocketmq.client import ConsumerKeywords, ProducerKeywords
 from coherer.client.rocketmq.client import RocketClient as AsyncClient
+from coherer.client.rocketmq.consumer_options import Topics
 from coherer.client.rocketmq.outbox import system_of
 from coherer.client.rocketmq.producer import Producer as AsyncProducer
 from coherer.client.rocketmq.producer_options import Verdict
@@ -272,6 +274,49 @@ class RocketClient(BaseClient[AsyncClient]):
         """
         inner = self._portal.do(lambda: self._client.producer(*topics, **options))
         return RocketProducer(self._portal, inner)
+
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]
+    ) -> RocketConsumer:
+        """A consumer.
+
+        Args:
+            group: the group; its members share the queues of its topics, and all of them name the
+                same topics and filters. A client has one consumer of a group.
+            topics: a topic, several, or a mapping of topics to what is taken of each.
+            options: see `coherer.client.rocketmq.consumer_options.ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        inner = self._portal.do(lambda: self._client.consumer(group, topics, **options))
+        return RocketConsumer(self._portal, inner)
+
+    def pull_consumer(
+        self,
+        group: str,
+        topics: Topics = (),
+        *,
+        auto_commit: bool = True,
+        **options: Unpack[ConsumerKeywords],
+    ) -> RocketPullConsumer:
+        """A consumer that asks when it wants, and can go to any offset.
+
+        Args:
+            group: the group whose offsets count.
+            topics: what to share with the group; nothing when `assign` will say what to read.
+            auto_commit: whether a poll commits what the polls before it gave.
+            options: see `coherer.client.rocketmq.consumer_options.ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        inner = self._portal.do(
+            lambda: self._client.pull_consumer(group, topics, auto_commit=auto_commit, **options)
+        )
+        return RocketPullConsumer(self._portal, inner)
 
     def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> RocketReader:
         """A reader of a range of one queue, which no group notices.

@@ -15,7 +15,7 @@ A message of 309 is received like any other, as a batch of its own; confirming i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
@@ -23,7 +23,7 @@ from coherer.client.rocketmq.held import Held, now_ms
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.process_queue import MIB
-from coherer.client.rocketmq.received import Later, ReceivedBatch
+from coherer.client.rocketmq.received import ClaimedBatch, Later
 from coherer.record import layout
 from coherer.rocketmq.bodies import (
     ConsumeDirectlyResult,
@@ -70,6 +70,8 @@ class Running(NamedTuple):
 class Asked(Protocol):
     """A consumer that can be asked."""
 
+    make: Callable[..., ClaimedBatch]
+
     def rebalance_soon(self) -> None:
         """The members of a group have changed."""
         ...
@@ -86,11 +88,11 @@ class Asked(Protocol):
         """What it is doing."""
         ...
 
-    def insert(self, batch: ReceivedBatch) -> None:
+    def insert(self, batch: ClaimedBatch) -> None:
         """Deal with a batch that comes from no queue."""
         ...
 
-    def withdraw(self, batch: ReceivedBatch) -> None:
+    def withdraw(self, batch: ClaimedBatch) -> None:
         """Undo `insert`, if it has not been received."""
         ...
 
@@ -151,7 +153,7 @@ class _Desk:
         spans = layout.spans(body, 0)
         topic = str(body[spans.topic_begin : spans.topic_end], "utf-8", "replace")
         queue = Queue(topic, request.fields.get("brokerName", ""), record.queue_id)
-        batch = ReceivedBatch(body, queue, next_offset=record.queue_offset + 1)
+        batch = consumer.make(body, queue, next_offset=record.queue_offset + 1)
         batch.claim = claim = DirectClaim()
         began_ms = now_ms()
         consumer.insert(batch)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -23,7 +24,7 @@ from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.offset_store import OffsetTable
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
-from coherer.client.rocketmq.received import Later, ReceivedBatch
+from coherer.client.rocketmq.received import ClaimedBatch, Later
 from coherer.errors import ClosedError, CohererError, UnavailableError
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
@@ -72,6 +73,7 @@ class Keeper(Protocol):
     options: ConsumerOptions
     table: OffsetTable
     group: str
+    make: Callable[..., ClaimedBatch]
 
     def ready(self, held: Held) -> None:
         """Something can be taken from the queue."""
@@ -108,8 +110,8 @@ class HeldClaim:
     def __init__(
         self,
         held: Held,
-        process: ProcessQueue[ReceivedBatch],
-        package: Package[ReceivedBatch],
+        process: ProcessQueue[ClaimedBatch],
+        package: Package[ClaimedBatch],
     ) -> None:
         self.held = held
         self.process = process
@@ -222,7 +224,7 @@ class Held:
         self._refused = 0  # the code that was logged last
         self._timers: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
-        self.process = ProcessQueue[ReceivedBatch](offset, orderly=options.orderly)
+        self.process = ProcessQueue[ClaimedBatch](offset, orderly=options.orderly)
         self._puller = self._new_puller()
 
     def __repr__(self) -> str:
@@ -234,7 +236,7 @@ class Held:
         """Pull, if that makes sense now."""
         self._puller.kick()
 
-    def take(self) -> ReceivedBatch | None:
+    def take(self) -> ClaimedBatch | None:
         """The next batch, with a claim."""
         package = self.process.take(now_ms())
         if package is None:
@@ -257,7 +259,7 @@ class Held:
     def restart(self, offset: int) -> None:
         """Begin anew at another offset; what is here is forgotten."""
         self.drop()
-        self.process = ProcessQueue[ReceivedBatch](offset, orderly=self.process.orderly)
+        self.process = ProcessQueue[ClaimedBatch](offset, orderly=self.process.orderly)
         if not self._manual:
             self.keeper.table.move(self.queue, offset)
         self._puller = self._new_puller()
@@ -276,8 +278,8 @@ class Held:
     def later(
         self,
         pause_ms: int,
-        process: ProcessQueue[ReceivedBatch],
-        package: Package[ReceivedBatch],
+        process: ProcessQueue[ClaimedBatch],
+        package: Package[ClaimedBatch],
     ) -> None:
         """Let a package be taken again after a pause."""
 
@@ -337,7 +339,7 @@ class Held:
         """See `pulling.Source`."""
         self._heard(answer)
         process = self.process
-        batch = ReceivedBatch(
+        batch = self.keeper.make(
             answer.body,
             self.queue,
             tags=self._tags,
@@ -372,7 +374,7 @@ class Held:
         )
         if not self.process.empty:
             self.process.dropped = True
-            self.process = ProcessQueue[ReceivedBatch](
+            self.process = ProcessQueue[ClaimedBatch](
                 answer.next_offset, orderly=self.process.orderly
             )
             self.counted()

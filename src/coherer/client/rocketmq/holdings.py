@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener
@@ -26,7 +26,7 @@ from coherer.client.rocketmq.inbox import Inbox
 from coherer.client.rocketmq.locking import Locks
 from coherer.client.rocketmq.offset_store import OffsetStore
 from coherer.client.rocketmq.rebalance import IDLE_MS, change, share
-from coherer.client.rocketmq.received import Later
+from coherer.client.rocketmq.received import ClaimedBatch, Later
 from coherer.client.rocketmq.start import Edge, Starts
 from coherer.client.tasks import waits
 from coherer.errors import CohererError, RefusedError
@@ -57,6 +57,7 @@ class Holdings:
         store: where offsets are kept.
         returner: has messages delivered again.
         flags: of pulls.
+        make: makes batches.
 
     Attributes:
         held: the queues that we hold.
@@ -75,12 +76,14 @@ class Holdings:
         store: OffsetStore,
         returner: Returner,
         flags: int,
+        make: Callable[..., ClaimedBatch],
     ) -> None:
         self.door = door
         self.group = group
         self.options = options
         self.store = store
         self.table = store.table
+        self.make = make
         self.held: dict[Queue, Held] = {}
         self.inbox = Inbox(options.prefetch_bytes)
         self.starts = Starts(options.start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from coherer.client.rocketmq.held import Held
-from coherer.client.rocketmq.received import ReceivedBatch
+from coherer.client.rocketmq.received import ClaimedBatch
 from coherer.client.takers import Takers
 
 
@@ -19,7 +19,7 @@ class Inbox:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._ready: deque[Held] = deque()
-        self._direct: deque[ReceivedBatch] = deque()
+        self._direct: deque[ClaimedBatch] = deque()
         self._takers = Takers()
         self._full: set[Held] = set()
         self.size_bytes = 0
@@ -31,17 +31,17 @@ class Inbox:
             self._ready.append(held)
             self._takers.wake()
 
-    def insert(self, batch: ReceivedBatch) -> None:
+    def insert(self, batch: ClaimedBatch) -> None:
         """Add a batch that comes from no queue (309); it is the next to be taken."""
         self._direct.append(batch)
         self._takers.wake()
 
-    def withdraw(self, batch: ReceivedBatch) -> None:
+    def withdraw(self, batch: ClaimedBatch) -> None:
         """Undo `insert`, if the batch has not been taken."""
         if batch in self._direct:
             self._direct.remove(batch)
 
-    def take(self) -> ReceivedBatch | None:
+    def take(self) -> ClaimedBatch | None:
         """The next batch."""
         if self._direct:
             return self._direct.popleft()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 from coherer.client.progress import Progress
 from coherer.client.rocketmq import answering
@@ -26,7 +26,7 @@ from coherer.client.rocketmq.holdings import Holdings
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.locking import LOCK_MS
 from coherer.client.rocketmq.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
-from coherer.client.rocketmq.received import ReceivedBatch
+from coherer.client.rocketmq.received import ClaimedBatch, ReceivedBatch
 from coherer.client.rocketmq.returning import Returner
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.start import Starts
@@ -50,6 +50,9 @@ class Member:
         group: the group.
         topics: what to receive.
         options: how.
+
+    Attributes:
+        make: makes batches; facades have their own.
     """
 
     consume_type: ClassVar[str]
@@ -69,12 +72,11 @@ class Member:
             name = with_namespace(namespace, topic)
             self._subscriptions[name] = Subscription.of(name, selector, version_ms=now_ms())
         Starts(options.start)  # refuses nonsense now
-        self._own_id = ""
+        self.make: Callable[..., ClaimedBatch] = ReceivedBatch
         self._began_ms = 0
         self._state = "new"
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._failure: CohererError | None = None
         self._holdings: Holdings
         self._loop: asyncio.AbstractEventLoop
 
@@ -235,11 +237,11 @@ class Member:
             list(held),
         )
 
-    def insert(self, batch: ReceivedBatch) -> None:
+    def insert(self, batch: ClaimedBatch) -> None:
         """Deal with a batch that comes from no queue (309)."""
         self._holdings.inbox.insert(batch)
 
-    def withdraw(self, batch: ReceivedBatch) -> None:
+    def withdraw(self, batch: ClaimedBatch) -> None:
         """Undo `insert`, if it has not been received."""
         self._holdings.inbox.withdraw(batch)
 
@@ -258,7 +260,7 @@ class Member:
         inbox = self._holdings.inbox
         batch = inbox.take()
         if batch is not None:
-            return batch
+            return cast("ReceivedBatch", batch)
         deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
         while True:
             try:
@@ -269,7 +271,7 @@ class Member:
             self._check()
             batch = inbox.take()
             if batch is not None:
-                return batch
+                return cast("ReceivedBatch", batch)
 
     async def _join(self) -> None:
         instance = self._instance
@@ -283,7 +285,14 @@ class Member:
         await store.load()
         returner = Returner(door, self._group, self._options)
         self._holdings = Holdings(
-            door, self._group, self._subscriptions, self._options, store, returner, self.flags
+            door,
+            self._group,
+            self._subscriptions,
+            self._options,
+            store,
+            returner,
+            self.flags,
+            self.make,
         )
         for subscription in self._subscriptions.values():
             await self._known(door, subscription)

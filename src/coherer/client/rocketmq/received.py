@@ -12,7 +12,9 @@ from copy import copy
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self
+
+from msgspec.structs import replace
 
 from coherer.errors import UsageError
 from coherer.record.schedule import DELAY_LEVELS_MS
@@ -95,12 +97,12 @@ class ConsumedMessage(RocketMessage, frozen=True, repr_omit_defaults=True):
         await self.retry(later=DEAD)
 
 
-class ReceivedBatch(MessageBatch):
-    """Messages of one queue, in the application's hands. See `MessageBatch`."""
+class ClaimedBatch(MessageBatch):
+    """Messages of one queue, in the application's hands; in what form is for the kinds to say."""
 
     __slots__ = ("claim", "count", "tries")
 
-    kind: Callable[..., RocketMessage] = ConsumedMessage
+    kind: ClassVar[Callable[..., RocketMessage]]
 
     def __init__(
         self,
@@ -127,9 +129,6 @@ class ReceivedBatch(MessageBatch):
         self.count = len(self) if filtered else next_offset - self.offset
         self.claim: Claim | None = None
         self.tries = 0  # beyond those that the messages know of
-
-    def __iter__(self) -> Iterator[ConsumedMessage]:
-        return self.messages(cast("Callable[..., ConsumedMessage]", self._maker()))
 
     def acknowledge(self, message: RocketMessage) -> None:
         """See `ConsumedMessage.ack`."""
@@ -164,17 +163,28 @@ class ReceivedBatch(MessageBatch):
             part.next_offset = following.offset
         return cuts
 
-    def _maker(self) -> Callable[..., Any]:
+    def maker(self) -> Callable[..., Any]:
+        """Makes messages of `kind` that know this batch."""
         if not self.tries:
             return partial(self.kind, source=self)
-        tries, kind = self.tries, self.kind
+        tries, kind = self.tries, partial(self.kind, source=self)
 
         def make(*values: Any) -> RocketMessage:
-            fields = dict(zip(kind.__struct_fields__, values, strict=False))  # type: ignore[attr-defined]
-            fields["attempt"] += tries
-            return kind(**fields, source=self)
+            message = kind(*values)
+            return replace(message, attempt=message.attempt + tries)
 
         return make
+
+
+class ReceivedBatch(ClaimedBatch):
+    """Messages of one queue that a consumer has handed out. See `MessageBatch`."""
+
+    __slots__ = ()
+
+    kind: ClassVar[Callable[..., RocketMessage]] = ConsumedMessage
+
+    def __iter__(self) -> Iterator[ConsumedMessage]:
+        return self.messages(self.maker())
 
 
 def delay_level(later: Later) -> int:

@@ -1,0 +1,346 @@
+"""RocketMQ's consumers without asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+from coherer.blocking.portal import Portal
+from coherer.client.progress import Progress
+from coherer.client.rocketmq.consumer import Consumer as AsyncConsumer
+from coherer.client.rocketmq.consumer_options import Selection
+from coherer.client.rocketmq.held import HeldClaim
+from coherer.client.rocketmq.member import Member
+from coherer.client.rocketmq.pull_consumer import POLL_MS
+from coherer.client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
+from coherer.client.rocketmq.received import DEAD, ClaimedBatch, Later, ReceivedBatch
+from coherer.client.rocketmq.start import Edge
+from coherer.errors import ClosedError
+from coherer.rocketmq.messages import RocketMessage
+from coherer.rocketmq.names import Queue
+
+M = TypeVar("M", bound=Member)
+
+
+class RocketReceived(RocketMessage, frozen=True, repr_omit_defaults=True):
+    """A message that a blocking consumer has handed out; see `ConsumedMessage`."""
+
+    source: RocketBatch | None = None
+
+    def ack(self) -> None:
+        """Say that the message is dealt with. Doing so again changes nothing."""
+        source = self.source
+        if source is not None:
+            source.portal.post(lambda: source.acknowledge(self))
+
+    def retry(self, *, later: Later = None) -> None:
+        """Say that the message could not be dealt with: it comes again, with a higher `attempt`.
+
+        Args:
+            later: when; see `ConsumedMessage.retry`.
+
+        Raises:
+            UsageError: there is no such delay level.
+        """
+        source = self.source
+        if source is not None:
+            source.portal.call(lambda: source.retry(self, later))
+
+    def dead_letter(self) -> None:
+        """Say that the message will never be dealt with: it goes to the dead letters now."""
+        self.retry(later=DEAD)
+
+
+class RocketBatch(ClaimedBatch):
+    """Messages of one queue that a blocking consumer has handed out. See `MessageBatch`."""
+
+    __slots__ = ("portal",)
+
+    kind: ClassVar[Callable[..., RocketMessage]] = RocketReceived
+
+    def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
+        super().__init__(*values, **fields)
+        self.portal = portal
+
+    def __iter__(self) -> Iterator[RocketReceived]:
+        return self.messages(self.maker())
+
+
+Handler = Callable[[RocketBatch], Awaitable[None] | None]
+"""Deals with a batch; an exception says that it could not."""
+
+
+class BaseMember(Generic[M]):
+    """What the push and the pull consumer have in common.
+
+    Listeners to assignments are called in the loop's thread and may not wait for the client.
+
+    Args:
+        portal: the way to the event loop.
+        consumer: does the work there; nobody else uses it.
+    """
+
+    def __init__(self, portal: Portal, consumer: M) -> None:
+        self._portal = portal
+        self._consumer = consumer
+        consumer.make = partial(RocketBatch, portal=portal)
+
+    def __repr__(self) -> str:
+        return repr(self._consumer)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._consumer.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics, the group's retry topic among them."""
+        return self._consumer.topics
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The queues that are ours now."""
+        return self._portal.do(lambda: self._consumer.assignment)
+
+    @property
+    def progress(self) -> dict[Queue, Progress]:
+        """How far each queue has been dealt with."""
+        return self._portal.do(lambda: self._consumer.progress)
+
+    @property
+    def paused(self) -> frozenset[Queue]:
+        """The paused queues."""
+        return self._consumer.paused
+
+    def start(self) -> None:
+        """Join the group; queues follow as soon as they are shared out (`wait_assigned`).
+
+        Raises:
+            UnavailableError: no name server could be reached.
+            RefusedError: a broker does not understand an SQL92 expression.
+        """
+        self._portal.call(self._consumer.start)
+
+    def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
+        """Wait until at least one queue is ours; returns them.
+
+        Raises:
+            RequestTimeoutError: that took too long.
+        """
+        return self._portal.call(lambda: self._consumer.wait_assigned(timeout_ms))
+
+    def pause(self, *queues: Queue) -> None:
+        """Pull and hand out nothing of these queues until `resume`; without any, of none."""
+        self._portal.do(lambda: self._consumer.pause(*queues))
+
+    def resume(self, *queues: Queue) -> None:
+        """Undo `pause` for these queues; without any, for all."""
+        self._portal.do(lambda: self._consumer.resume(*queues))
+
+    def close(self) -> None:
+        """Give everything back and leave the group. What is not confirmed comes again."""
+        if self._portal.usable:
+            self._portal.call(self._consumer.close)
+
+
+class RocketConsumer(BaseMember[AsyncConsumer]):
+    """Receives messages as a member of a group. Made by `RocketClient.consumer`; use `with`.
+
+    `for message in consumer` and `for batch in consumer.batches()` confirm as their asyncio
+    counterparts do: when what comes after is asked for.
+    """
+
+    def receive(self, timeout_ms: int | None = None) -> RocketBatch | None:
+        """The next batch, to be passed to `confirm` or `reject`; None when time is up.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        return _ours(self._portal.call(lambda: self._consumer.receive(timeout_ms)))
+
+    def confirm(self, batch: RocketBatch) -> int:
+        """Say that a batch is dealt with; returns the group's new offset in the queue.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the queue is not ours any more; the messages come again.
+            UnavailableError: no answer; the messages may come again.
+        """
+        return self._portal.call(lambda: self._consumer.confirm(_theirs(batch)))
+
+    def reject(self, batch: RocketBatch) -> int:
+        """Say that a batch could not be dealt with: what is open of it comes again later.
+
+        Raises:
+            UsageError: it has been confirmed or rejected already.
+            RefusedError: the queue is not ours any more; the messages come again anyway.
+        """
+        return self._portal.call(lambda: self._consumer.reject(_theirs(batch)))
+
+    def done(self, batch: RocketBatch) -> None:
+        """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
+        self._portal.post(lambda: self._consumer.done(_theirs(batch)))
+
+    def put_back(self, batch: RocketBatch) -> None:
+        """Give a batch back unread: what is open of it is received again from here."""
+        self._portal.post(lambda: self._consumer.put_back(_theirs(batch)))
+
+    def batches(self) -> Generator[RocketBatch]:
+        """Batches for `for`; each is confirmed when the loop asks for the next.
+
+        A batch that a loop left early, by `break` or an error, is received again.
+        """
+        batch: RocketBatch | None = None
+        try:
+            while True:
+                batch = self._next(batch)
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            if batch is not None and self._portal.usable:
+                self.put_back(batch)
+
+    def __iter__(self) -> Iterator[RocketReceived]:
+        with closing(self.batches()) as batches:
+            for batch in batches:
+                yield from self._messages(batch)
+
+    def run(self, handler: Handler, *, workers: int = 1) -> None:
+        """Have every batch dealt with by `handler`, until the consumer is closed.
+
+        Args:
+            handler: gets a batch, in a thread. When it returns, the batch is confirmed; when it
+                raises, that is logged, and what it has not acknowledged comes again.
+            workers: batches dealt with at a time; of one queue also, unless it is in order.
+        """
+        inner = cast("Callable[[ReceivedBatch], Awaitable[None] | None]", handler)
+        self._portal.call(lambda: self._consumer.run(inner, workers=workers))
+
+    def _next(self, batch: RocketBatch | None) -> RocketBatch | None:
+        """Confirms a batch and waits for the next, in one handover."""
+
+        async def work() -> ReceivedBatch | None:
+            if batch is not None:
+                self._consumer.done(_theirs(batch))
+            try:
+                return await self._consumer.receive()
+            except ClosedError:
+                return None
+
+        return _ours(self._portal.call(work))
+
+    def _messages(self, batch: RocketBatch) -> Iterator[RocketReceived]:
+        claim = batch.claim
+        held = claim if isinstance(claim, HeldClaim) else None
+        for number, message in enumerate(batch):
+            if number and held is not None:
+                if not held.valid:
+                    return  # the queue rests after a failure, or is not ours any more
+                # This only notes the number; the last one is dealt with in the loop's thread.
+                held.package.passed(number)
+            yield message
+
+
+class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
+    """Receives messages when asked. Made by `RocketClient.pull_consumer`; use it with `with`."""
+
+    def poll(self, timeout_ms: int | None = POLL_MS) -> RocketBatch | None:
+        """The next messages; None when none came in time.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Raises:
+            ClosedError: the consumer is closed.
+        """
+        return _ours(self._portal.call(lambda: self._consumer.poll(timeout_ms)))
+
+    def commit(self) -> dict[Queue, int]:
+        """Write down that what the polls gave is dealt with; returns the offsets.
+
+        Raises:
+            UnavailableError, RefusedError: a broker has not heard it.
+        """
+        return self._portal.call(self._consumer.commit)
+
+    def committed(self, queue: Queue) -> int | None:
+        """The group's offset that is written down; None when there is none.
+
+        Raises:
+            UnavailableError, RefusedError: it cannot be told now.
+        """
+        return self._portal.call(lambda: self._consumer.committed(queue))
+
+    def position(self, queue: Queue) -> int:
+        """The offset of the next message of a queue that a poll gives.
+
+        Raises:
+            UsageError: the queue is not ours.
+        """
+        return self._portal.do(lambda: self._consumer.position(queue))
+
+    def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
+        """Read these queues, and no others. The group's members are not asked.
+
+        Args:
+            queues: all that shall be read from now on.
+            selection: what is taken of them: tags, or SQL92.
+
+        Raises:
+            UsageError: the consumer shares topics with its group.
+        """
+        self._portal.call(lambda: self._consumer.assign(queues, selection))
+
+    def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
+        """Read on from another place of a queue; returns the offset.
+
+        Args:
+            queue: one of ours.
+            to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+
+        Raises:
+            UsageError: the queue is not ours, or the offset is negative.
+            UnavailableError, RefusedError: the broker does not tell where that is.
+        """
+        return self._portal.call(lambda: self._consumer.seek(queue, to))
+
+    def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
+        """The offset of a place in a queue, of ours or not; see `seek`."""
+        return self._portal.call(lambda: self._consumer.offset_of(queue, to))
+
+    def queues(self, topic: str) -> list[Queue]:
+        """The queues of a topic that can be read.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._consumer.queues(topic))
+
+
+def _ours(batch: ReceivedBatch | None) -> RocketBatch | None:
+    return cast("RocketBatch | None", batch)  # `BaseMember` has them made so
+
+
+def _theirs(batch: RocketBatch) -> ReceivedBatch:
+    return cast("ReceivedBatch", batch)
