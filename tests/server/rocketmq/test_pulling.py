@@ -1,0 +1,403 @@
+"""Pulls: every check of 2.6 in its order, what each status answers, and pulls that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from client_stage import consumer, heartbeat, sql, tags
+from rocket_stage import (
+    COMMIT,
+    SEND_V2,
+    SUBSCRIPTION,
+    SUSPEND,
+    BrokerStage,
+    Client,
+    bodies_of,
+    records_of,
+    running,
+    send_fields,
+)
+
+from coherer.broker.groups import Group
+from coherer.broker.topics import Topic
+from coherer.record.hashing import java_hash
+from coherer.rocketmq.codes import FAQ
+from coherer.rocketmq.command import Command
+from coherer.store import StoreOptions
+from coherer.testing import ManualClock
+
+FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
+
+
+def places(answer: Command) -> tuple[int, int, int]:
+    fields = answer.fields
+    return int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"])
+
+
+async def fill(peer: Client, count: int, *, tag: str = "a", body: bytes = b"x") -> None:
+    answers = [
+        peer.begin(SEND_V2, send_fields(i=f"TAGS\x01{tag}\x02n\x01{n}"), body + b"%d" % n)
+        for n in range(count)
+    ]
+    async with asyncio.timeout(10):
+        assert {(await answer).code for answer in answers} <= {0}
+
+
+# -- what is found
+
+
+async def test_what_was_stored_comes_as_it_lies_there(
+    broker_stage: BrokerStage, peer: Client
+) -> None:
+    await fill(peer, 3)
+    answer = await peer.pull()
+    assert (answer.code, answer.remark) == (FOUND, "FOUND")
+    assert places(answer) == (3, 0, 3)
+    assert answer.fields["suggestWhichBrokerId"] == "0"
+    assert bodies_of(answer) == [b"x0", b"x1", b"x2"]
+    found = broker_stage.store.read("demo", 0, 0, max_bytes=1 << 20, max_count=10)
+    assert bytes(answer.body) == b"".join(found.records)
+
+
+async def test_so_many_as_are_asked_for(peer: Client) -> None:
+    await fill(peer, 10)
+    for asked, got in ((4, 4), (32, 10), (0, 1), (-5, 1)):
+        answer = await peer.pull(maxMsgNums=asked)
+        assert len(records_of(answer)) == got
+        assert places(answer) == (got, 0, 10)
+
+
+async def test_the_brokers_own_limits(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock, pull_count_max=8) as stage:
+        peer = await stage.dial()
+        await fill(peer, 20, body=b"x" * 1000)
+        assert len(records_of(await peer.pull(maxMsgNums=1000))) == 8
+        stage.change(pull_count_max=1000, pull_bytes_max=2_500)
+        assert len(records_of(await peer.pull(maxMsgNums=1000))) == 2
+        stage.change(pull_bytes_max=10)
+        assert len(records_of(await peer.pull(maxMsgNums=1000))) == 1, "one in any case"
+
+
+async def test_tags(peer: Client) -> None:
+    for tag in ("a", "b", "c", ""):
+        await fill(peer, 1, tag=tag)
+    for text, got in (("a", 1), ("a || c", 2), ("*", 4), ("", 4), (None, 4), ("d", 0)):
+        answer = await peer.pull(subscription=text)
+        assert len(records_of(answer)) == got
+        assert answer.code == (FOUND if got else RETRY)
+        assert places(answer) == (4, 0, 4)
+    answer = await peer.pull(subscription="d")
+    assert answer.remark == "NO_MATCHED_MESSAGE"
+
+
+async def test_expressions(peer: Client) -> None:
+    await fill(peer, 600)
+    answer = await peer.pull(subscription="n >= 598", expressionType="SQL92")
+    assert bodies_of(answer) == [b"x598", b"x599"]
+    assert places(answer) == (600, 0, 600)
+    answer = await peer.pull(subscription="n < 9", expressionType="SQL92", maxMsgNums=4)
+    assert bodies_of(answer) == [b"x0", b"x1", b"x2", b"x3"]
+    assert places(answer)[0] == 4
+    answer = await peer.pull(subscription="n < 0", expressionType="SQL92")
+    assert (answer.code, places(answer)[0]) == (RETRY, 600)
+    for _ in range(2):  # a wrong one lets everything pass, as Java's brokers do (2.6)
+        answer = await peer.pull(subscription="n = ", expressionType="SQL92")
+        assert len(records_of(answer)) == 32
+
+
+async def test_expressions_and_the_limit_of_bytes(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock, pull_bytes_max=2_500) as stage:
+        peer = await stage.dial()
+        await fill(peer, 6, body=b"x" * 1000)
+        answer = await peer.pull(subscription="n > 1", expressionType="SQL92")
+        assert [body[1000:] for body in bodies_of(answer)] == [b"2", b"3"]
+        assert places(answer)[0] == 4
+
+
+# -- what is not
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "next_offset", "remark"),
+    [
+        (5, NOT_FOUND, 5, "OFFSET_OVERFLOW_ONE"),
+        (6, MOVED, 0, "OFFSET_OVERFLOW_BADLY"),
+        (-1, MOVED, 0, "OFFSET_TOO_SMALL"),
+    ],
+)
+async def test_offsets_beside_the_queue(
+    peer: Client, offset: int, code: int, next_offset: int, remark: str
+) -> None:
+    await fill(peer, 5)
+    answer = await peer.pull(queueOffset=offset)
+    assert (answer.code, answer.remark) == (code, remark)
+    assert places(answer) == (next_offset, 0, 5)
+    assert not answer.body
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, NOT_FOUND), (3, MOVED), (-3, MOVED)])
+async def test_a_queue_without_messages(peer: Client, offset: int, code: int) -> None:
+    await fill(peer, 1)
+    answer = await peer.pull(queueId=1, queueOffset=offset)
+    assert (answer.code, answer.remark) == (code, "NO_MESSAGE_IN_QUEUE")
+    assert places(answer) == (0, 0, 0)
+
+
+async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: ManualClock) -> None:
+    small = StoreOptions(
+        segment_bytes=4096, queue_segment_bytes=200, index_enabled=False, retention_hours=1
+    )
+    async with running(tmp_path, clock, store_options=small) as stage:
+        peer = await stage.dial()
+        await fill(peer, 60, body=b"x" * 200)
+        clock.advance(2 * 3_600_000)
+        await fill(peer, 5, body=b"x" * 200)
+        assert stage.store.clean(clock.now_ms()) > 0
+        first, end = stage.store.queue_range("demo", 0)
+        assert first > 0
+        answer = await peer.pull(queueOffset=first - 1)
+        assert (answer.code, places(answer)) == (MOVED, (first, first, end))
+        answer = await peer.pull(queueOffset=end + 1)
+        assert (answer.code, places(answer)) == (MOVED, (end, first, end))
+
+
+async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 5)
+    await peer.pull(queueOffset=9)
+    await peer.settle()
+    [event] = broker_stage.records("OFFSET_MOVED_EVENT")
+    assert bytes(event.body) == (
+        b'{"consumerGroup":"g","messageQueue":{"brokerName":"broker-a","queueId":0,'
+        b'"topic":"demo"},"offsetNew":0,"offsetRequest":9}'
+    )
+    assert event.properties == b"TAGS\x01g\x02KEYS\x01g"
+
+
+# -- the checks
+
+
+async def test_the_checks_in_their_order(broker_stage: BrokerStage, peer: Client) -> None:
+    state = broker_stage.state
+
+    async def refused(code: int, remark: str, **changes: object) -> None:
+        answer = await peer.pull(**changes)
+        assert (answer.code, answer.remark) == (code, remark)
+
+    broker_stage.change(perm=2, auto_create_groups=False)
+    state.topics.put(Topic(name="demo", read_queues=2, write_queues=4, perm=2), 0)
+    wrong = {"topic": "none", "queueId": 2, "subscription": "||"}
+    await refused(16, "the broker[127.0.0.1] pulling message is forbidden", **wrong)
+    broker_stage.change(perm=6)
+    await refused(26, f"subscription group [g] does not exist, {FAQ}", **wrong)
+    state.groups.put(Group(group_name="g", consume_enable=False), 0)
+    await refused(16, "subscription group no permission, g", **wrong)
+    state.groups.put(Group(group_name="g", consume_broadcast_enable=False), 0)
+    await refused(17, f"topic[none] not exist, apply first please! {FAQ}", **wrong)
+    wrong["topic"] = "demo"
+    await refused(16, "the topic[demo] pulling message is forbidden", **wrong)
+    state.topics.put(Topic(name="demo", read_queues=2, write_queues=4), 0)
+    for queue in (-1, 2):
+        wrong["queueId"] = queue
+        answer = await peer.pull(**wrong)
+        assert answer.code == 1
+        assert answer.remark is not None
+        assert answer.remark.startswith(
+            f"queueId[{queue}] is illegal, topic:[demo] topicConfig.readQueueNums:[2] consumer:["
+        )
+    wrong["queueId"] = 1
+    await refused(23, "parse the consumer's subscription failed", **wrong)
+    await refused(
+        23, "parse the consumer's subscription failed", subscription="", expressionType="SQL92"
+    )
+    broker_stage.change(property_filter=False)
+    text = "The broker does not support consumer to filter message by SQL92"
+    for _ in range(2):
+        await refused(1, text, subscription="a = 1", expressionType="SQL92")
+    assert (await peer.pull(queueId=1)).code == NOT_FOUND
+
+
+async def test_subscriptions_of_the_group(broker_stage: BrokerStage, peer: Client) -> None:
+    for tag in ("a", "b"):
+        await fill(peer, 1, tag=tag)
+    state = broker_stage.state
+    said = {"sysFlag": 0, "subVersion": 5, "subscription": None}
+
+    async def pull() -> tuple[int, str | None]:
+        answer = await peer.pull(**said)
+        return answer.code, answer.remark
+
+    async def beat(*topics: dict[str, object], **changes: object) -> None:
+        data = heartbeat("me", [consumer("g", *topics, **changes)])
+        assert (await peer.ask(34, body=msgspec.json.encode(data))).code == 0
+
+    assert await pull() == (24, f"the consumer's group info not exist{FAQ}")
+    state.groups.put(Group(group_name="g", consume_broadcast_enable=False), 0)
+    await beat(tags("other"), messageModel="BROADCASTING")
+    assert await pull() == (16, "the consumer group[g] can not consume by broadcast way")
+    await beat(tags("other"))
+    assert await pull() == (24, f"the consumer's subscription not exist{FAQ}")
+    await beat(tags("demo", 4))
+    assert await pull() == (25, "the consumer's subscription not latest")
+    await beat(tags("demo", 5, subString="b", tagsSet=["b"], codeSet=[java_hash("b")]))
+    assert await pull() == (0, "FOUND")
+    assert len(records_of(await peer.pull(**said))) == 1
+    await beat(sql("demo", "n = ", 6))
+    assert (await pull())[0] == 27
+    await beat(sql("demo", "n = 0", 7))
+    assert len(records_of(await peer.pull(**said))) == 2
+    await beat(sql("demo", "TAGS = 'b'", 8))
+    assert len(records_of(await peer.pull(**said))) == 1
+    broker_stage.change(property_filter=False)
+    assert (await pull())[0] == 1
+
+
+async def test_a_pull_that_is_no_pull(peer: Client) -> None:
+    for name in ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag"):
+        answer = await peer.pull(**{name: None})
+        assert answer.code == 1
+        assert answer.remark is not None
+        assert "NullPointerException" in answer.remark
+
+
+async def test_the_offset_that_comes_with_a_pull(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 3)
+    await peer.pull(commitOffset=2)
+    assert broker_stage.core.offsets.find("g", "demo", 0) is None
+    await peer.pull(commitOffset=2, sysFlag=COMMIT | SUBSCRIPTION)
+    position = broker_stage.core.offsets.find("g", "demo", 0)
+    assert position is not None
+    assert position.offset == 2
+    flags = COMMIT | SUBSCRIPTION | SUSPEND
+    waits = peer.begin_pull(commitOffset=3, queueOffset=3, sysFlag=flags)
+    await peer.settle()
+    assert (position.offset, waits.done()) == (3, False)
+    broker_stage.change(role="SLAVE")
+    await peer.pull(commitOffset=1, sysFlag=COMMIT | SUBSCRIPTION)
+    assert position.offset == 3
+
+
+async def test_who_is_far_behind_is_sent_to_a_slave(
+    broker_stage: BrokerStage, peer: Client
+) -> None:
+    await fill(peer, 100, body=b"x" * 1000)
+    broker_stage.change(slave_reads=True)
+    assert (await peer.pull()).fields["suggestWhichBrokerId"] == "0"
+    broker_stage.state.memory_bytes = 1_000
+    assert (await peer.pull()).fields["suggestWhichBrokerId"] == "1"
+    assert (await peer.pull(queueOffset=99)).fields["suggestWhichBrokerId"] == "0"
+
+
+# -- waiting
+
+
+def waiting(**changes: object) -> dict[str, object]:
+    return {"sysFlag": SUSPEND | SUBSCRIPTION, **changes}
+
+
+async def test_a_pull_waits_for_a_message(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 1)
+    first = peer.begin_pull(**waiting(queueOffset=1))
+    empty = peer.begin_pull(**waiting(queueId=1))
+    other = await broker_stage.dial()
+    await peer.settle()
+    assert len(broker_stage.broker.pulls.holding) == 2
+    await fill(other, 1, body=b"new")
+    async with asyncio.timeout(10):
+        answer = await first
+    assert bodies_of(answer) == [b"new0"]
+    assert not empty.done()
+    await other.send(b"there", e=1)
+    async with asyncio.timeout(10):
+        assert bodies_of(await empty) == [b"there"]
+    assert len(broker_stage.broker.pulls.holding) == 0
+
+
+async def test_only_messages_that_are_wanted_wake(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 1)
+    tagged = peer.begin_pull(**waiting(queueOffset=1, subscription="b"))
+    tested = peer.begin_pull(**waiting(queueOffset=1, subscription="n > 3", expressionType="SQL92"))
+    await fill(peer, 2, tag="a")
+    await peer.settle()
+    assert not tagged.done()
+    assert not tested.done()
+    await fill(peer, 5, tag="b")
+    async with asyncio.timeout(10):
+        answer = await tagged
+        assert (len(records_of(answer)), places(answer)[0]) == (5, 8)
+        answer = await tested
+        assert (len(records_of(answer)), places(answer)[0]) == (1, 8)
+
+
+async def test_a_pull_waits_so_long_as_it_says(
+    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+) -> None:
+    await fill(peer, 1)
+    waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
+    longer = peer.begin_pull(**waiting(queueOffset=1, subscription="b"))
+    await fill(peer, 1, tag="a")
+    async with asyncio.timeout(10):
+        assert bodies_of(await waits) == [b"x0"]
+    clock.advance(14_999)
+    broker_stage.broker.tick()
+    await peer.settle()
+    assert not longer.done()
+    clock.advance(1)
+    broker_stage.broker.tick()
+    async with asyncio.timeout(10):
+        answer = await longer
+    assert (answer.code, places(answer)) == (RETRY, (2, 0, 2)), "it was read again"
+
+
+async def test_nothing_after_all(
+    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+) -> None:
+    await fill(peer, 1)
+    waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
+    await peer.settle()
+    broker_stage.change(long_polling=False)
+    short = peer.begin_pull(**waiting(queueOffset=1))
+    await peer.settle()
+    clock.advance(1_000)
+    broker_stage.broker.tick()
+    async with asyncio.timeout(10):
+        answer = await short
+    assert (answer.code, answer.remark) == (NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+    assert not waits.done()
+
+
+async def test_who_is_gone_waits_for_nothing(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 1)
+    other = await broker_stage.dial()
+    other.begin_pull(**waiting(queueOffset=1))
+    waits = peer.begin_pull(**waiting(queueOffset=1))
+    await other.settle()
+    await other.hang_up()
+    await peer.settle()
+    assert len(broker_stage.broker.pulls.holding) == 1
+    await fill(peer, 1)
+    async with asyncio.timeout(10):
+        assert (await waits).code == FOUND
+
+
+async def test_a_waiting_pull_is_checked_again(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 1)
+    waits = peer.begin_pull(**waiting(queueOffset=1))
+    await peer.settle()
+    broker_stage.state.groups.put(Group(group_name="g", consume_enable=False), 0)
+    await fill(peer, 1)
+    async with asyncio.timeout(10):
+        assert (await waits).code == 16
+
+
+async def test_half_messages_wake_nobody(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 1)
+    waits = peer.begin_pull(**waiting(queueOffset=1))
+    await peer.send(b"maybe", f=4)  # a client's own: it is in no queue (6.2)
+    await peer.settle()
+    assert not waits.done()
+    await fill(peer, 1)
+    async with asyncio.timeout(10):
+        assert places(await waits) == (2, 0, 2)
