@@ -159,6 +159,11 @@ class Instance:
         """The route of a topic, if we have it."""
         return self._routes.get(topic)
 
+    def forget(self, topic: str) -> None:
+        """Do not keep a topic's route any longer; it is gone."""
+        self._routes.pop(topic, None)
+        self._created.discard(topic)
+
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` called with each route that is new or has changed."""
         self._watchers.append(watcher)

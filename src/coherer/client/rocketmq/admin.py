@@ -1,0 +1,415 @@
+"""Administration of a RocketMQ cluster, ours or Java's (rocketmq 8.17, 12).
+
+It asks name servers and brokers over the connections of its client, as Java's tools do. `Admin` has
+topics, brokers, groups and offsets under the names that TubeMQ's has them; `admin_messages` looks
+messages up; `admin_servers` sees to brokers and name servers themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+from coherer.client.rocketmq.admin_asking import to_ms
+from coherer.client.rocketmq.admin_messages import Messages
+from coherer.client.rocketmq.admin_records import (
+    BrokerState,
+    GroupState,
+    MemberState,
+    PartitionState,
+    TopicState,
+)
+from coherer.client.rocketmq.admin_servers import Servers
+from coherer.client.rocketmq.routes import MASTER, READ, WRITE, Route
+from coherer.errors import CohererError, RefusedError, RequestTimeoutError, UsageError
+from coherer.rocketmq import names
+from coherer.rocketmq.bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    SubscriptionGroup,
+    SubscriptionGroups,
+    TopicList,
+    TopicStats,
+)
+from coherer.rocketmq.codes import RequestCode, ResponseCode, refused
+from coherer.rocketmq.headers import (
+    ConsumeStatsHeader,
+    CreateTopicHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+    ResetOffsetHeader,
+    UpdateOffsetHeader,
+)
+from coherer.rocketmq.names import Queue
+
+__all__ = [
+    "Admin",
+    "BrokerState",
+    "GroupState",
+    "MemberState",
+    "PartitionState",
+    "TopicState",
+]
+
+_log = logging.getLogger(__name__)
+
+POLL_FIRST_MS: Final = 20
+POLL_LAST_MS: Final = 500
+LATEST_MS: Final = -1
+"""The time that stands for the end of a queue in a reset (4.4)."""
+
+
+class Admin(Messages, Servers):
+    """Topics, brokers, groups, offsets and messages of a cluster. Made by `Client.admin`.
+
+    Args:
+        instance: the way to the cluster.
+
+    ```python
+    admin = client.admin()
+    await admin.create_topic("orders", 8)
+    for group in await admin.groups():
+        print(group.name, group.lag)
+    ```
+
+    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one says no.
+    """
+
+    # -- topics
+
+    async def topics(self, *names_wanted: str) -> list[TopicState]:
+        """The topics in order of their names; only those named, if any are.
+
+        Without names, topics of the system are left out.
+        """
+        await self._instance.start()
+        wanted = list(names_wanted)
+        if not wanted:
+            answer = await self._instance.names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            brokers = await self.brokers(runtime=False)
+            own = {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
+            wanted = [
+                topic
+                for topic in TopicList.decode(answer.body).topic_list
+                if not _of_the_system(topic) and topic not in own
+            ]
+        routes = await asyncio.gather(*(self._route(topic) for topic in sorted(set(wanted))))
+        return [_topic_state(route) for route in routes if route is not None]
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 8,
+        brokers: Iterable[str] | None = None,
+        *,
+        exist_ok: bool = False,
+        wait_ms: int = 0,
+        perm: int = READ | WRITE,
+    ) -> None:
+        """Create a topic, or change one.
+
+        Args:
+            name: letters, digits, `_`, `-`, `%` and `|`.
+            partitions: how many queues on each broker.
+            brokers: names of brokers; all masters when None.
+            exist_ok: it is no error that it is there already; then it gets as many queues.
+            wait_ms: wait so long until the name servers tell of it.
+            perm: 6 for reading and writing, 4 for reading, 2 for writing.
+
+        Raises:
+            UsageError: the arguments cannot be right.
+            RefusedError: the name is refused, or the topic is there.
+            UnavailableError: a broker is unknown, or does not answer.
+            RequestTimeoutError: it is created, but nobody can use it yet.
+        """
+        names.check_topic(name)
+        if partitions < 1:
+            raise UsageError(f"A topic has one queue at least, not {partitions}.", topic=name)
+        await self._instance.start()
+        if not exist_ok and await self._route(name) is not None:
+            raise refused(ResponseCode.TOPIC_EXIST_ALREADY, "The topic is there.", topic=name)
+        header = CreateTopicHeader(
+            name, names.AUTO_CREATE_TOPIC, partitions, partitions, perm, "SINGLE_TAG", 0
+        )
+        await self._ask_masters(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, header.fields(), brokers=brokers
+        )
+        if wait_ms:
+            await self.wait_usable(name, timeout_ms=wait_ms)
+
+    async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
+        """Wait until the name servers tell of a topic; what it is then.
+
+        Raises:
+            RequestTimeoutError: not within `timeout_ms`.
+        """
+        pause_ms = POLL_FIRST_MS
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    found = await self.topics(name)
+                    if found and (found[0].writable or found[0].readable):
+                        return found[0]
+                    await asyncio.sleep(pause_ms / 1000)
+                    pause_ms = min(2 * pause_ms, POLL_LAST_MS)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"The topic cannot be used after {timeout_ms} ms.", topic=name
+            ) from None
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its messages from all brokers and name servers.
+
+        Raises:
+            RefusedError: there is no such topic.
+        """
+        await self._instance.start()
+        route = await self._instance.route(name, fresh=True)
+        fields = {"topic": name}
+        addresses = [address for brokers in route.brokers.values() for address in brokers.values()]
+        await self._ask_each(addresses, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+        await self._instance.names.ask_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+        self._instance.forget(name)
+
+    # -- groups and offsets
+
+    async def partitions(self, topic: str) -> list[PartitionState]:
+        """The queues of a topic and what they hold.
+
+        Raises:
+            RefusedError: there is no such topic.
+        """
+        await self._instance.start()
+        route = await self._instance.route(topic, fresh=True)
+        masters = [brokers[MASTER] for brokers in route.brokers.values() if MASTER in brokers]
+        answers = await self._ask_each(masters, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        found = [
+            PartitionState(
+                queue.topic,
+                queue.broker,
+                queue.id,
+                offset.min_offset,
+                offset.max_offset,
+                last_ms=offset.last_update_timestamp,
+            )
+            for answer in answers
+            for queue, offset in TopicStats.decode(answer.body).offset_table.items()
+        ]
+        return sorted(found, key=lambda state: state.queue)
+
+    async def groups(self, *names_wanted: str) -> list[GroupState]:
+        """The groups of consumers in order of their names; only those named, if any are.
+
+        A group is there when a broker is configured for it. Without names, the system's are left
+        out.
+        """
+        await self._instance.start()
+        masters = await self._masters()
+        wanted = set(names_wanted)
+        if not wanted:
+            answers = await self._ask_each(
+                masters.values(), RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            )
+            for answer in answers:
+                wanted |= SubscriptionGroups.decode(answer.body).subscription_group_table.keys()
+            wanted = {group for group in wanted if not _group_of_the_system(group)}
+        return [await self._group(group, masters) for group in sorted(wanted)]
+
+    async def create_group(
+        self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
+    ) -> None:
+        """Create a group of consumers, or change one. Most brokers create them by themselves.
+
+        Args:
+            name: the group.
+            brokers: names of brokers; all masters when None.
+            max_retries: how often a message is delivered again before it is given up.
+        """
+        names.check_group(name)
+        body = SubscriptionGroup(group_name=name, retry_max_times=max_retries).encode()
+        await self._instance.start()
+        await self._ask_masters(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body, brokers=brokers
+        )
+
+    async def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
+        """Delete a group from all brokers.
+
+        Args:
+            name: the group.
+            remove_offsets: forget where it stood, too.
+        """
+        await self._instance.start()
+        fields = DeleteGroupHeader(name, remove_offsets).fields()
+        await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    async def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Set where a group goes on. Consumers that are running put their own offsets over it.
+
+        Args:
+            group: it need not exist.
+            offsets: new offsets by queue.
+        """
+        await self._instance.start()
+        for queue, offset in offsets.items():
+            fields = UpdateOffsetHeader(group, queue.topic, queue.id, offset).fields()
+            await self._ask_broker(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    async def reset_offsets(
+        self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
+    ) -> dict[Queue, int]:
+        """Set a group's offsets of a whole topic, also while it consumes.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            to: an end of the queues, a time of storing, or an offset for every queue. Consumers
+                that run follow, except to an offset.
+
+        Returns:
+            The offsets by queue.
+
+        Raises:
+            RefusedError: there is no such topic.
+        """
+        await self._instance.start()
+        route = await self._instance.route(topic, fresh=True)
+        if isinstance(to, int):
+            offsets = dict.fromkeys(route.readable, to)
+            await self.set_offsets(group, offsets)
+            return offsets
+        time_ms = {"earliest": 0, "latest": LATEST_MS}[to] if isinstance(to, str) else to_ms(to)
+        found: dict[Queue, int] = {}
+        for broker in route.brokers:
+            found |= await self._reset(group, topic, broker, time_ms, route)
+        return found
+
+    # -- inside
+
+    async def _reset(
+        self, group: str, topic: str, broker: str, time_ms: int, route: Route
+    ) -> dict[Queue, int]:
+        queues = [queue for queue in route.readable if queue.broker == broker]
+        # Also what is stored: a group without offsets, or without members, is refused below.
+        offsets = {queue: await self._offset_at(queue, time_ms) for queue in queues}
+        try:
+            await self._ask_broker(
+                broker,
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                ResetOffsetHeader(topic, group, time_ms, is_force=True).fields(),
+            )
+        except RefusedError as error:
+            _log.info("Nobody of %s at %s is told: %s", group, broker, error)
+        await self.set_offsets(group, offsets)
+        return offsets
+
+    async def _offset_at(self, queue: Queue, time_ms: int) -> int:
+        fields = {"topic": queue.topic, "queueId": str(queue.id)}
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        if time_ms == LATEST_MS:
+            code = RequestCode.GET_MAX_OFFSET
+        elif time_ms == 0:
+            code = RequestCode.GET_MIN_OFFSET
+        else:
+            fields["timestamp"] = str(time_ms)
+        answer = await self._ask_broker(queue.broker, code, fields)
+        return max(int(answer.fields.get("offset", "0")), 0)
+
+    async def _group(self, group: str, masters: Mapping[str, str]) -> GroupState:
+        members: dict[str, MemberState] = {}
+        topics: set[str] = set()
+        partitions: dict[Queue, PartitionState] = {}
+        silent: list[str] = []
+        model: str | None = None
+        for broker, address in masters.items():
+            try:
+                online = await self._online(group, address)
+                stats = await self._stats(group, address)
+            except CohererError as error:
+                _log.warning("Broker %s does not tell of %s: %s", broker, group, error)
+                silent.append(broker)
+                continue
+            if online is not None:
+                model = online.message_model
+                topics |= {name for name in online.subscription_table if not _own(name, group)}
+                for one in online.connection_set:
+                    members[one.client_id] = MemberState(
+                        one.client_id, one.client_addr, one.language, one.version
+                    )
+            for queue, at in stats.offset_table.items():
+                if not _own(queue.topic, group):
+                    topics.add(queue.topic)
+                partitions[queue] = PartitionState(
+                    queue.topic,
+                    queue.broker,
+                    queue.id,
+                    max_offset=at.broker_offset,
+                    committed=at.consumer_offset,
+                    lag=max(at.broker_offset - at.consumer_offset, 0),
+                    last_ms=at.last_timestamp,
+                )
+        return GroupState(
+            group,
+            tuple(sorted(topics)),
+            tuple(members[key] for key in sorted(members)),
+            tuple(partitions[queue] for queue in sorted(partitions)),
+            model,
+            tuple(silent),
+        )
+
+    async def _online(self, group: str, address: str) -> ConsumerConnection | None:
+        try:
+            answer = await self._ask(
+                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader(group).fields()
+            )
+        except RefusedError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return None
+            raise
+        return ConsumerConnection.decode(answer.body)
+
+    async def _stats(self, group: str, address: str) -> ConsumeStats:
+        fields = ConsumeStatsHeader(group).fields()
+        answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, fields)
+        return ConsumeStats.decode(answer.body)
+
+    async def _route(self, topic: str) -> Route | None:
+        try:
+            return await self._instance.route(topic, fresh=True)
+        except RefusedError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            raise
+
+
+def _topic_state(route: Route) -> TopicState:
+    counts: dict[str, int] = {}
+    for queue in route.readable:
+        counts[queue.broker] = counts.get(queue.broker, 0) + 1
+    return TopicState(
+        route.topic,
+        len(route.readable),
+        counts,
+        writable=bool(route.writable),
+        readable=bool(route.readable),
+    )
+
+
+def _own(topic: str, group: str) -> bool:
+    """Whether a topic is the group's retry topic."""
+    return topic == names.retry_topic(group)
+
+
+def _of_the_system(topic: str) -> bool:
+    return (
+        names.is_system_topic(topic)
+        or topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
+        or topic.endswith(names.REPLY_TOPIC_SUFFIX)
+    )
+
+
+def _group_of_the_system(group: str) -> bool:
+    return group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX)
