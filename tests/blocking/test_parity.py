@@ -9,7 +9,9 @@ import pytest
 import coherer.blocking as blocking
 import coherer.blocking.rocketmq as rocketmq
 import coherer.client as asynchronous
+import coherer.client.rocketmq.admin as admin
 import coherer.client.rocketmq.client as async_rocketmq
+from coherer.blocking.rocketmq_admin import RocketAdmin
 from coherer.client.rocketmq.consumer import Consumer as RocketConsumer
 from coherer.client.rocketmq.producer import Producer as RocketProducer
 from coherer.client.rocketmq.pull_consumer import PullConsumer
@@ -43,6 +45,7 @@ PAIRS = {
         {"instructed", "membership_ended"},
     ),
     "Reader": (blocking.Reader, asynchronous.Reader, set()),
+    "RocketAdmin": (RocketAdmin, admin.Admin, set()),
     "RocketClient": (rocketmq.RocketClient, async_rocketmq.RocketClient, {"options"}),
     "RocketProducer": (rocketmq.RocketProducer, RocketProducer, {*FOR_FACADES, "send_half", "end"}),
     "RocketReader": (
