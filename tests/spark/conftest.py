@@ -1,18 +1,56 @@
-"""A queue that is a list, for tests that need no node."""
+"""A queue that is a list, for tests that need no node; and the doors of one, for others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pytest
 
+from coherer.blocking import Client, connect
+from coherer.blocking.rocketmq import RocketClient
 from coherer.errors import DisconnectedError
 from coherer.message import Message
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import Range
+
+if TYPE_CHECKING:
+    from coherer.testing import EmbeddedNode
+
+
+class Door(NamedTuple):
+    """A format, and the node behind it.
+
+    Args:
+        format: `tubemq` or `rocketmq`.
+        url: where the node is.
+        broker: what the node's broker is called there.
+        admin: the options that administration needs.
+    """
+
+    format: str
+    url: str
+    broker: str
+    admin: dict[str, str]
+
+    def connect(self) -> Client | RocketClient:
+        """A client."""
+        return connect(self.url)
+
+    def offsets(self, topic: str, **places: int) -> str:
+        """Offsets as an option: `q0=10` is queue 0."""
+        pairs = ", ".join(f'"{self.broker}:{key[1:]}": {at}' for key, at in places.items())
+        return f'{{"{topic}": {{{pairs}}}}}'
+
+
+@pytest.fixture(params=["tubemq", "rocketmq"])
+def door(request: pytest.FixtureRequest, coherer_node: EmbeddedNode) -> Door:
+    """Each door of the session's node."""
+    if request.param == "tubemq":
+        return Door("tubemq", coherer_node.url, "1", {"admin": coherer_node.admin_url})
+    return Door("rocketmq", coherer_node.rocketmq_url, "broker-a", {})
 
 
 class ListBatch:

@@ -14,7 +14,7 @@ from coherer.spark import configure
 from coherer.spark.offsets import from_json, total
 
 if __name__ == "__main__":
-    url, topic, home = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    format_, url, topic, home = *sys.argv[1:4], Path(sys.argv[4])
     builder = configure(
         SparkSession.builder.master("local[2]"),
         java_options="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "512m")
     spark = builder.config("spark.local.dir", str(home / "local")).getOrCreate()
     query = (
-        spark.readStream.format("tubemq")
+        spark.readStream.format(format_)
         .option("url", url)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", "250")

@@ -1,4 +1,4 @@
-"""A stream whose processes are killed loses nothing and repeats nothing."""
+"""A stream whose processes are killed loses nothing and repeats nothing, by either door."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer.blocking import Client, connect
+from coherer.blocking import Client
+from coherer.blocking.rocketmq import RocketClient
 
 if TYPE_CHECKING:
+    from conftest import Door
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -30,8 +32,8 @@ JOB = Path(__file__).with_name("landing_job.py")
 
 
 @pytest.fixture
-def client(coherer_url: str) -> Iterator[Client]:
-    with connect(coherer_url) as client:
+def client(door: Door) -> Iterator[Client | RocketClient]:
+    with door.connect() as client:
         yield client
 
 
@@ -42,14 +44,14 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
     return name
 
 
-def send(client: Client, topic: str, numbers: range) -> None:
+def send(client: Client | RocketClient, topic: str, numbers: range) -> None:
     with client.producer(topic) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in numbers).check()
 
 
-def finish(spark: SparkSession, url: str, topic: str, home: Path) -> Counter[int]:
+def finish(spark: SparkSession, door: Door, topic: str, home: Path) -> Counter[int]:
     """Lands the rest, and counts what is in the table."""
-    rows = spark.readStream.format("tubemq").option("url", url).load(topic)
+    rows = spark.readStream.format(door.format).option("url", door.url).load(topic)
     found = rows.selectExpr("cast(value as string) number", "broker", "partition", "offset")
     run_to_the_end(found.writeStream, home)
     return landed(spark, home)
@@ -71,11 +73,11 @@ def landed(spark: SparkSession, home: Path) -> Counter[int]:
     return Counter(int(number) for number in rows["number"].to_pylist())
 
 
-def land_and_kill(url: str, topic: str, home: Path, rows: int) -> int:
+def land_and_kill(door: Door, topic: str, home: Path, rows: int) -> int:
     """Runs the job, kills all its processes when `rows` have landed; how many it said had."""
     with (home / "errors").open("ab") as errors:
         job = subprocess.Popen(
-            [sys.executable, str(JOB), url, topic, str(home)],
+            [sys.executable, str(JOB), door.format, door.url, topic, str(home)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -100,18 +102,18 @@ def land_and_kill(url: str, topic: str, home: Path, rows: int) -> int:
 
 @pytest.mark.slow
 def test_a_driver_killed_in_the_middle(
-    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     send(client, topic, range(10_000))
-    assert land_and_kill(coherer_url, topic, tmp_path, 500) < 10_000
+    assert land_and_kill(door, topic, tmp_path, 500) < 10_000
     send(client, topic, range(10_000, 11_000))
-    assert land_and_kill(coherer_url, topic, tmp_path, 1_500) < 11_000
-    assert finish(spark, coherer_url, topic, tmp_path) == Counter(range(11_000))
+    assert land_and_kill(door, topic, tmp_path, 1_500) < 11_000
+    assert finish(spark, door, topic, tmp_path) == Counter(range(11_000))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 def test_workers_killed_in_the_middle(
-    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -136,8 +138,8 @@ def test_workers_killed_in_the_middle(
         return number
 
     rows = (
-        spark.readStream.format("tubemq")
-        .option("url", coherer_url)
+        spark.readStream.format(door.format)
+        .option("url", door.url)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", "900")
         .load(topic)

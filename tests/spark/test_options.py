@@ -111,9 +111,18 @@ def test_mistakes_are_refused(options: dict[str, str], said: str) -> None:
         read_options({"url": URL, **options})
 
 
-def test_the_url_is_required() -> None:
-    with pytest.raises(UsageError, match="url is missing"):
-        read_options({"topic": "a"})
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_the_url_is_required(protocol: str) -> None:
+    with pytest.raises(UsageError, match=f"url is missing. Write {protocol}://"):
+        read_options({"topic": "a"}, protocol)
+
+
+def test_an_option_of_one_protocol_is_unknown_to_the_other() -> None:
+    options = {"topic": "a", "admin": "http://h:8080"}
+    assert read_options({"url": URL, **options}).access.admin == "http://h:8080"
+    with pytest.raises(UsageError, match="no option 'admin'"):
+        read_options({"url": "rocketmq://h:9876", **options}, "rocketmq")
+    assert read_options({"url": "rocketmqs://h;i", "topic": "a"}, "rocketmq").topics == ("a",)
 
 
 def test_reading_options_are_unknown_to_writing() -> None:

@@ -59,6 +59,14 @@ def test_every_column_has_its_place_in_the_message() -> None:
     ]
 
 
+def test_keys_are_words_of_the_column() -> None:
+    rows = batch(value=pa.array([b"a", b"b"]), key=pa.array(["k1 k2", None]))
+    assert [one.keys for one in messages(rows, "t", lambda _: {}, 0, keys=True)] == [
+        ("k1", "k2"),
+        (),
+    ]
+
+
 def test_text_is_sent_as_utf8() -> None:
     assert sent_by(batch(value=pa.array(["é"])))[0].body == "é".encode()
 

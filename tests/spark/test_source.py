@@ -17,7 +17,13 @@ from coherer.errors import UnavailableError, UsageError
 from coherer.spark import source, workers
 from coherer.spark.options import Access
 from coherer.spark.planning import DataLossError
-from coherer.spark.source import BatchReader, StreamReader, TubeMQDataSource
+from coherer.spark.source import (
+    BatchReader,
+    QueueDataSource,
+    RocketMQDataSource,
+    StreamReader,
+    TubeMQDataSource,
+)
 
 if TYPE_CHECKING:
     from conftest import ListQueue
@@ -36,7 +42,7 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     return
 
 
-def made(**options: str) -> tuple[TubeMQDataSource, StructType]:
+def made(**options: str) -> tuple[QueueDataSource, StructType]:
     data = TubeMQDataSource({"url": "tubemq://h:1", "path": "t", **options})
     schema = StructType()
     for column in data.schema().split(", "):
@@ -153,3 +159,18 @@ def test_options_that_make_no_sense_are_refused() -> None:
     data, schema = made()
     with pytest.raises(UsageError, match="columns are fixed"):
         data.reader(StructType(schema.fields[1:]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "format_"), [(TubeMQDataSource, "tubemq"), (RocketMQDataSource, "rocketmq")]
+)
+def test_each_format_has_its_urls(kind: type[QueueDataSource], format_: str) -> None:
+    assert kind.name() == format_
+    for protocol in ("tubemq", "rocketmq"):
+        for scheme in (protocol, f"{protocol}s"):
+            data = kind({"url": f"{scheme}://h:1", "path": "t"})
+            if protocol == format_:
+                assert data.schema().startswith("topic string")
+            else:
+                with pytest.raises(UsageError, match=f"is for {format_}://"):
+                    data.schema()

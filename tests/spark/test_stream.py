@@ -1,4 +1,4 @@
-"""`spark.readStream` and `df.writeStream` against a node."""
+"""`spark.readStream` and `df.writeStream` against a node, by each of its doors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer.blocking import Client, connect
+from coherer.blocking import Client, connect_tubemq
+from coherer.blocking.rocketmq import RocketClient
 from coherer.spark import lag
 
 if TYPE_CHECKING:
+    from conftest import Door
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -25,8 +27,8 @@ WAIT_S = 120
 
 
 @pytest.fixture
-def client(coherer_url: str) -> Iterator[Client]:
-    with connect(coherer_url) as client:
+def client(door: Door) -> Iterator[Client | RocketClient]:
+    with door.connect() as client:
         yield client
 
 
@@ -37,15 +39,16 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
     return name
 
 
-def send(client: Client, topic: str, numbers: range) -> None:
+def send(client: Client | RocketClient, topic: str, numbers: range) -> None:
     with client.producer(topic) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in numbers).check()
 
 
-def stream(spark: SparkSession, url: str, topic: str, **options: object) -> DataFrame:
+def stream(spark: SparkSession, door: Door, topic: str, **options: object) -> DataFrame:
     given = {"startingOffsets": "earliest", **options}
     texts = {name: str(value) for name, value in given.items()}
-    return spark.readStream.format("tubemq").option("url", url).options(**texts).load(topic)
+    rows = spark.readStream.format(door.format).option("url", door.url)
+    return rows.options(**texts).load(topic)
 
 
 def land(rows: DataFrame, home: Path) -> StreamingQuery:
@@ -72,10 +75,10 @@ def once(numbers: range) -> Counter[int]:
 
 
 def test_available_now_takes_what_is_there_in_bounded_batches(
-    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     send(client, topic, range(1000))
-    query = land(stream(spark, coherer_url, topic, maxOffsetsPerTrigger=400), tmp_path)
+    query = land(stream(spark, door, topic, maxOffsetsPerTrigger=400), tmp_path)
     assert landed(spark, tmp_path) == once(range(1000))
     progress = [one for one in query.recentProgress if one["numInputRows"]]
     assert [one["numInputRows"] for one in progress] == [400, 400, 200]
@@ -83,20 +86,20 @@ def test_available_now_takes_what_is_there_in_bounded_batches(
 
 
 def test_it_goes_on_from_its_checkpoint(
-    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     send(client, topic, range(100))
-    land(stream(spark, coherer_url, topic), tmp_path)
+    land(stream(spark, door, topic), tmp_path)
     send(client, topic, range(100, 150))
-    land(stream(spark, coherer_url, topic), tmp_path)
+    land(stream(spark, door, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(150))
 
 
 def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
-    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     send(client, topic, range(100))
-    land(stream(spark, coherer_url, topic, maxOffsetsPerTrigger=60), tmp_path)
+    land(stream(spark, door, topic, maxOffsetsPerTrigger=60), tmp_path)
     send(client, topic, range(100, 120))
     # As after a crash between the end of the last batch and its commit.
     commits = tmp_path / "checkpoint" / "commits"
@@ -105,15 +108,15 @@ def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
     )
     last.unlink()
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
-    land(stream(spark, coherer_url, topic), tmp_path)
+    land(stream(spark, door, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(120))
 
 
 def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
-    spark: SparkSession, coherer_url: str, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     query = (
-        stream(spark, coherer_url, topic)
+        stream(spark, door, topic)
         .selectExpr("cast(value as string) number")
         .writeStream.format("memory")
         .queryName("seen")
@@ -132,23 +135,28 @@ def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
 
 
 def test_a_topic_is_copied_into_another(
-    spark: SparkSession, coherer_node: EmbeddedNode, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession,
+    coherer_node: EmbeddedNode,
+    door: Door,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     copy = f"{topic}_copy"
     coherer_node.create_topic(copy, 2)
     send(client, topic, range(300))
     query = (
-        stream(spark, coherer_node.url, topic)
+        stream(spark, door, topic)
         .drop("topic")
-        .writeStream.format("tubemq")
-        .option("url", coherer_node.url)
+        .writeStream.format(door.format)
+        .option("url", door.url)
         .option("topic", copy)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     assert query.awaitTermination(WAIT_S)
-    rows = spark.read.format("tubemq").options(url=coherer_node.url, includeHeaders="true")
+    rows = spark.read.format(door.format).options(url=door.url, includeHeaders="true")
     found = rows.load(copy).toArrow().to_pylist()
     assert Counter(int(row["value"]) for row in found) == once(range(300))
     (name,) = {dict(row["properties"])["spark.query"] for row in found}
@@ -156,29 +164,41 @@ def test_a_topic_is_copied_into_another(
 
 
 def test_lost_messages_stop_the_stream_unless_told_otherwise(
-    spark: SparkSession, coherer_node: EmbeddedNode, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession,
+    coherer_node: EmbeddedNode,
+    door: Door,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
     send(client, topic, range(90))
-    land(stream(spark, coherer_node.url, topic), tmp_path)
+    land(stream(spark, door, topic), tmp_path)
     coherer_node.call(lambda: coherer_node.node.delete_topic(topic))
     coherer_node.create_topic(topic, 3)
     send(client, topic, range(1000, 1030))
     with pytest.raises(StreamingQueryException, match=r"Messages are gone.*failOnDataLoss=false"):
-        land(stream(spark, coherer_node.url, topic), tmp_path)
-    land(stream(spark, coherer_node.url, topic, failOnDataLoss="false"), tmp_path)
+        land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, door, topic, failOnDataLoss="false"), tmp_path)
     send(client, topic, range(90, 120))
-    land(stream(spark, coherer_node.url, topic), tmp_path)
+    land(stream(spark, door, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(120)), "it goes on from the new end"
 
 
 def test_progress_is_shown_to_the_broker(
-    spark: SparkSession, coherer_node: EmbeddedNode, client: Client, topic: str, tmp_path: Path
+    spark: SparkSession,
+    coherer_node: EmbeddedNode,
+    door: Door,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     send(client, topic, range(90))
-    options = {"admin": coherer_node.admin_url, "group": "shown", "commitOffsets": "true"}
-    land(stream(spark, coherer_node.url, topic, **options), tmp_path)
-    with connect(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
-        (group,) = admin_client.admin().groups("shown")
-    assert group.lag == 0
+    group = f"shown_{door.format}"
+    options = {**door.admin, "group": group, "commitOffsets": "true"}
+    land(stream(spark, door, topic, **options), tmp_path)
+    # Whichever door set them: the offsets of a group are one.
+    with connect_tubemq(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
+        (found,) = admin_client.admin().groups(group)
+    assert found.lag == 0

@@ -7,9 +7,9 @@
 | `partition` | int | partition id | queue id |
 | `offset` | bigint | see below | queue offset |
 | `id` | string | the broker's message id | offset message id |
-| `key` | string | null | `KEYS` |
+| `key` | string | null | `KEYS`: words with a space between them |
 | `tag` | string | `$msgType$` | `TAGS` |
-| `timestamp` | timestamp | `$msgTime$`: minutes, as UTC; null if absent | born time |
+| `timestamp` | timestamp | `$msgTime$` as UTC; null if absent | the same; if absent, born time |
 | `value` | binary | the body | the body |
 | `properties` | map | the other attributes | the other properties |
 
@@ -20,10 +20,12 @@ row has the offset at which the read began that brought it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from coherer.record.columns import INSTANT, instants
 
 _COLUMNS: Final = {
     "topic": ("string", pa.string()),
@@ -33,7 +35,7 @@ _COLUMNS: Final = {
     "id": ("string", pa.string()),
     "key": ("string", pa.string()),
     "tag": ("string", pa.string()),
-    "timestamp": ("timestamp", pa.timestamp("us", "UTC")),
+    "timestamp": ("timestamp", INSTANT),
     "value": ("binary", pa.binary()),
     "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
 }
@@ -62,24 +64,32 @@ def to_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Turns a batch from `MessageBatch.to_arrow` into rows for Spark; column by column, no loop.
 
     Args:
-        batch: columns topic, broker, partition, offset, id, tag, time, value, properties.
+        batch: columns topic, broker, partition, offset, id, tag, time, value, properties; with
+            RocketMQ also key. The time is text (TubeMQ) or an instant.
         schema: from `arrow_schema`.
     """
-    made = {
-        "id": lambda: batch.column("id").cast(pa.string()),
-        "key": lambda: pa.nulls(batch.num_rows, pa.string()),
-        "timestamp": lambda: timestamps(batch.column("time")),
-    }
-    columns = [made[name]() if name in made else batch.column(name) for name in schema.names]
+    columns = [_MADE[name](batch) if name in _MADE else batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def timestamps(texts: pa.Array) -> pa.Array:
-    """TubeMQ's message times (`yyyyMMddHHmm`) as instants, read as UTC; null where malformed.
+def _id(batch: pa.RecordBatch) -> pa.Array:
+    ids = batch.column("id")
+    return ids if ids.type == pa.string() else ids.cast(pa.string())
 
-    >>> import pyarrow as pa
-    >>> list(map(str, timestamps(pa.array(["201301011000", None, "soon"])).to_pylist()))
-    ['2013-01-01 10:00:00+00:00', 'None', 'None']
-    """
-    parsed = pc.strptime(texts, format="%Y%m%d%H%M", unit="us", error_is_null=True)
-    return parsed.cast(_COLUMNS["timestamp"][1])
+
+def _key(batch: pa.RecordBatch) -> pa.Array:
+    if "key" in batch.schema.names:
+        return batch.column("key")
+    return pa.nulls(batch.num_rows, pa.string())
+
+
+def _timestamp(batch: pa.RecordBatch) -> pa.Array:
+    times = batch.column("time")
+    return times if times.type == INSTANT else instants(times)
+
+
+_MADE: Final[dict[str, Callable[[pa.RecordBatch], pa.Array]]] = {
+    "id": _id,
+    "key": _key,
+    "timestamp": _timestamp,
+}

@@ -1,4 +1,4 @@
-"""The options of `format("tubemq")`: one table for reading, one for writing.
+"""The options of both formats: one table for reading, one for writing.
 
 Spark hands options over as text with lower-cased names. They are checked when `schema()` is asked
 for, so that a mistake surfaces at `load()`, with our words.
@@ -36,15 +36,16 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     Equal values share a client in a worker process.
 
     Args:
-        url: `tubemq://host:port,host:port`, the masters.
-        user: the name to sign with.
+        url: `tubemq://host:port,host:port`, the masters; or `rocketmq://host:port;host:port`, the
+            name servers.
+        user: the name to sign with; RocketMQ's access key.
         password_file: the file that holds the password; every worker must be able to read it.
-        password: the password itself; it is never shown.
+        password: the password itself, RocketMQ's secret key; it is never shown.
         tls: encrypt.
         tls_trust: the file of certificates to trust.
         tls_certificate: our certificate.
         tls_key: the key to it.
-        admin: `http://host:port`, the master's HTTP interface; its port 8080 when None.
+        admin: `http://host:port`, the HTTP interface of TubeMQ's master; its port 8080 when None.
         timeout_ms: how long a request may take.
     """
 
@@ -58,6 +59,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
     admin: str | None = None
     timeout_ms: int = 10_000
+
+    @property
+    def protocol(self) -> str:
+        """`tubemq` or `rocketmq`."""
+        return self.url.partition("://")[0].removesuffix("s")
 
     def secret(self) -> str | None:
         """The password, from the option or the file."""
@@ -106,12 +112,14 @@ class Option(msgspec.Struct, frozen=True):
         field: the field of the options struct.
         read: text to value; a ValueError says what is wrong.
         meaning: one line for the documents.
+        protocol: the one that has it; both when None.
     """
 
     name: str
     field: str
     read: Callable[[str], object]
     meaning: str
+    protocol: str | None = None
 
 
 def _text(value: str) -> str:
@@ -173,17 +181,20 @@ def _offsets(option: str) -> Callable[[str], str | Offsets]:
 
 
 ACCESS_TABLE: Final = (
-    Option("url", "url", _url, "The masters, `tubemq://host:port,host:port`. Required."),
-    Option("user", "user", _text, "The name to sign with."),
-    Option("password", "password", _text, "The password."),
+    Option("url", "url", _url,
+           "The masters, `tubemq://host:port,host:port`, or the name servers, "
+           "`rocketmq://host:port,host:port`. Required."),
+    Option("user", "user", _text, "The name to sign with (RocketMQ: access key)."),
+    Option("password", "password", _text, "The password (RocketMQ: secret key)."),
     Option("passwordFile", "password_file", _text, "A file with it; every worker reads it."),
     Option("tls", "tls", _truth, "Encrypt (default false)."),
     Option("tlsTrust", "tls_trust", _text, "The file of certificates to trust."),
     Option("tlsCertificate", "tls_certificate", _text, "The file of our certificate."),
     Option("tlsKey", "tls_key", _text, "The file of the key to it."),
-    Option("admin", "admin", _text, "The master's HTTP interface, `http://host:port`."),
+    Option("admin", "admin", _text, "TubeMQ only: the master's HTTP interface, `http://host:port`.",
+           "tubemq"),
     Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
-)
+)  # fmt: skip
 """Options of reading and of writing."""
 
 READ_TABLE: Final = (
@@ -211,7 +222,8 @@ READ_TABLE: Final = (
            "need)."),
     Option("group", "group", _text, "The group that shows the progress on the broker."),
     Option("commitOffsets", "commit_offsets", _truth,
-           "Set the offsets of `group` after each micro-batch, over HTTP (default false)."),
+           "Set the offsets of `group` after each micro-batch; with TubeMQ over HTTP (default "
+           "false)."),
 )  # fmt: skip
 """Options of `spark.read` and `spark.readStream`."""
 
@@ -244,18 +256,29 @@ def _read_table(options: Mapping[str, str], table: Iterable[Option]) -> dict[str
     return values
 
 
-def _parsed(kind: type[T], options: Mapping[str, str], table: tuple[Option, ...]) -> T:
+def _parsed(
+    kind: type[T], options: Mapping[str, str], table: tuple[Option, ...], protocol: str
+) -> T:
     given = {name.lower(): text for name, text in options.items()}
-    known = {option.name.lower(): option.name for option in (*ACCESS_TABLE, *table)}
+    known = {
+        option.name.lower(): option.name
+        for option in (*ACCESS_TABLE, *table)
+        if option.protocol in (None, protocol)
+    }
     for name in given.keys() - known.keys() - _OURS:
         close = [known[match] for match in get_close_matches(name, known, n=1)]
         meant = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(known.values())}."
         raise UsageError(f"There is no option {name!r}.", hint=meant)
     access = _read_table(given, ACCESS_TABLE)
     if "url" not in access:
-        raise UsageError("Option url is missing.", hint="Write tubemq://host:port.")
+        raise UsageError("Option url is missing.", hint=f"Write {protocol}://host:port.")
     if "password" in access and "password_file" in access:
         raise UsageError("Give password or passwordFile, not both.")
+    if msgspec.convert(access, Access).protocol != protocol:
+        raise UsageError(
+            f"format({protocol!r}) is for {protocol}://host:port.",
+            hint=f"The url is {given['url']}.",
+        )
     return msgspec.convert({"access": access, **_read_table(given, table)}, kind)
 
 
@@ -269,13 +292,17 @@ def _with_path(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
+def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOptions:
     """The options of a batch or a stream that reads.
+
+    Args:
+        options: as Spark hands them over.
+        protocol: `tubemq` or `rocketmq`: the format.
 
     Raises:
         UsageError: an option is unknown, malformed, missing, or contradicts another.
     """
-    read = _parsed(ReadOptions, _with_path(options), READ_TABLE)
+    read = _parsed(ReadOptions, _with_path(options), READ_TABLE, protocol)
     if bool(read.topics) == (read.topics_pattern is not None):
         raise UsageError("Name what to read.", hint="Give option topic or topicsPattern.")
     if read.ending_offsets == EARLIEST:
@@ -290,8 +317,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return read
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
+def write_options(options: Mapping[str, str], protocol: str = "tubemq") -> WriteOptions:
     """The options of a batch or a stream that writes.
+
+    Args:
+        options: as Spark hands them over.
+        protocol: `tubemq` or `rocketmq`: the format.
 
     Raises:
         UsageError: an option is unknown, malformed or missing.
@@ -299,4 +330,4 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     >>> write_options({"url": "tubemq://127.0.0.1:8715", "path": "copies"}).topic
     'copies'
     """
-    return _parsed(WriteOptions, _with_path(options), WRITE_TABLE)
+    return _parsed(WriteOptions, _with_path(options), WRITE_TABLE, protocol)

@@ -1,4 +1,4 @@
-"""Sending rows to a topic: `df.write.format("tubemq").mode("append")` and `df.writeStream`.
+"""Sending rows to a topic: `df.write.format(…).mode("append")` and `df.writeStream`.
 
 | column | type | |
 |---|---|---|
@@ -7,7 +7,7 @@
 | `tag` | string | |
 | `timestamp` | timestamp | the message's time; TubeMQ keeps minutes |
 | `properties` | map | |
-| `key` | string | RocketMQ only: with TubeMQ it must be null |
+| `key` | string | RocketMQ only, words with a space between them: with TubeMQ it must be null |
 | `broker`, `partition`, `offset`, `id` | any | ignored, because brokers give them |
 
 So what was read can be written as it is.
@@ -84,7 +84,12 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def messages(
-    batch: pa.RecordBatch, topic: str | None, origin: Callable[[int], Mapping[str, str]], first: int
+    batch: pa.RecordBatch,
+    topic: str | None,
+    origin: Callable[[int], Mapping[str, str]],
+    first: int,
+    *,
+    keys: bool = False,
 ) -> Iterator[Message]:
     """The messages of a batch of rows.
 
@@ -93,9 +98,10 @@ def messages(
         topic: for rows without one.
         origin: properties to add to row number n.
         first: the number of the first row.
+        keys: whether messages have keys.
 
     Raises:
-        UsageError: a row has no value or no topic, or has a key.
+        UsageError: a row has no value or no topic, or a key where messages have none.
     """
     names = batch.schema.names
 
@@ -106,7 +112,7 @@ def messages(
         *map(column, ("value", "topic", "tag", "timestamp", "properties", "key")), strict=True
     )
     for number, (value, where, tag, time, properties, key) in enumerate(table, first):
-        if key is not None:
+        if key is not None and not keys:
             raise UsageError("TubeMQ has no keys.", hint="Put the key among the properties.")
         if where is None and topic is None:
             raise UsageError("A row has no topic.", hint="Give option topic, or fill the column.")
@@ -117,6 +123,7 @@ def messages(
             value.encode() if isinstance(value, str) else cast("bytes", value),
             tag=cast("str | None", tag),
             time=cast("datetime | None", time),
+            keys=tuple(cast("str", key).split()) if key is not None else (),
             properties=dict(cast("list[tuple[str, str]]", properties or [])) | dict(origin(number)),
         )
 
@@ -141,9 +148,10 @@ def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> S
     """Sends all rows and waits for all receipts."""
     count = 0
     origin = _origin(query, options.include_origin)
+    keys = options.access.protocol == "rocketmq"
     with workers.queue(options.access) as queue:
         for batch in rows:
-            found = messages(batch, options.topic, origin, count)
+            found = messages(batch, options.topic, origin, count, keys=keys)
             count += queue.send(found, options.window)
     return Sent(count)
 

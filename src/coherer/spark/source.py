@@ -61,7 +61,7 @@ class QueueDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns; checks the options, so that mistakes surface at `load()`."""
-        return spark_schema(read_options(self._given()).include_headers)
+        return spark_schema(read_options(self._given(), self.name()).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
@@ -73,17 +73,17 @@ class QueueDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """Sends a batch."""
-        return BatchSink(write_options(self._given()), schema, overwrite)
+        return BatchSink(write_options(self._given(), self.name()), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """Sends a stream."""
-        return StreamSink(write_options(self._given()), schema, overwrite)
+        return StreamSink(write_options(self._given(), self.name()), schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
         return dict(self.options)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
-        options = read_options(self._given())
+        options = read_options(self._given(), self.name())
         given = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema.fields)
         if given != spark_schema(options.include_headers):
             raise UsageError("The columns are fixed.", hint="Leave out .schema(...), and select.")

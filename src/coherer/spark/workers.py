@@ -29,8 +29,14 @@ def _tubemq(access: Access) -> Queue:
     return TubeMQQueue(access)
 
 
-OPENERS: Final[dict[str, Callable[[Access], Queue]]] = {"tubemq": _tubemq, "tubemqs": _tubemq}
-"""URL scheme to what opens it."""
+def _rocketmq(access: Access) -> Queue:
+    from coherer.spark.rocketmq import RocketMQQueue
+
+    return RocketMQQueue(access)
+
+
+OPENERS: Final[dict[str, Callable[[Access], Queue]]] = {"tubemq": _tubemq, "rocketmq": _rocketmq}
+"""Protocol to what opens its queues."""
 
 _queues: Final[dict[tuple[int, Access], Queue]] = {}
 _frozen: Final[set[int]] = set()
@@ -44,7 +50,7 @@ def queue(access: Access) -> Generator[Queue]:
     """
     place = (os.getpid(), access)
     if place not in _queues:
-        _queues[place] = OPENERS[access.url.partition("://")[0]](access)
+        _queues[place] = OPENERS[access.protocol](access)
         settle()
     held = _queues[place]
     try:

@@ -1,0 +1,88 @@
+"""A RocketMQ cluster as Spark needs it.
+
+Offsets count the messages of a queue, on our broker and on Java's, so a range is exact by itself.
+Reading belongs to no group and nobody notices it; `commit` sets the offsets of one, for people and
+tools that look at its lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from coherer.blocking import connect_rocketmq
+from coherer.blocking.rocketmq import RocketClient, RocketProducer, RocketReader
+from coherer.message import Message
+from coherer.net import TlsOptions
+from coherer.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
+from coherer.spark.offsets import Offsets, split_key, walk
+from coherer.spark.options import Access
+from coherer.spark.planning import Range
+
+
+class RocketMQQueue:
+    """Answers Spark's questions with a blocking client.
+
+    Args:
+        access: how to reach the cluster.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._client = _connected(access)
+        self._producer: RocketProducer | None = None
+
+    def topics(self) -> Sequence[str]:
+        """All topics that users made, from the name servers."""
+        return [
+            topic
+            for topic in self._client.admin().topics()
+            if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        ]
+
+    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """(broker, queue) to (first offset held, offset behind the last)."""
+        return self._client.offsets(topic)
+
+    def reader(self, one: Range) -> RocketReader:
+        """A reader for a range."""
+        queue = Queue(one.topic, one.broker, one.partition)
+        return self._client.reader(queue, one.start, end=one.end)
+
+    def send(self, messages: Iterable[Message], window: int) -> int:
+        """Sends messages and waits for all receipts; returns how many they were."""
+        if self._producer is None or self._producer.window != window:
+            producer = self._client.producer(window=window)
+            producer.start()
+            self._producer = producer
+        report = self._producer.send_many(messages)
+        report.check()
+        return report.sent
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Sets the offsets of a group."""
+        places = {Queue(topic, *split_key(key)): offset for topic, key, offset in walk(offsets)}
+        self._client.admin().set_offsets(group, places)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._client.close()
+
+
+def _connected(access: Access) -> RocketClient:
+    secure = access.tls or access.url.startswith("rocketmqs:")
+    tls = TlsOptions(
+        trust=_path(access.tls_trust),
+        certificate=_path(access.tls_certificate),
+        key=_path(access.tls_key),
+    )
+    return connect_rocketmq(
+        access.url,
+        user=access.user,
+        password=access.secret(),
+        tls=tls if secure else None,
+        timeout_ms=access.timeout_ms,
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
