@@ -54,6 +54,7 @@ async def consumed(client: TubeClient, count: int) -> list[ReceivedMessage]:
     async with asyncio.timeout(20), client.consumer("g", "demo", start="earliest") as consumer:
         while len(found) < count:
             batch = await consumer.receive()
+            assert batch is not None
             found += batch
             await consumer.confirm(batch)
     return found
@@ -61,8 +62,8 @@ async def consumed(client: TubeClient, count: int) -> list[ReceivedMessage]:
 
 async def test_rocketmq_to_tubemq(tube: TubeClient, rocket: Client) -> None:
     texts = [
-        "KEYS\x01k1 k2\x02carrier\x01UA\x02UNIQ_KEY\x010A\x02TAGS\x01flight\x02WAIT\x01true"
-        f"\x02$msgTime$\x01{encode_time(NOON)}",
+        "KEYS\x01k1 k2\x02carrier\x01UA\x02UNIQ_KEY\x010A\x02TAGS\x01flight\x02WAIT\x01true\x02"
+        + f"$msgTime$\x01{encode_time(NOON)}",
         "UNIQ_KEY\x010B\x02list\x01a,b=c",
         "",
     ]
