@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -26,27 +25,21 @@ from typing import Self
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
-from coherer.server.adoption import Adoption
 from coherer.server.core import Core
 from coherer.server.node_options import ROCKETMQ_SCHEME, SCHEME, NodeOptions
 from coherer.server.rocketmq.door import RocketDoor
 from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.server.tubemq.broker.broker import Broker
-from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
-from coherer.server.tubemq.broker.state import BrokerOptions
+from coherer.server.tubemq.door import TubeDoor
 from coherer.server.tubemq.master.admin import elsewhere, master_admin
 from coherer.server.tubemq.master.master import Master
-from coherer.server.tubemq.master.service import MasterService
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
-from coherer.tubemq import messages as pb
-from coherer.tubemq.credentials import NONCE_LIMIT, authenticate_info
 
 __all__ = ["Node", "NodeOptions"]
 
 _log = logging.getLogger(__name__)
 
-MASTER_FILE = "tubemqMaster.json"
 BEAT_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
@@ -63,33 +56,25 @@ class Node:
 
     Attributes:
         options: what it was made with.
-        master: the master; None in a node that is only a broker.
-        broker: the broker; None in a node that is only a master.
-        core: what the doors of a node with a store share; None in a node that is only a master.
-        rocketmq: the RocketMQ door, with a name server, a broker, or both; its ports stand there.
-        master_port: the port that it listens on, -1 without a master.
-        broker_port: likewise.
-        admin_port: likewise.
-        master_tls_port: likewise.
-        broker_tls_port: likewise.
+        core: what the doors share; None in a node that is only a master.
+        tubemq: the TubeMQ door, with a master, a broker, both or nothing; ports that are not open
+            are -1.
+        rocketmq: the RocketMQ door likewise, with a name server and a broker.
+        admin_port: of the HTTP administration; -1 without.
     """
 
     def __init__(
         self, options: NodeOptions, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6
     ) -> None:
         self.options = options
-        self.master: Master | None = None
-        self.broker: Broker | None = None
         self.core: Core | None = None
-        self.rocketmq = RocketDoor(self._listen_shared, now_ms)
-        self.master_port = self.broker_port = self.admin_port = -1
-        self.master_tls_port = self.broker_tls_port = -1
+        self.tubemq = TubeDoor(options, now_ms, self._listen)
+        self.rocketmq = RocketDoor(options, now_ms, self._listen_shared)
+        self.admin_port = -1
         self._now_ms = now_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
         self._listeners: list[net.Listener] = []
-        self._embedded: EmbeddedLink | None = None
-        self._remote: RemoteLink | None = None
         self._admin: AdminService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = _nothing
@@ -109,9 +94,11 @@ class Node:
 
     @property
     def url(self) -> str:
-        """What TubeMQ's clients connect to."""
+        """What TubeMQ's clients connect to; RocketMQ's where there is only that."""
         if self.options.master is not None:
             return self.options.master
+        if not self.options.has_tubemq:
+            return self.rocketmq_url
         return f"{SCHEME}{self.options.reachable_host}:{self.master_port}"
 
     @property
@@ -128,6 +115,36 @@ class Node:
         return ROCKETMQ_SCHEME + ";".join(servers)
 
     @property
+    def master(self) -> Master | None:
+        """The TubeMQ master; None in a node without."""
+        return self.tubemq.master
+
+    @property
+    def broker(self) -> Broker | None:
+        """The TubeMQ broker; None in a node without."""
+        return self.tubemq.broker
+
+    @property
+    def master_port(self) -> int:
+        """The TubeMQ master's port, -1 without one."""
+        return self.tubemq.master_port
+
+    @property
+    def broker_port(self) -> int:
+        """The TubeMQ broker's port, -1 without one."""
+        return self.tubemq.broker_port
+
+    @property
+    def master_tls_port(self) -> int:
+        """The TubeMQ master's port for TLS, -1 without one."""
+        return self.tubemq.master_tls_port
+
+    @property
+    def broker_tls_port(self) -> int:
+        """The TubeMQ broker's port for TLS, -1 without one."""
+        return self.tubemq.broker_tls_port
+
+    @property
     def namesrv_port(self) -> int:
         """The RocketMQ name server's port, -1 without one."""
         return self.rocketmq.namesrv_port
@@ -141,6 +158,11 @@ class Node:
     def rocketmq_fast_port(self) -> int:
         """Its port for everything but pulls, -1 without one."""
         return self.rocketmq.fast_port
+
+    @property
+    def ha_port(self) -> int:
+        """Its port for slaves, -1 without one."""
+        return self.rocketmq.ha_port
 
     async def start(self) -> None:
         """Open the files, then the ports. Returns when requests are served.
@@ -159,19 +181,7 @@ class Node:
                 self.options.host,
             )
         try:
-            await self._open_admin()
-            if "broker" in self.options.roles:
-                await self._open_broker()
-            if "master" in self.options.roles:
-                await self._open_master()
-            await self._open_rocketmq()
-            self._admin = AdminService(
-                master_admin(self.master) if self.master is not None else None,
-                broker_admin(self.broker) if self.broker is not None else None,
-                elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
-            )
-            self._connect()
-            await self.rocketmq.connect(self.options.name_servers, self.options.tls)
+            await self._open()
         except BaseException:
             await self.stop()
             raise
@@ -181,8 +191,7 @@ class Node:
 
     async def ready(self) -> None:
         """Wait until remote masters and name servers have accepted the broker."""
-        if self._remote is not None:
-            await self._remote.ready.wait()
+        await self.tubemq.ready()
         await self.rocketmq.ready()
 
     async def stop(self) -> None:
@@ -200,15 +209,12 @@ class Node:
             if self._store is not None and self.core is not None:
                 last.callback(self.rocketmq.closed)
                 last.push_async_callback(self.core.close)
+                last.callback(self.rocketmq.close)
+                last.callback(self.tubemq.close)
             last.push_async_callback(self.rocketmq.leave)
-            if self._store is not None and self.broker is not None:
-                last.callback(self.broker.close)
-            if self._embedded is not None:
-                last.callback(self._embedded.close)
-            if self._remote is not None:
-                last.push_async_callback(self._remote.close)
+            last.push_async_callback(self.tubemq.leave)
             last.push_async_callback(_cancel, self._tasks)
-            self._embedded = self._remote = self._store = self._config_files = None
+            self._store = self._config_files = None
             self._listeners, self._tasks = [], []
             self._unlock = _nothing
 
@@ -261,102 +267,35 @@ class Node:
 
     # -- start
 
-    async def _open_admin(self) -> None:
-        # First, because the broker tells its master the port.
-        if self.options.admin_port is not None:
-            self.admin_port = (await self._listen(self.options.admin_port, self._to_admin)).port
-
-    async def _open_broker(self) -> None:
-        options = self.options
-        store = self._store = Store.open(
-            options.directory,
-            options.store_options(),
-            now_ms=self._now_ms,
-        )
-        self.core = Core(store, self._now_ms, sync_flush=options.flush == "sync")
-        (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
-        # Connections come before the port is known to the broker: it refuses them until it serves.
-        listener = await self._listen(options.broker_port, self._to_broker)
-        self.broker_port = listener.port
-        if options.tls is not None:
-            secure = await self._listen(options.broker_tls_port, self._to_broker, secure=True)
-            self.broker_tls_port = secure.port
-        self.broker = Broker(
-            BrokerOptions(
-                broker_id=options.broker_id,
-                host=options.reachable_host,
-                port=options.advertised_broker_port or self.broker_port,
-                tls_port=None if options.tls is None else self.broker_tls_port,
-                web_port=max(self.admin_port, 0),
-                lease_timeout_ms=options.lease_timeout_ms,
-                hold_ms=options.held_ms,
-                transfer_bytes=options.transfer_bytes,
-            ),
-            self.core,
-        )
-
-    async def _open_master(self) -> None:
-        options = self.options
-        load, save = _files(self._config())
-        self.master = Master(
-            options.master_options(),
-            lambda: load(MASTER_FILE),
-            lambda data: save(MASTER_FILE, data),
-            now_ms=self._now_ms,
-        )
-        service = MasterService(self.master)
-        self.master_port = (await self._listen(options.master_port, service.make)).port
-        if options.tls is not None:
-            secure = await self._listen(options.master_tls_port, service.make, secure=True)
-            self.master_tls_port = secure.port
-
-    async def _open_rocketmq(self) -> None:
-        options, door = self.options, self.rocketmq
+    async def _open(self) -> None:
+        options, tubemq, rocketmq = self.options, self.tubemq, self.rocketmq
+        if options.admin_port is not None:
+            # First, because the broker tells its master the port.
+            self.admin_port = (await self._listen(options.admin_port, self._to_admin)).port
+        if "broker" in options.roles:
+            self.core = self._open_core()
+        if self.core is not None and options.has_tubemq:
+            await tubemq.open_broker(self.core, max(self.admin_port, 0))
+        if options.own_master:
+            await tubemq.open_master(*self._files())
         if options.own_name_server is not None:
-            config = self._config()
-            await door.open_name_server(
-                options.own_name_server,
-                str(options.directory / "config"),
-                *_files(config),
-            )
-        if options.rocketmq_broker is not None and self.core is not None:
-            await door.open_broker(
-                options.rocketmq_broker,
-                options.fast_port,
-                self.core,
-                options.rocket_options,
-                ha_port=options.ha_port,
-            )
-
-    def _connect(self) -> None:
-        if self.broker is None:
-            return
-        options = self.options
-        registration = Registration(
-            self.broker.state,
-            self.broker.configuration,
-            _certificate(options, self._now_ms) if options.broker_user else None,
+            await rocketmq.open_name_server(options.own_name_server, *self._files())
+        if self.core is not None and options.rocketmq_broker is not None:
+            await rocketmq.open_broker(options.rocketmq_broker, self.core)
+        self._admin = AdminService(
+            master_admin(self.master) if self.master is not None else None,
+            broker_admin(self.broker) if self.broker is not None else None,
+            elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
         )
-        if self.master is None:
-            masters = RemoteMasters(options.masters)
-            self._remote = RemoteLink(registration, masters, heartbeat_ms=options.heartbeat_ms)
-            self._remote.start()
-            return
-        self._embedded = EmbeddedLink(registration, self.master.handle, options.reachable_host)
-        self._embedded.sync()
-        if not self.broker.state.serving:
-            raise UsageError("The node's own master does not take its broker; the log says why.")
-        self.master.watch(self._embedded.sync)
-        if self.core is not None:
-            Adoption(self.master, options.broker_id, self.core).sync()
+        tubemq.connect()
+        rocketmq.connect()
 
-    def _broker(self) -> Broker:
-        if self.broker is None:
-            raise ClosedError("The broker is not there yet.")
-        return self.broker
-
-    def _to_broker(self, connection: net.Connection) -> net.Receiver:
-        return self._broker().make(connection)
+    def _open_core(self) -> Core:
+        options = self.options
+        store = Store.open(options.directory, options.store_options(), now_ms=self._now_ms)
+        self._store = store
+        (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
+        return Core(store, self._now_ms, sync_flush=options.flush == "sync")
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
         if self._admin is None:
@@ -384,12 +323,14 @@ class Node:
         self._listeners.append(listener)
         return listener
 
-    def _config(self) -> Store | ConfigFiles:
+    def _files(
+        self,
+    ) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
         if self._store is not None:
-            return self._store
+            return self._store.load_config, self._store.save_config
         if self._config_files is None:
             self._config_files = self._open_config_files()
-        return self._config_files
+        return self._config_files.load, self._config_files.save
 
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
@@ -418,12 +359,7 @@ class Node:
 
     async def _beat(self) -> None:
         """What must not wait for a disk."""
-        if self.master is not None:
-            self.master.tick()
-        if self._embedded is not None and self._due("report", self.options.heartbeat_ms / 1000):
-            self._embedded.sync()
-        if self.broker is not None:
-            self.broker.tick()
+        self.tubemq.tick()
         self.rocketmq.tick()
 
     async def _upkeep(self) -> None:
@@ -454,25 +390,3 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 def _nothing() -> None:
     """Nothing to undo."""
-
-
-def _certificate(
-    options: NodeOptions, now_ms: Callable[[], int]
-) -> Callable[[], pb.MasterCertificateInfo]:
-    def make() -> pb.MasterCertificateInfo:
-        nonce = secrets.randbelow(NONCE_LIMIT)
-        return pb.MasterCertificateInfo(
-            authInfo=authenticate_info(
-                options.broker_user, options.broker_password, now_ms(), nonce
-            )
-        )
-
-    return make
-
-
-def _files(
-    config: Store | ConfigFiles,
-) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
-    if isinstance(config, Store):
-        return config.load_config, config.save_config
-    return config.load, config.save

@@ -61,6 +61,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         broker_password: the password for it.
         visit_token_check: brokers refuse clients that did not come through a master.
         admin_token: what changes over HTTP must give as `confModAuthToken`.
+        doors: which protocols are spoken. The options above that name a master or a broker are
+            TubeMQ's.
         rocketmq_port: the port of the RocketMQ broker; 0 for any free ones, None for no such door.
         rocketmq_fast_port: where it serves everything but pulls; None for the port two below.
         advertised_rocketmq_port: the port of it that clients are told; None for its own.
@@ -70,7 +72,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             is only a broker has a RocketMQ door if they are given.
         cluster: the name of the RocketMQ cluster.
         broker_name: the RocketMQ broker's name, the same for a master and its slaves.
-        role: the RocketMQ broker is a master, one whose sends wait for a slave, or a slave.
+        role: the RocketMQ broker is a master, one whose sends wait for a slave, or a slave, which
+            follows the master of its name and has no other door.
         rocketmq_broker_id: 0 for a master, above that for a slave.
         ha_port: where slaves of the RocketMQ broker fetch its log, all of it; None for nowhere.
             Java's brokers have it at the port above their own.
@@ -115,6 +118,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker_password: str = ""
     visit_token_check: bool = False
     admin_token: str = "abc"  # noqa: S105 - what Java ships; changes it protects are local
+    doors: frozenset[Literal["tubemq", "rocketmq"]] = frozenset({"tubemq", "rocketmq"})
     rocketmq_port: int | None = 10911
     rocketmq_fast_port: int | None = None
     advertised_rocketmq_port: int | None = None
@@ -134,7 +138,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.roles or not self.roles <= {"master", "broker"}:
             raise UsageError("A node is a master, a broker, or both.")
-        if ("master" in self.roles) == (self.master is not None):
+        if not self.doors or not self.doors <= {"tubemq", "rocketmq"}:
+            raise UsageError("The doors of a node are tubemq, rocketmq, or both.")
+        if self.has_tubemq and ("master" in self.roles) == (self.master is not None):
             raise UsageError(
                 "A node that is no master needs `master`, and no other does.",
                 hint="For example tubemq://10.0.0.1:8715",
@@ -146,12 +152,22 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not 0 < self.broker_id <= 0x7FFF:
             raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
+        self._check_rocketmq()
+
+    def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
             raise UsageError(f"rocketmq_port is {self.rocketmq_port}; it is 3 or more, or 0.")
-        if (self.role == "SLAVE") != (self.rocketmq_broker_id > 0):
+        if self.is_slave != (self.rocketmq_broker_id > 0):
             raise UsageError("A slave's rocketmq_broker_id is above 0, a master's is 0.")
         if self.role == "SYNC_MASTER" and self.ha_port is None:
             raise UsageError("A SYNC_MASTER needs slaves, and they need `ha_port`.")
+        if self.is_slave and (self.has_tubemq or not self.name_servers):
+            raise UsageError(
+                "A slave has no TubeMQ door, and name servers elsewhere.",
+                hint='Say doors={"rocketmq"} and namesrv="host:port".',
+            )
+        if not self.has_tubemq and self.own_name_server is None and self.rocketmq_broker is None:
+            raise UsageError("A node without TubeMQ needs `namesrv`, or a port for its own.")
 
     @property
     def reachable_host(self) -> str:
@@ -187,19 +203,36 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return [part if ":" in part else f"{part}:{NAMESRV_PORT}" for part in named if part]
 
     @property
+    def has_tubemq(self) -> bool:
+        """Whether TubeMQ is spoken."""
+        return "tubemq" in self.doors
+
+    @property
+    def own_master(self) -> bool:
+        """Whether there is a TubeMQ master here."""
+        return self.has_tubemq and "master" in self.roles
+
+    @property
     def own_name_server(self) -> int | None:
         """The port of the name server here; None without one."""
-        return None if "master" not in self.roles or self.name_servers else self.namesrv_port
+        here = "rocketmq" in self.doors and "master" in self.roles and not self.name_servers
+        return self.namesrv_port if here else None
 
     @property
     def rocketmq_broker(self) -> int | None:
         """The port of the RocketMQ broker here; None without one."""
         findable = self.own_name_server is not None or self.name_servers
-        return self.rocketmq_port if "broker" in self.roles and findable else None
+        here = "rocketmq" in self.doors and "broker" in self.roles and findable
+        return self.rocketmq_port if here else None
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the RocketMQ broker only follows a master."""
+        return self.role == "SLAVE"
 
     @property
     def fast_port(self) -> int:
-        """The port of the RocketMQ broker for everything but pulls."""
+        """The port of the RocketMQ broker for everything but pulls; 0 for any free one."""
         if self.rocketmq_fast_port is not None or not self.rocketmq_port:
             return self.rocketmq_fast_port or 0
         return self.rocketmq_port + FAST_PORT_STEP
@@ -231,17 +264,19 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             delay_levels_ms=parse_levels(self.delay_levels),
         )
 
-    def rocket_options(self, port: int) -> RocketOptions:
+    def rocket_options(self, port: int, ha_port: int) -> RocketOptions:
         """What this means for the RocketMQ broker.
 
         Args:
             port: the one that it got.
+            ha_port: the one for slaves; 0 without.
         """
         return RocketOptions(
             cluster=self.cluster,
             broker=self.broker_name,
             host=self.reachable_host,
             port=self.advertised_rocketmq_port or port,
+            ha_port=ha_port,
             auto_create_topics=self.auto_create_topics,
             default_queues=self.default_partitions,
             message_bytes_max=self.max_message_bytes or MESSAGE_BYTES,
