@@ -61,9 +61,9 @@ async def consumed(client: TubeClient, count: int) -> list[ReceivedMessage]:
 
 
 async def test_rocketmq_to_tubemq(tube: TubeClient, rocket: Client) -> None:
+    noon = f"$msgTime$\x01{encode_time(NOON)}"
     texts = [
-        "KEYS\x01k1 k2\x02carrier\x01UA\x02UNIQ_KEY\x010A\x02TAGS\x01flight\x02WAIT\x01true\x02"
-        + f"$msgTime$\x01{encode_time(NOON)}",
+        f"KEYS\x01k1 k2\x02carrier\x01UA\x02UNIQ_KEY\x010A\x02TAGS\x01flight\x02{noon}",
         "UNIQ_KEY\x010B\x02list\x01a,b=c",
         "",
     ]
