@@ -161,11 +161,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("A slave's rocketmq_broker_id is above 0, a master's is 0.")
         if self.role == "SYNC_MASTER" and self.ha_port is None:
             raise UsageError("A SYNC_MASTER needs slaves, and they need `ha_port`.")
-        if self.is_slave and (self.has_tubemq or not self.name_servers):
-            raise UsageError(
-                "A slave has no TubeMQ door, and name servers elsewhere.",
-                hint='Say doors={"rocketmq"} and namesrv="host:port".',
-            )
+        if self.is_slave and not self.name_servers:
+            raise UsageError("A slave needs the name servers of its master: `namesrv`.")
         if not self.has_tubemq and self.own_name_server is None and self.rocketmq_broker is None:
             raise UsageError("A node without TubeMQ needs `namesrv`, or a port for its own.")
 
@@ -204,8 +201,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_tubemq(self) -> bool:
-        """Whether TubeMQ is spoken."""
-        return "tubemq" in self.doors
+        """Whether TubeMQ is spoken; a slave only copies what its master has."""
+        return "tubemq" in self.doors and not self.is_slave
 
     @property
     def own_master(self) -> bool:
