@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from datetime import UTC, datetime
+
+import pytest
+
+from coherer.client import connect_rocketmq
+from coherer.client.rocketmq.client import RocketClient
+from coherer.client.rocketmq.faults import FaultRules
+from coherer.errors import (
+    ClosedError,
+    ConnectError,
+    DisconnectedError,
+    RefusedError,
+    RequestTimeoutError,
+    UsageError,
+    WindowFullError,
+)
+from coherer.message import Message
+from coherer.record import properties as text
+from coherer.rocketmq.batches import decode_batch
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.names import Queue
+
+SEND = RequestCode.SEND_MESSAGE_V2
+BATCH = RequestCode.SEND_BATCH_MESSAGE
+
+
+def properties(asked) -> dict[str, str]:
+    return text.decode(asked.send.properties.encode())
+
+
+async def test_a_message_and_its_receipt(cluster, client: RocketClient) -> None:
+    message = Message(
+        "demo",
+        b"hello",
+        tag="UA",
+        keys=("k1", "k2"),
+        time=datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
+        properties={"flight": "1545"},
+    )
+    async with client.producer("demo", group="planes") as producer:
+        receipt = await producer.send(message)
+    [asked] = cluster.asked(SEND)
+    assert bytes(asked.request.body) == b"hello"
+    assert (asked.send.producer_group, asked.send.topic) == ("planes", "demo")
+    assert properties(asked) == {
+        "UNIQ_KEY": receipt.unique_id,
+        "TAGS": "UA",
+        "KEYS": "k1 k2",
+        "$msgTime$": "201301010515",
+        "flight": "1545",
+    }
+    assert receipt.id == "7F00000100002A9F0000000000000001"
+    assert (receipt.topic, receipt.broker, receipt.offset) == ("demo", "broker-a", 0)
+    assert receipt.partition == asked.send.queue_id
+    assert (receipt.status, receipt.region) == ("SEND_OK", "DefaultRegion")
+
+
+async def test_stored_less_safely_is_stored(cluster, client: RocketClient) -> None:
+    fields = {"msgId": "7F", "queueId": "0", "queueOffset": "5"}
+    cluster.script(SEND, lambda asked: asked.answer(11, None, fields))
+    async with client.producer("demo") as producer:
+        receipt = await producer.send(Message("demo", b"x"))
+    assert (receipt.status, receipt.offset) == ("SLAVE_NOT_AVAILABLE", 5)
+
+
+async def test_queues_are_taken_in_turn(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        for _ in range(8):
+            await producer.send(Message("demo", b"x"))
+    ids = [asked.send.queue_id for asked in cluster.asked(SEND)]
+    assert sorted(ids[:4]) == [0, 1, 2, 3]
+    assert ids[:4] == ids[4:]
+
+
+async def test_messages_of_a_key_go_to_one_queue(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        receipts = [
+            await producer.send(Message("demo", b"x"), order_by="order-17") for _ in range(3)
+        ]
+        number = await producer.send(Message("demo", b"x"), order_by=6)
+        exact = await producer.send(Message("demo", b"x"), queue=Queue("demo", "broker-a", 1))
+        with pytest.raises(UsageError, match="takes no messages"):
+            await producer.send(Message("demo", b"x"), queue=Queue("demo", "broker-a", 4))
+    assert len({receipt.partition for receipt in receipts}) == 1
+    assert (number.partition, exact.partition) == (2, 1)
+
+
+async def test_a_delayed_message(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        await producer.send(Message("demo", b"x"), delay_level=3)
+        with pytest.raises(UsageError, match="level of delay"):
+            await producer.send(Message("demo", b"x"), delay_level=-1)
+    [asked] = cluster.asked(SEND)
+    assert properties(asked)["DELAY"] == "3"
+
+
+async def test_large_bodies_are_compressed(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        await producer.send(Message("demo", b"a" * 4096))
+        await producer.send(Message("demo", b"a" * 4095))
+    big, small = cluster.asked(SEND)
+    assert big.send.sys_flag == 1
+    assert len(big.request.body) < 100
+    assert (small.send.sys_flag, len(small.request.body)) == (0, 4095)
+
+
+async def test_a_refusal_is_tried_with_another_broker(cluster2, kit, client2) -> None:
+    cluster2.script(SEND, kit.refuse(14, "disk full"))
+    async with client2.producer("demo") as producer:
+        await producer.send(Message("demo", b"x"))
+    first, second = cluster2.asked(SEND)
+    assert first.broker != second.broker
+    assert properties(first)["UNIQ_KEY"] == properties(second)["UNIQ_KEY"]
+
+
+@pytest.mark.parametrize(("code", "tries"), [(1, 3), (14, 3), (16, 3), (2, 1), (13, 1)])
+async def test_which_refusals_are_tried_again(
+    cluster2, kit, client2, code: int, tries: int
+) -> None:
+    cluster2.always(SEND, kit.refuse(code, "no, really"))
+    async with client2.producer("demo") as producer:
+        with pytest.raises(RefusedError, match="no, really") as caught:
+            await producer.send(Message("demo", b"x"))
+        assert producer.in_flight == 0
+    assert caught.value.code == code
+    assert caught.value.topic == "demo"
+    assert len(cluster2.asked(SEND)) == tries
+
+
+async def test_a_chosen_queue_is_tried_once(cluster2, kit, client2) -> None:
+    cluster2.always(SEND, kit.refuse(14))
+    async with client2.producer("demo") as producer:
+        with pytest.raises(RefusedError):
+            await producer.send(Message("demo", b"x"), order_by="a")
+    assert len(cluster2.asked(SEND)) == 1
+
+
+async def test_a_broken_connection_is_tried_again(cluster2, kit, client2) -> None:
+    cluster2.script(SEND, kit.hang_up)
+    async with client2.producer("demo") as producer:
+        assert (await producer.send(Message("demo", b"x"))).status == "SEND_OK"
+    assert len(cluster2.asked(SEND)) == 2
+
+
+async def test_without_retries_a_broken_connection_is_told(cluster, kit, client) -> None:
+    cluster.script(SEND, kit.hang_up)
+    async with client.producer("demo", retries=0) as producer:
+        with pytest.raises(DisconnectedError, match="may or may not"):
+            await producer.send(Message("demo", b"x"))
+        assert producer.in_flight == 0
+        await producer.send(Message("demo", b"x"))
+
+
+async def test_no_answer_in_time(cluster, kit, client: RocketClient) -> None:
+    cluster.script(SEND, kit.silence)
+    async with client.producer("demo", timeout_ms=50) as producer:
+        with pytest.raises(RequestTimeoutError, match="may or may not"):
+            await producer.send(Message("demo", b"x"))
+
+
+async def test_an_answer_without_its_fields(cluster, client: RocketClient) -> None:
+    cluster.script(SEND, lambda asked: asked.answer(0))
+    async with client.producer("demo") as producer:
+        with pytest.raises(Exception, match="where the message is"):
+            await producer.send(Message("demo", b"x"))
+        assert producer.in_flight == 0
+
+
+async def test_slow_brokers_are_avoided(cluster2, kit, client2) -> None:
+    cluster2.script(SEND, kit.refuse(14))
+    async with client2.producer("demo", rules=FaultRules()) as producer:
+        for _ in range(6):
+            await producer.send(Message("demo", b"x"))
+    first, *others = cluster2.asked(SEND)
+    assert {asked.broker for asked in others} == {"broker-a", "broker-b"} - {first.broker}
+
+
+async def test_a_batch(cluster, client: RocketClient) -> None:
+    messages = [Message("demo", b"%d" % i, tag="T") for i in range(3)]
+    async with client.producer("demo", wait=False) as producer:
+        [receipt] = await producer.send_batch(messages)
+    [asked] = cluster.asked(BATCH)
+    assert asked.send.batch
+    assert properties(asked) == {"WAIT": "false"}
+    items = decode_batch(asked.request.body)
+    assert [bytes(item.body) for item in items] == [b"0", b"1", b"2"]
+    ids = [text.decode(item.properties)["UNIQ_KEY"] for item in items]
+    assert receipt.unique_id == ",".join(ids)
+    assert len(set(ids)) == 3
+
+
+async def test_a_batch_is_cut_by_size(cluster, client: RocketClient) -> None:
+    async with client.producer("demo", max_bytes=1_000) as producer:
+        receipts = await producer.send_batch([Message("demo", b"x" * 300)] * 5, order_by=1)
+    sizes = [len(decode_batch(asked.request.body)) for asked in cluster.asked(BATCH)]
+    assert sizes == [2, 2, 1]
+    assert {receipt.partition for receipt in receipts} == {1}
+
+
+async def test_batches_that_are_none(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        with pytest.raises(UsageError, match="not of 0"):
+            await producer.send_batch([])
+        with pytest.raises(UsageError, match="not of 2"):
+            await producer.send_batch([Message("demo", b"x"), Message("other", b"x")])
+        with pytest.raises(UsageError, match="retry topic"):
+            await producer.send_batch([Message("%RETRY%g", b"x")])
+    assert not cluster.asked(BATCH)
+
+
+async def test_one_way(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        await producer.send_oneway(Message("demo", b"x"))
+        await cluster.until(lambda: cluster.asked(SEND))
+    [asked] = cluster.asked(SEND)
+    assert asked.request.is_oneway
+
+
+async def test_many(cluster, kit, client: RocketClient) -> None:
+    cluster.script(SEND, kit.refuse(13, "illegal"))
+    async with client.producer("demo", window=10) as producer:
+        report = await producer.send_many(
+            (Message("demo", b"%d" % i) for i in range(100)), receipts=True
+        )
+    assert (report.sent, len(report.failed), len(report.receipts)) == (99, 1, 99)
+    assert report.failed[0][1].code == 13
+
+
+async def test_the_window(cluster, kit, client: RocketClient) -> None:
+    waiting = []
+    cluster.always(SEND, waiting.append)
+    async with client.producer("demo", window=2) as producer:
+        futures = [producer.submit(Message("demo", b"x")) for _ in range(2)]
+        assert producer.full
+        with pytest.raises(WindowFullError):
+            producer.submit(Message("demo", b"x"))
+        await cluster.until(lambda: len(waiting) == 2)
+        for asked in waiting:
+            cluster._default(asked)
+        await asyncio.gather(*futures)
+        await producer.ready()
+        outcomes = []
+        producer.submit(Message("demo", b"x"), callback=outcomes.append)
+        await cluster.until(lambda: len(waiting) == 3)
+        cluster._default(waiting[2])
+        await producer.flush()
+    assert [outcome.offset for outcome in outcomes] == [2]
+
+
+async def test_what_cannot_be_sent(cluster, client: RocketClient) -> None:
+    async with client.producer("demo", max_bytes=10) as producer:
+        for message in (
+            Message("demo", b""),
+            Message("demo", b"x" * 11),
+            Message("demo", b"x", properties={"TAGS": "UA"}),
+            Message("SCHEDULE_TOPIC_XXXX", b"x"),
+            Message("no topic", b"x"),
+        ):
+            with pytest.raises(UsageError):
+                await producer.send(message)
+        with pytest.raises(UsageError, match="not published"):
+            producer.submit(Message("other", b"x"))
+        assert producer.in_flight == 0
+    assert not cluster.asked(SEND)
+
+
+async def test_a_topic_that_the_send_creates(cluster, client: RocketClient) -> None:
+    with pytest.raises(RefusedError) as caught:
+        async with client.producer("young"):
+            pass
+    assert caught.value.code == 17
+    cluster.topics["TBW102"] = 8
+    async with client.producer("young") as producer:
+        receipts = [await producer.send(Message("young", b"x")) for _ in range(8)]
+    assert {receipt.partition for receipt in receipts} == {0, 1, 2, 3}
+
+
+async def test_a_topic_that_nobody_may_write_to(cluster, client: RocketClient) -> None:
+    cluster.writable = False
+    with pytest.raises(Exception, match="no queue"):
+        async with client.producer("demo"):
+            pass
+
+
+async def test_a_namespace(cluster) -> None:
+    cluster.topics["team%demo"] = 1
+    async with (
+        connect_rocketmq(cluster.url, namespace="team") as client,
+        client.producer("demo", group="planes") as producer,
+    ):
+        receipt = await producer.send(Message("demo", b"x"))
+        assert receipt.topic == "demo"
+        assert producer.topics == {"demo"}
+        [asked] = cluster.asked(SEND)
+        assert (asked.send.topic, asked.send.producer_group) == ("team%demo", "team%planes")
+        assert properties(asked)["INSTANCE_ID"] == "team"
+        names = {one.group_name for one in cluster.heartbeat().producer_data_set}
+        assert names == {"CLIENT_INNER_PRODUCER", "team%planes"}
+
+
+async def test_signatures(cluster) -> None:
+    async with (
+        connect_rocketmq(cluster.url, user="who", password="secret", token="t") as client,
+        client.producer("demo") as producer,
+    ):
+        await producer.send(Message("demo", b"x"))
+    for asked in (cluster.asked(SEND)[0], cluster.asked(RequestCode.HEART_BEAT)[0]):
+        fields = dict(asked.fields)
+        signature = fields.pop("Signature")
+        assert (fields["AccessKey"], fields["SecurityToken"]) == ("who", "t")
+        content = "".join(fields[key] for key in sorted(fields)).encode() + asked.request.body
+        digest = hmac.new(b"secret", content, hashlib.sha1).digest()
+        assert signature == base64.b64encode(digest).decode()
+
+
+async def test_leaving(cluster, client: RocketClient) -> None:
+    producer = client.producer("demo", group="planes")
+    await producer.start()
+    await producer.close()
+    await producer.close()
+    [asked] = cluster.asked(RequestCode.UNREGISTER_CLIENT)
+    assert asked.fields["producerGroup"] == "planes"
+    with pytest.raises(ClosedError):
+        producer.submit(Message("demo", b"x"))
+    await client.close()
+    with pytest.raises(ClosedError):
+        client.producer("demo")
+
+
+async def test_a_broker_that_is_not_there(cluster, client: RocketClient) -> None:
+    await cluster.brokers["broker-a"].listener.close()
+    with pytest.raises(ConnectError):
+        async with client.producer("demo", timeout_ms=100):
+            pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": 0},
+        {"window_bytes": 0},
+        {"retries": -1},
+        {"compress_level": 10},
+        {"group": ""},
+        {"group": "DEFAULT_PRODUCER"},
+    ],
+)
+async def test_options_that_make_no_sense(client: RocketClient, options) -> None:
+    with pytest.raises(UsageError):
+        client.producer("demo", **options)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coherer.client.rocketmq.client import RocketClient
+from coherer.client.rocketmq.producer_options import Verdict
+from coherer.errors import RefusedError, RequestTimeoutError, UsageError
+from coherer.message import Message
+from coherer.record import layout
+from coherer.record import properties as text
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.headers import CheckTransactionHeader, EndTransactionHeader, parse
+
+SEND = RequestCode.SEND_MESSAGE_V2
+END = RequestCode.END_TRANSACTION
+
+
+def unknown(message) -> Verdict:
+    del message
+    return Verdict.UNKNOWN
+
+
+def ends(cluster) -> list[EndTransactionHeader]:
+    return [parse(EndTransactionHeader, asked.fields) for asked in cluster.asked(END)]
+
+
+async def test_a_transaction_is_committed(cluster, client: RocketClient) -> None:
+    async with client.producer("demo", group="banks", check=unknown) as producer:
+        async with producer.transaction(Message("demo", b"x")) as transaction:
+            assert not cluster.asked(END)
+            [half] = cluster.asked(SEND)
+            assert transaction.receipt is not None
+        assert transaction.verdict is Verdict.COMMIT
+    assert half.send.sys_flag == 4
+    properties = text.decode(half.send.properties.encode())
+    assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", "banks")
+    assert properties["UNIQ_KEY"] == transaction.id
+    [end] = ends(cluster)
+    assert (end.producer_group, end.commit_or_rollback) == ("banks", 8)
+    assert (end.tran_state_table_offset, end.commit_log_offset) == (0, 1)
+    assert (end.msg_id, end.from_transaction_check) == (transaction.id, False)
+
+
+async def test_a_transaction_is_rolled_back(cluster, client: RocketClient) -> None:
+    async with client.producer("demo", check=unknown) as producer:
+        async with producer.transaction(Message("demo", b"x")) as transaction:
+            await transaction.rollback()
+        with pytest.raises(UsageError, match="ended"):
+            await transaction.commit()
+    assert [end.commit_or_rollback for end in ends(cluster)] == [12]
+
+
+async def test_an_exception_leaves_the_end_open(cluster, client: RocketClient) -> None:
+    async with client.producer("demo", check=unknown) as producer:
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message("demo", b"x")) as transaction:
+                1 / 0  # noqa: B018
+        await cluster.until(lambda: cluster.asked(END))
+    assert transaction.verdict is Verdict.UNKNOWN
+    assert cluster.asked(END)[0].request.is_oneway
+    assert [end.commit_or_rollback for end in ends(cluster)] == [0]
+
+
+async def test_a_commit_that_is_refused(cluster, kit, client: RocketClient) -> None:
+    cluster.script(END, kit.refuse(1, "Find prepared transaction message failed"))
+    async with client.producer("demo", check=unknown) as producer:
+        transaction = producer.transaction(Message("demo", b"x"))
+        with pytest.raises(UsageError, match="begun"):
+            _ = transaction.id
+        await transaction.begin()
+        with pytest.raises(RefusedError, match="prepared"):
+            await transaction.commit()
+
+
+async def test_a_half_message_that_is_not_safe(cluster, client: RocketClient) -> None:
+    fields = {"msgId": "7F00000100002A9F" + "0" * 16, "queueId": "0", "queueOffset": "5"}
+    cluster.script(SEND, lambda asked: asked.answer(12, None, fields))
+    async with client.producer("demo", check=unknown) as producer:
+        with pytest.raises(UsageError, match="FLUSH_SLAVE_TIMEOUT"):
+            async with producer.transaction(Message("demo", b"x")):
+                pytest.fail("the block must not run")
+    assert [end.commit_or_rollback for end in ends(cluster)] == [12]
+
+
+async def test_a_transaction_needs_a_check(client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        with pytest.raises(UsageError, match="check function"):
+            producer.transaction(Message("demo", b"x"))
+
+
+def ask_about(cluster, group: str = "banks") -> None:
+    record = layout.encode(
+        "demo",
+        b"x",
+        text.encode({"UNIQ_KEY": "0A0B", "PGROUP": group, "TRAN_MSG": "true"}),
+        queue_id=2,
+        queue_offset=5,
+        physical_offset=77,
+        store_ms=0,
+    )
+    header = CheckTransactionHeader(5, 77, "0A0B", "0A0B", "7F00")
+    cluster.channel().notify(RequestCode.CHECK_TRANSACTION_STATE, header.fields(), record)
+
+
+async def verdict(message) -> Verdict:
+    assert (message.body, message.unique_id) == (b"x", "0A0B")
+    return Verdict.ROLLBACK
+
+
+def failing(message) -> Verdict:
+    raise RuntimeError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("check", "number", "remark"),
+    [
+        (lambda message: Verdict.COMMIT, 8, None),
+        (verdict, 12, None),
+        (failing, 0, "checkLocalTransactionState Exception: no idea"),
+    ],
+)
+async def test_a_broker_asks(cluster, client: RocketClient, check, number, remark) -> None:
+    async with client.producer("demo", group="banks", check=check) as producer:
+        await producer.send(Message("demo", b"x"))
+        ask_about(cluster)
+        await cluster.until(lambda: cluster.asked(END))
+    [asked] = cluster.asked(END)
+    assert asked.request.is_oneway
+    assert asked.request.remark == remark
+    [end] = ends(cluster)
+    assert end == EndTransactionHeader("banks", 5, 77, number, True, "0A0B", "0A0B")
+
+
+async def test_a_broker_asks_about_another_group(cluster, client: RocketClient, caplog) -> None:
+    async with client.producer("demo", group="banks", check=unknown) as producer:
+        await producer.send(Message("demo", b"x"))
+        ask_about(cluster, "shops")
+        ask_about(cluster)
+        await cluster.until(lambda: cluster.asked(END))
+    assert [end.producer_group for end in ends(cluster)] == ["banks"]
+    assert "group shops" in caplog.text
+
+
+async def test_a_request_and_its_reply(cluster, client: RocketClient) -> None:
+    async with client.producer("demo", group="askers") as producer:
+
+        def reply(asked) -> None:
+            cluster._default(asked)
+            stored = text.decode(asked.send.properties.encode())
+            assert stored["TTL"] == "1000"
+            assert stored["REPLY_TO_CLIENT"] == cluster.heartbeat().client_id
+            carried = f"CORRELATION_ID\x01{stored['CORRELATION_ID']}\x02MSG_TYPE\x01reply"
+            fields = {
+                "producerGroup": "g",
+                "topic": "cluster_REPLY_TOPIC",
+                "defaultTopic": "TBW102",
+                "defaultTopicQueueNums": "4",
+                "queueId": "0",
+                "sysFlag": "0",
+                "bornTimestamp": "1650000000000",
+                "flag": "0",
+                "properties": carried,
+                "bornHost": "/127.0.0.1:1",
+                "storeHost": "/127.0.0.1:2",
+            }
+            answers.append(asyncio.ensure_future(asked.channel.call(326, fields, b"pong")))
+
+        answers: list = []
+        cluster.script(SEND, reply)
+        message = await producer.request(Message("demo", b"ping"), timeout_ms=1_000)
+        assert message.body == b"pong"
+        assert message.born_ms == 1650000000000
+        assert (await answers[0]).code == 0
+
+
+async def test_a_reply(cluster, client: RocketClient) -> None:
+    cluster.topics["cluster_REPLY_TOPIC"] = 1
+    record = layout.encode(
+        "demo",
+        b"x",
+        text.encode(
+            {"CLUSTER": "cluster", "REPLY_TO_CLIENT": "me@1", "CORRELATION_ID": "7", "TTL": "9"}
+        ),
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        store_ms=0,
+    )
+    from coherer.rocketmq.delivery import decode_messages
+
+    [request] = decode_messages(record, "broker-a")
+    async with client.producer("demo") as producer:
+        await producer.reply(request, b"pong")
+        with pytest.raises(UsageError, match="no request"):
+            await producer.reply(
+                decode_messages(
+                    layout.encode(
+                        "demo",
+                        b"x",
+                        b"",
+                        queue_id=0,
+                        queue_offset=0,
+                        physical_offset=0,
+                        store_ms=0,
+                    )
+                )[0],
+                b"pong",
+            )
+    [asked] = cluster.asked(RequestCode.SEND_REPLY_MESSAGE_V2)
+    assert asked.send.topic == "cluster_REPLY_TOPIC"
+    stored = text.decode(asked.send.properties.encode())
+    del stored["UNIQ_KEY"]
+    assert stored == {
+        "MSG_TYPE": "reply",
+        "CORRELATION_ID": "7",
+        "REPLY_TO_CLIENT": "me@1",
+        "TTL": "9",
+    }
+
+
+async def test_nobody_replies(cluster, client: RocketClient) -> None:
+    async with client.producer("demo") as producer:
+        with pytest.raises(RequestTimeoutError, match="Nobody replied"):
+            await producer.request(Message("demo", b"ping"), timeout_ms=30)
