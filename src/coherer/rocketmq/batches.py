@@ -99,20 +99,19 @@ def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
     Raises:
         ProtocolError: a length does not fit.
     """
-    view = memoryview(data)
     items: list[BatchItem] = []
-    position, end = 0, len(view)
+    position, end = 0, len(data)
     while position < end:
         try:
-            size, _, _, flag, length = _HEAD.unpack_from(view, position)
+            size, _, _, flag, length = _HEAD.unpack_from(data, position)
             body = position + 20
             properties = body + length + 2
-            (properties_length,) = _SHORT.unpack_from(view, properties - 2)
+            (properties_length,) = _SHORT.unpack_from(data, properties - 2)
         except struct.error as error:
             raise ProtocolError("A message of a batch is cut short.") from error
         position += size
         if properties + properties_length != position or position > end:
             raise ProtocolError("The lengths in a message of a batch do not fit.")
         flag -= (flag & 0x80000000) << 1
-        items.append(BatchItem(flag, view[body : body + length], view[properties:position]))
+        items.append(BatchItem(flag, data[body : body + length], data[properties:position]))
     return items

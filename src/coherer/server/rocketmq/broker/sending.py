@@ -17,7 +17,7 @@ from coherer.broker.delays import delay_level, delayed
 from coherer.broker.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
 from coherer.broker.transactions import half, is_transactional
 from coherer.errors import CohererError
-from coherer.record.layout import FIXED_BYTES, HOSTS_V6, NO_HOST, ROLLED_BACK
+from coherer.record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer.rocketmq.batches import decode_batch
 from coherer.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
@@ -277,18 +277,32 @@ class Sends:
                 f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most",
             )
         # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
-        items = decode_batch(request.body)
+        items = decode_batch(bytes(request.body))
         if not items:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+        stored = self._texts.items(own).stored
+        sys_flag, born_ms, host = header.sys_flag & ~HOSTS_V6, header.born_ms, channel.host_port
         drafts: list[Draft] = []
-        for item in items:
-            text = str(item.properties, "utf-8", "replace")
-            between = "\x02" if text and own and not text.endswith("\x02") else ""
-            stored = self._texts.stored_item(text + between + own)
-            if len(stored.data) > limits.PROPERTIES_BYTES_MAX:
+        for flag, body, text in items:
+            data, code, keys = stored(bytes(text))
+            if len(data) > limits.PROPERTIES_BYTES_MAX:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, "message properties length too long")
-            body = bytes(item.body)
-            drafts.append(_draft(channel, header, topic.name, queue_id, body, stored, item.flag))
+            drafts.append(
+                Draft(
+                    topic.name,
+                    queue_id,
+                    bytes(body),
+                    data,
+                    code,
+                    flag,
+                    sys_flag,
+                    born_ms,
+                    host,
+                    header.reconsume_times,
+                    0,
+                    keys,
+                )  # fmt: skip
+            )
         return drafts
 
     def _check_size(self, body_bytes: int, text_chars: int, stored: StoredText) -> None:
@@ -325,7 +339,7 @@ def _draft(
         flag,
         header.sys_flag & ~HOSTS_V6,
         header.born_ms,
-        channel.host_port or NO_HOST,
+        channel.host_port,
         header.reconsume_times,
         0,
         stored.keys,

@@ -31,6 +31,9 @@ _KEYS = KEYS + "\x01"
 _UNIQUE_BYTES = b"\x02" + _UNIQUE.encode()
 _KEYS_BYTES = b"\x02" + _KEYS.encode()
 _TRANSACTIONAL = "TRAN_MSG"
+_UNIQUE_MARK, _KEYS_MARK, _TUBE = _UNIQUE.encode(), _KEYS.encode(), TUBE_MARK.encode() + b"\x01"
+_ENDS = frozenset((b"", b"\x02"))
+_BATCHES_CACHED = 256
 
 
 class StoredText(NamedTuple):
@@ -62,6 +65,7 @@ class PropertyTexts:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._known: dict[str, StoredText] = {}
+        self._items: dict[str, ItemTexts] = {}
 
     def stored(self, text: str) -> StoredText:
         """What to store for a text."""
@@ -82,16 +86,15 @@ class PropertyTexts:
             words += tuple([word for word in keys.split(" ") if word])
         return StoredText(data, found.tag_code, words, found.wait, found.plain)
 
-    def stored_item(self, text: str) -> StoredText:
-        r"""What to store for a message of a batch: WAIT stays where it is (5.9).
-
-        >>> PropertyTexts("C").stored_item("UNIQ_KEY\x010F\x02WAIT\x01true")[:3]
-        (b'UNIQ_KEY\x010F\x02WAIT\x01true\x02CLUSTER\x01C', 0, ('0F',))
-        """
-        properties = decode(text.encode("utf-8", "replace"))
-        between = "\x02" if text and not text.endswith("\x02") else ""
-        data = f"{text}{between}{CLUSTER}\x01{self._cluster}".encode("utf-8", "replace")
-        return StoredText(data, tag_code(properties.get(TAGS)), index_keys(properties), True, True)
+    def items(self, own: str) -> ItemTexts:
+        """Translates the texts of a batch's messages; `own` is the text of the batch itself."""
+        found = self._items.get(own)
+        if found is None:
+            found = ItemTexts(own, self._cluster)
+            if len(self._items) >= _BATCHES_CACHED:
+                self._items.clear()
+            self._items[own] = found
+        return found
 
     def _learn(self, text: str) -> StoredText:
         properties = decode(text.encode("utf-8", "replace"))
@@ -110,6 +113,52 @@ class PropertyTexts:
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
             self._known[text] = found
         return found
+
+
+class ItemTexts:
+    r"""Translates the texts of messages of a batch: WAIT stays where it is (5.9).
+
+    Args:
+        own: the text of the batch itself, which comes behind that of each message.
+        cluster: the cluster's name.
+
+    >>> ItemTexts("WAIT\x01true", "C").stored(b"UNIQ_KEY\x010F")
+    (b'UNIQ_KEY\x010F\x02WAIT\x01true\x02CLUSTER\x01C', 0, ('0F',))
+    """
+
+    def __init__(self, own: str, cluster: str) -> None:
+        own = own.rstrip("\x02")
+        suffix = f"{own}\x02{CLUSTER}\x01{cluster}" if own else f"{CLUSTER}\x01{cluster}"
+        self._suffix = suffix.encode("utf-8", "replace")
+        self._behind = b"\x02" + self._suffix
+        self._usual = UNIQUE_KEY not in own and KEYS not in own
+        self._known: dict[bytes, int] = {}
+
+    def stored(self, text: bytes) -> tuple[bytes, int, tuple[str, ...]]:
+        """What to store for a text, the code of its tag, and what it is indexed by."""
+        if _TUBE in text:
+            text = b"\x02".join(pair for pair in text.split(b"\x02") if not pair.startswith(_TUBE))
+        data = text + (self._suffix if not text or text.endswith(b"\x02") else self._behind)
+        before, found, after = text.partition(_UNIQUE_MARK)
+        if not self._usual or not found or _KEYS_MARK in text or before[-1:] not in _ENDS:
+            return data, *_read(data)
+        unique, _, rest = after.partition(b"\x02")
+        if not unique or _UNIQUE_MARK in rest:
+            return data, *_read(data)
+        rest = before + rest
+        code = self._known.get(rest)
+        if code is None:
+            code, _ = _read(rest + self._behind)
+            if len(self._known) >= limits.ATTRIBUTE_BLOCKS_CACHED:
+                self._known.clear()
+            if len(rest) <= limits.ATTRIBUTE_BYTES_CACHED:
+                self._known[rest] = code
+        return data, code, (unique.decode("utf-8", "replace"),)
+
+
+def _read(data: bytes) -> tuple[int, tuple[str, ...]]:
+    properties = decode(data)
+    return tag_code(properties.get(TAGS)), index_keys(properties)
 
 
 def _cut(text: str, mark: str) -> tuple[str, str]:
