@@ -301,7 +301,7 @@ class Sends:
                     header.reconsume_times,
                     0,
                     keys,
-                )  # fmt: skip
+                )
             )
         return drafts
 
