@@ -76,8 +76,8 @@ class UniqueIds:
         loader: stands for Java's class loader; any number that tells apart clients of one process.
 
     >>> ids = UniqueIds(bytes([10, 0, 0, 9]), loader=1)
-    >>> len(ids.next()), ids.next() == ids.next()
-    (32, False)
+    >>> len(ids.next()), ids.next() == ids.next(), len(set(ids.take(100)))
+    (32, False, 100)
     """
 
     def __init__(self, address: bytes, loader: int = 0) -> None:
@@ -87,16 +87,34 @@ class UniqueIds:
         self._lock = threading.Lock()
         self._month_ms = 0
         self._month_ends_ms = 0
+        self._now_ms = -1
+        self._head = ""  # everything before the counter, for the present millisecond
 
     def next(self) -> str:
         """Give an id that this client has not given before."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
-            if now_ms >= self._month_ends_ms:
-                self._month_ms, self._month_ends_ms = _month_around(now_ms)
-            counter, self._counter = self._counter, self._counter + 1
-            since_ms = now_ms - self._month_ms
-        return unique_id(self._address, os.getpid(), self._loader, since_ms, counter)
+            if now_ms != self._now_ms:
+                self._head = self._head_at(now_ms)
+            self._counter = counter = self._counter + 1
+            return f"{self._head}{counter & 0xFFFF:04X}"
+
+    def take(self, count: int) -> list[str]:
+        """Give so many ids that this client has not given before, 65,536 at most."""
+        now_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            if now_ms != self._now_ms:
+                self._head = self._head_at(now_ms)
+            head, first = self._head, self._counter + 1
+            self._counter += count
+        return [f"{head}{counter & 0xFFFF:04X}" for counter in range(first, first + count)]
+
+    def _head_at(self, now_ms: int) -> str:
+        if now_ms >= self._month_ends_ms:
+            self._month_ms, self._month_ends_ms = _month_around(now_ms)
+        self._now_ms = now_ms
+        whole = unique_id(self._address, os.getpid(), self._loader, now_ms - self._month_ms, 0)
+        return whole[:-4]
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:

@@ -30,13 +30,16 @@ from coherer.client.rocketmq.selection import Key
 from coherer.client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
-from coherer.rocketmq.batches import encode_batch, item_bytes, split_by_size
+from coherer.rocketmq.batches import encode_item, split_by_size
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.messages import RocketMessage, RocketReceipt, outgoing
 from coherer.rocketmq.names import Queue
 
 YIELD_EVERY: Final = 256
 """Messages encoded before others get a turn and what is encoded leaves."""
+
+IDS_AT_ONCE: Final = 4_096
+"""Unique ids are different among 65,536 that are made in one millisecond."""
 
 
 class Producer:
@@ -286,17 +289,17 @@ class Producer:
         topic = _topic_of(messages)
         if not self._outbox.publishes(topic):
             await self.publish(topic)
-        ids = [self._outbox.ids.next() for _ in messages]
-        parcels = [
-            outgoing(message, unique_id=unique_id, compress_from_bytes=0)
-            for message, unique_id in zip(messages, ids, strict=True)
-        ]
+        ids: list[str] = []
+        items: list[bytes] = []
+        for start in range(0, len(messages), IDS_AT_ONCE):
+            some = messages[start : start + IDS_AT_ONCE]
+            ids += self._outbox.ids.take(len(some))
+            items += map(_item, some, ids[start:])
         receipts: list[RocketReceipt] = []
-        sizes = [item_bytes(parcel) for parcel in parcels]
-        for part in split_by_size(sizes, self._options.max_bytes):
+        for part in split_by_size(list(map(len, items)), self._options.max_bytes):
             await self.ready()
             place, tries = self._outbox.choose(topic, order_by, queue)
-            body = encode_batch(parcels[part])
+            body = b"".join(items[part])
             future: asyncio.Future[Receipt] = self._loop.create_future()
             joined = ",".join(ids[part])
             self._outbox.post_batch(
@@ -501,3 +504,9 @@ def _topic_of(messages: Sequence[Message]) -> str:
     if topic.startswith("%RETRY%"):
         raise UsageError("Messages of a retry topic are not sent in batches.", topic=topic)
     return topic
+
+
+def _item(message: Message, unique_id: str) -> bytes:
+    """A message as a part of a batch, where nothing is compressed."""
+    body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
+    return encode_item(body, properties.encode())
