@@ -16,21 +16,23 @@ from typer.main import get_command
 
 from coherer.cli import serve_options
 from coherer.cli.serve import Ready, app, serve
+from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
 from coherer.net import TlsOptions
 from coherer.server.node import NodeOptions
 
-FREE = ("--master-port", "0", "--broker-port", "0", "--admin-port", "0")
+ROCKETMQ = ("--namesrv-port", "0", "--rocketmq-port", "0")
+FREE = ("--master-port", "0", "--broker-port", "0", *ROCKETMQ, "--admin-port", "0")
 
 
 def test_every_option_of_a_node_can_be_given() -> None:
     given = set(inspect.signature(serve).parameters)
     fields = set(NodeOptions.__struct_fields__)
     assert given - fields == {
-        "role", "admin", "tls_certificate", "tls_key", "tls_key_password", "tls_trust", "log",
+        "admin", "tls_certificate", "tls_key", "tls_key_password", "tls_trust", "log",
         "as_json",
     }  # fmt: skip
-    assert fields - given == {"roles", "tls"}
+    assert fields - given == {"tls"}
 
 
 def test_the_help_tells_the_defaults_of_the_struct() -> None:
@@ -50,12 +52,13 @@ def test_the_help_tells_the_defaults_of_the_struct() -> None:
 
 
 def test_options_become_those_of_a_node(tmp_path: Path) -> None:
-    plain = serve_options.node_options({"directory": None, "host": None, "role": None})
+    plain = serve_options.node_options({"directory": None, "host": None, "roles": None})
     assert plain == NodeOptions(directory=Path("coherer-data"))
     full = serve_options.node_options(
         {
             "directory": tmp_path,
-            "role": serve_options.Role.broker,
+            "roles": serve_options.Role.broker,
+            "doors": Door.tubemq,
             "master": "a:1",
             "admin": None,
             "retention_hours": 0.0,
@@ -67,6 +70,7 @@ def test_options_become_those_of_a_node(tmp_path: Path) -> None:
     assert full == NodeOptions(
         directory=tmp_path,
         roles=frozenset({"broker"}),
+        doors=frozenset({"tubemq"}),
         master="a:1",
         admin_port=8081,
         retention_hours=None,
@@ -74,6 +78,10 @@ def test_options_become_those_of_a_node(tmp_path: Path) -> None:
         users={"me": "a=b"},
         tls=TlsOptions(certificate=tmp_path / "c.pem"),
     )
+    slave = serve_options.node_options(
+        {"role": BrokerRole.slave, "rocketmq_broker_id": 1, "namesrv": "a"}
+    )
+    assert (slave.role, slave.name_servers) == ("SLAVE", ["a:9876"])
     assert serve_options.node_options({"admin": False, "admin_port": 1}).admin_port is None
     with pytest.raises(UsageError, match="NAME=PASSWORD") as caught:
         serve_options.node_options({"users": ["secret"]})
@@ -121,6 +129,8 @@ def test_it_serves_until_told_to_stop(
     servers.append(served)
     ready = served.ready()
     assert ready.url == f"tubemq://127.0.0.1:{ready.master_port}"
+    assert ready.rocketmq_url == f"rocketmq://127.0.0.1:{ready.namesrv_port}"
+    assert ready.rocketmq_port > 0
     assert ready.directory == str(tmp_path)
     assert ready.pid == served.process.pid
     assert served.end(number) == (0, "", "")
@@ -130,7 +140,7 @@ def test_it_serves_until_told_to_stop(
 def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
     served = Served("--directory", str(tmp_path), *FREE)
     servers.append(served)
-    words = ["-m", "coherer.cli", "serve", "--no-admin", "--flush", "sync", *FREE[:4]]
+    words = ["-m", "coherer.cli", "serve", "--no-admin", "--flush", "sync", *FREE[:8]]
     with subprocess.Popen(
         [sys.executable, *words, "--directory", str(tmp_path / "2")],
         stdout=subprocess.PIPE,
@@ -138,11 +148,13 @@ def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
         bufsize=1,
     ) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(7)]
+        lines = [process.stdout.readline() for _ in range(9)]
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     text = "".join(lines)
     assert re.search(r"clients +tubemq://127\.0\.0\.1:\d+\n", text)
+    assert re.search(r"rocketmq +rocketmq://127\.0\.0\.1:\d+\n", text)
+    assert re.search(r"its broker +127\.0\.0\.1:\d+, broker-a\n", text)
     assert re.search(r"admin +none\n", text)
     assert re.search(r"receipts +survive a power cut\n", text)
     assert str(tmp_path / "2") in text

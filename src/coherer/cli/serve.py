@@ -17,6 +17,7 @@ import typer
 
 from coherer import __version__
 from coherer.cli import serve_options as o
+from coherer.cli import serve_rocketmq as r
 from coherer.cli.options import Json
 from coherer.cli.output import say_json
 
@@ -39,20 +40,26 @@ class Ready(msgspec.Struct):
     """What a program is told when the node serves.
 
     Args:
-        url: where clients connect.
+        url: where TubeMQ's clients connect.
+        rocketmq_url: where RocketMQ's clients connect; None if there is no such door.
         admin_url: where the HTTP administration is; None if there is none.
         directory: where the files are.
-        master_port: -1 if the node is no master.
-        broker_port: -1 if it is no broker.
+        master_port: -1 if the node is no TubeMQ master.
+        broker_port: -1 if it is no TubeMQ broker.
+        namesrv_port: -1 if it is no RocketMQ name server.
+        rocketmq_port: -1 if it is no RocketMQ broker.
         pid: of the process.
         version: of Coherer.
     """
 
     url: str
+    rocketmq_url: str | None
     admin_url: str | None
     directory: str
     master_port: int
     broker_port: int
+    namesrv_port: int
+    rocketmq_port: int
     pid: int
     version: str = __version__
 
@@ -60,7 +67,8 @@ class Ready(msgspec.Struct):
 @app.command()
 def serve(
     directory: o.Directory = None,
-    role: o.Roles = None,
+    roles: o.Roles = None,
+    doors: r.Doors = None,
     master: o.Master = None,
     broker_id: o.BrokerId = None,
     host: o.Host = None,
@@ -96,6 +104,21 @@ def serve(
     tls_trust: o.TlsTrust = None,
     master_tls_port: o.MasterTlsPort = None,
     broker_tls_port: o.BrokerTlsPort = None,
+    rocketmq_port: r.RocketmqPort = None,
+    rocketmq_fast_port: r.RocketmqFastPort = None,
+    advertised_rocketmq_port: r.AdvertisedRocketmqPort = None,
+    namesrv_port: r.NamesrvPort = None,
+    namesrv: r.Namesrv = None,
+    cluster: r.Cluster = None,
+    broker_name: r.BrokerName = None,
+    role: r.Replication = None,
+    rocketmq_broker_id: r.RocketmqBrokerId = None,
+    ha_port: r.HaPort = None,
+    delay_levels: r.DelayLevels = None,
+    transaction_timeout_ms: r.TransactionTimeoutMs = None,
+    transaction_checks_max: r.TransactionChecksMax = None,
+    transaction_interval_ms: r.TransactionIntervalMs = None,
+    tls_required: r.TlsRequired = None,
     log: o.Log = o.Level.warning,
     as_json: Json = False,
 ) -> None:
@@ -132,22 +155,32 @@ def _announce(node: Node, *, as_json: bool) -> None:
     admin_url = None
     if node.admin_port >= 0:
         admin_url = f"http://{options.reachable_host}:{node.admin_port}"
+    has_rocketmq = node.namesrv_port >= 0 or node.rocketmq_port >= 0
+    rocketmq_url = node.rocketmq_url if has_rocketmq else None
     if as_json:
-        ports = (node.master_port, node.broker_port)
-        say_json(Ready(node.url, admin_url, directory, *ports, os.getpid()))
+        ports = (node.master_port, node.broker_port, node.namesrv_port, node.rocketmq_port)
+        say_json(Ready(node.url, rocketmq_url, admin_url, directory, *ports, os.getpid()))
         return
+    host = options.reachable_host
     lines = {
-        "clients": node.url,
-        "broker": f"{options.reachable_host}:{node.broker_port}, number {options.broker_id}",
+        "clients": node.url if options.has_tubemq else None,
+        "broker": f"{host}:{node.broker_port}, number {options.broker_id}"
+        if node.broker is not None
+        else None,
+        "rocketmq": rocketmq_url,
+        "its broker": f"{host}:{node.rocketmq_port}, {options.broker_name}"
+        if node.rocketmq_port >= 0
+        else None,
         "admin": admin_url or "none",
         "files": directory,
-        "receipts": _RECEIPTS[options.flush].format(options.flush_interval_ms),
+        "receipts": _RECEIPTS[options.flush].format(options.flush_interval_ms)
+        if node.core is not None
+        else None,
     }
-    if node.broker is None:
-        del lines["broker"], lines["receipts"]
     typer.echo(f"coherer {__version__}")
     for name, value in lines.items():
-        typer.echo(f"  {name:10}{value}")
+        if value is not None:
+            typer.echo(f"  {name:11}{value}")
     typer.echo("Ctrl-C stops it.")
     sys.stdout.flush()
 

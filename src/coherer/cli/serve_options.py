@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ Roles = Annotated[
     Role | None,
     typer.Option(
         "--role",
-        help="Master and broker in one, or one of them. Default: both.",
+        help="Master (and name server) and broker in one, or one of them. Default: both.",
         rich_help_panel="Node",
     ),
 ]
@@ -366,9 +367,13 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
     from coherer.server.node import NodeOptions
 
     values: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
-    role = Role(values.pop("role", Role.both))
-    values["roles"] = frozenset({"master", "broker"} if role is Role.both else {role.value})
-    if role is Role.broker:
+    roles = Role(values.pop("roles", Role.both))
+    values["roles"] = frozenset({"master", "broker"} if roles is Role.both else {roles.value})
+    doors = Door(values.pop("doors", Door.both))
+    values["doors"] = frozenset({"tubemq", "rocketmq"} if doors is Door.both else {doors.value})
+    if "role" in values:
+        values["role"] = BrokerRole(values["role"]).value
+    if roles is Role.broker:
         values.setdefault("admin_port", BROKER_ADMIN_PORT)
     if not values.pop("admin", True):
         values["admin_port"] = None
