@@ -23,6 +23,9 @@ from coherer.server.rocketmq.broker.registration import Registration, RemoteRegi
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
+from coherer.testing import embedded_node
+
+PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -198,6 +201,37 @@ def test_a_java_slave_joins_and_a_killed_broker_disappears(
     finally:
         slave.stop()
     assert broker.address in tools("clusterList")
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+def test_java_clients_with_and_without_tls_by_the_same_ports(
+    driver: RocketDriver, tmp_path: Path, secure: bool
+) -> None:
+    tls = net.TlsOptions(certificate=PEM)
+    got: queue.Queue[bytes] = queue.Queue()
+
+    def arrived(event: Event) -> None:
+        if event.get("event") == "messages":
+            got.put(base64.b64decode(str(as_dict(as_list(event["messages"])[0])["body"])))
+
+    with embedded_node(tmp_path, tls=tls, master_tls_port=0, broker_tls_port=0) as node:
+        names = node.rocketmq_url.removeprefix("rocketmq://")
+        producer, opened = driver.open("producer", namesrv=names, tls=secure)
+        opened.result(WAIT_S)
+        sent = driver.call(producer, "send", topic="Secret", body=base64.b64encode(b"x").decode())
+        assert as_dict(sent.result(WAIT_S))["status"] == "SEND_OK"
+        consumer, opened = driver.open(
+            "push", arrived, namesrv=names, tls=secure, group="secrets", topics={"Secret": "*"}
+        )
+        opened.result(WAIT_S)
+        assert got.get(timeout=WAIT_S) == b"x"
+        for name in (producer, consumer):
+            driver.call(name, "close").result(WAIT_S)
+
+
+def as_dict(value: Json) -> dict[str, Json]:
+    assert isinstance(value, dict)
+    return value
 
 
 def test_our_registration_at_a_java_name_server(
