@@ -107,6 +107,32 @@ def test_it_runs_twice_on_the_same_directory_with_and_without_a_java_on_the_path
 @pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize(
+    ("via", "sent"),
+    [
+        ("rocketmq", {"sent by rocketmq": "3000/3000"}),
+        ("both", {"sent by tubemq": "1500/1500", "sent by rocketmq": "1500/1500"}),
+    ],
+)
+def test_flights_go_through_either_door_or_both(
+    tmp_path: Path, via: str, sent: dict[str, str]
+) -> None:
+    run = Run(tmp_path, "--rows", "3000", "--via", via)
+    code, said, errors = run.finish()
+    assert (code, errors) == (0, ""), said
+    assert said.split().count("3,000") == 5, "source, acknowledged, stored, landed, distinct"
+    assert "nothing lost, nothing doubled" in said
+    lines = [line for line in said.splitlines() if "sent by" in line]
+    assert len(lines) == len(sent)
+    for line, (door, count) in zip(lines, sent.items(), strict=True):
+        assert door in line
+        assert count in line
+    assert run.left_over() == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize(
     ("phase", "number"),
     [
         ("Starting", signal.SIGINT),

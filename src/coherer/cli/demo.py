@@ -4,7 +4,8 @@ What happens:
 
 1. A node starts in a process of its own (`demo_node`), Spark in this one (`demo_spark`).
 2. A Spark stream begins to land the topic in a Parquet table, with a checkpoint.
-3. The flights are sent as JSON messages; meanwhile they land.
+3. The flights are sent as JSON messages; meanwhile they land. They go through the node's TubeMQ
+   door, its RocketMQ door, or half of them through each, and all come back by one.
 4. Spark joins the table with airlines and weather, and answers three questions.
 5. Every count of the way is compared: rows in the source, acknowledged by the broker, stored there,
    landed in the table, and different from each other. If they differ the exit code is 1.
@@ -12,13 +13,15 @@ What happens:
 
 from __future__ import annotations
 
+import enum
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
@@ -33,6 +36,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
 )
 from rich.table import Table
@@ -46,7 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from coherer.blocking import Client
+    from coherer.blocking import Client, Producer
+    from coherer.blocking.rocketmq import RocketClient, RocketProducer
     from coherer.cli.demo_tables import Answer
 
 app = typer.Typer(rich_markup_mode=None)
@@ -66,6 +71,19 @@ MOST_CORES: Final = 8
 POLL_S: Final = 0.1
 STALLED_S: Final = 60
 """When nothing has landed for so long, the audit says what is missing."""
+
+
+class Via(enum.Enum):
+    """The doors that the flights go through."""
+
+    TUBEMQ = "tubemq"
+    ROCKETMQ = "rocketmq"
+    BOTH = "both"
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """The protocols that are sent by; the last is read by."""
+        return ("tubemq", "rocketmq") if self is Via.BOTH else (self.value,)
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -92,12 +110,15 @@ def demo(
         Path | None, typer.Option(help="Keep the node's files and the tables in this directory.")
     ] = None,
     chart: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("coherer-demo.png"),
+    via: Annotated[
+        Via, typer.Option(help="Send by this protocol, or half of the flights by each.")
+    ] = Via.TUBEMQ,
 ) -> None:
     """Send a year of flights through a node into Spark tables, and ask them three questions."""
     console = Console()
     try:
         with _terminated_like_interrupted(), workspace(keep) as directory:
-            audit = _run(console, directory, rows, chart)
+            audit = _run(console, directory, rows, chart, via)
     except KeyboardInterrupt:
         console.print("\nStopped; nothing is left running.")
         raise typer.Exit(INTERRUPTED) from None
@@ -145,7 +166,7 @@ def workspace(keep: Path | None) -> Generator[Path]:
     yield keep.resolve()
 
 
-def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Audit:
+def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: Via) -> Audit:
     from coherer import blocking
     from coherer.cli.demo_chart import draw
     from coherer.cli.demo_spark import spark_session
@@ -158,10 +179,15 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path) -> Au
             flights = demo_data.flights(rows)
             cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
             spark = stack.enter_context(spark_session(directory, cores))
-            client = stack.enter_context(blocking.connect_tubemq(node.url()))
-            query = land(spark, node.url(), directory)
-        acknowledged = _send_and_land(console, client, query, flights)
-        stored = sum(end - first for first, end in client.offsets(demo_data.TOPIC).values())
+            clients: dict[str, Client | RocketClient] = {}
+            for name in via.doors:
+                clients[name] = blocking.connect(node.urls()[name])
+                stack.callback(clients[name].close)
+            door = via.doors[-1]
+            query = land(spark, door, node.urls()[door], directory)
+        acknowledged = _send_and_land(console, clients, query, flights)
+        held = clients[door].offsets(demo_data.TOPIC)
+        stored = sum(end - first for first, end in held.values())
         with _phase(console, "Counting, joining, asking"):
             query.stop()
             counted = counts(spark, directory)
@@ -187,32 +213,70 @@ def _phase(console: Console, text: str) -> Generator[None]:
 
 
 def _send_and_land(
-    console: Console, client: Client, query: StreamingQuery, flights: pa.Table
+    console: Console,
+    clients: Mapping[str, Client | RocketClient],
+    query: StreamingQuery,
+    flights: pa.Table,
 ) -> int:
     """Sends everything, shows how it lands meanwhile, and waits until all has.
+
+    Args:
+        console: where it is shown.
+        clients: by protocol; each sends the same share.
+        query: what lands.
+        flights: what is sent.
 
     Returns:
         How many messages the broker acknowledged.
     """
-    acknowledged = 0
-    columns = TextColumn("{task.description:>8}"), BarColumn(None), MofNCompleteColumn(), _Speed()
+    columns = TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), _Speed()
     if not console.is_terminal:
         console.print("Sending and landing")
-    with Progress(*columns, console=console) as progress:
-        bars = [progress.add_task(name, total=flights.num_rows) for name in ("sent", "landed")]
-        with client.producer(demo_data.TOPIC) as producer:
-            for chunk in demo_data.messages(flights):
-                acknowledged += producer.send_many(chunk).sent
-                progress.update(bars[0], completed=acknowledged)
-                progress.update(bars[1], completed=_landed(query))
-        moved, before = time.monotonic(), 0
-        while before < acknowledged and time.monotonic() - moved < STALLED_S:
-            time.sleep(POLL_S)
-            now = _landed(query)
-            if now > before:
-                moved, before = time.monotonic(), now
-            progress.update(bars[1], completed=now)
+    with Progress(*columns, console=console) as progress, ExitStack() as stack:
+        rows, doors = flights.num_rows, len(clients)
+        lanes: list[_Lane] = []
+        for place, (name, client) in enumerate(clients.items()):
+            producer = client.producer(demo_data.TOPIC)
+            producer.start()
+            stack.callback(producer.close)
+            share = len(range(place, rows, doors))
+            lanes.append(_Lane(producer, progress.add_task(f"sent by {name}", total=share)))
+        bar = progress.add_task("landed", total=rows)
+        first = 0  # the row where a chunk begins decides whose turn it is
+        for chunk in demo_data.messages(flights):
+            for place, lane in enumerate(lanes):
+                lane.acknowledged += lane.producer.send_many(
+                    chunk[(place - first) % doors :: doors]
+                ).sent
+                progress.update(lane.bar, completed=lane.acknowledged)
+            first += len(chunk)
+            progress.update(bar, completed=_landed(query))
+        acknowledged = sum(lane.acknowledged for lane in lanes)
+        _wait_until_landed(
+            query, acknowledged, lambda landed: progress.update(bar, completed=landed)
+        )
     return acknowledged
+
+
+@dataclass
+class _Lane:
+    """A producer, its bar, and how many of its messages have receipts."""
+
+    producer: Producer | RocketProducer
+    bar: TaskID
+    acknowledged: int = 0
+
+
+def _wait_until_landed(
+    query: StreamingQuery, acknowledged: int, show: Callable[[int], None]
+) -> None:
+    moved, before = time.monotonic(), 0
+    while before < acknowledged and time.monotonic() - moved < STALLED_S:
+        time.sleep(POLL_S)
+        now = _landed(query)
+        if now > before:
+            moved, before = time.monotonic(), now
+        show(now)
 
 
 def _landed(query: StreamingQuery) -> int:

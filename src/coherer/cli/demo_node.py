@@ -26,9 +26,13 @@ STOP_S: Final = 10
 
 
 class Started(msgspec.Struct, frozen=True):
-    """What the node says when it is ready."""
+    """What the node says when it is ready.
 
-    url: str
+    Args:
+        urls: where clients connect, by protocol.
+    """
+
+    urls: dict[str, str]
 
 
 class DemoNode:
@@ -42,7 +46,7 @@ class DemoNode:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._url: str | None = None
+        self._urls: dict[str, str] | None = None
 
     def __enter__(self) -> Self:
         self._log = self._directory.with_suffix(".log").open("wb")
@@ -55,22 +59,22 @@ class DemoNode:
         )
         return self
 
-    def url(self) -> str:
-        """Waits until it is ready, and says where clients connect.
+    def urls(self) -> dict[str, str]:
+        """Waits until it is ready, and says where clients of each protocol connect.
 
         Raises:
             UnavailableError: it ended instead.
         """
-        if self._url is not None:
-            return self._url
+        if self._urls is not None:
+            return self._urls
         assert self._process is not None  # noqa: S101 - narrows
         assert self._process.stdout is not None  # noqa: S101 - narrows
         line = self._process.stdout.readline()
         if not line:
             said = self._directory.with_suffix(".log").read_text(errors="replace").strip()
             raise UnavailableError("The node did not start.", hint=said[-1000:])
-        self._url = msgspec.json.decode(line, type=Started).url
-        return self._url
+        self._urls = msgspec.json.decode(line, type=Started).urls
+        return self._urls
 
     def __exit__(
         self,
@@ -101,7 +105,8 @@ async def _serve(directory: Path) -> None:
     )
     async with Node(options) as node:
         node.create_topic(TOPIC, PARTITIONS)
-        sys.stdout.buffer.write(msgspec.json.encode(Started(node.url)) + b"\n")
+        started = Started({"tubemq": node.url, "rocketmq": node.rocketmq_url})
+        sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
         sys.stdout.flush()
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
 

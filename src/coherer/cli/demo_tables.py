@@ -78,13 +78,20 @@ def session(directory: Path, cores: int) -> SparkSession:
     return builder.getOrCreate()
 
 
-def land(spark: SparkSession, url: str, directory: Path) -> StreamingQuery:
-    """Starts the stream from the topic to the table."""
+def land(spark: SparkSession, door: str, url: str, directory: Path) -> StreamingQuery:
+    """Starts the stream from the topic to the table.
+
+    Args:
+        spark: the session.
+        door: the format to read by: `tubemq` or `rocketmq`.
+        url: where that door of the node is.
+        directory: where the table goes.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows
 
     flight = ", ".join(f"{name} {kind}" for name, kind in FLIGHT_COLUMNS.items())
     stream = (
-        spark.readStream.format("tubemq")
+        spark.readStream.format(door)
         .option("url", url)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
