@@ -32,12 +32,9 @@ class RocketMQQueue:
         self._producer: RocketProducer | None = None
 
     def topics(self) -> Sequence[str]:
-        """All topics that users made, from the name servers."""
-        return [
-            topic
-            for topic in self._client.admin().topics()
-            if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        ]
+        """All topics that users made, from the name servers; not where retries wait."""
+        found = [topic.name for topic in self._client.admin().topics()]
+        return [name for name in found if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """(broker, queue) to (first offset held, offset behind the last)."""
