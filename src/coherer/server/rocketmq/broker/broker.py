@@ -7,6 +7,7 @@ a broker serve all of it, but pulls are served on the main port only (2.3).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from coherer.broker.checkback import CheckOptions
 from coherer.rocketmq.codes import RequestCode, ResponseCode
@@ -25,7 +26,10 @@ from coherer.server.rocketmq.broker.retrying import Retries
 from coherer.server.rocketmq.broker.sending import CODES, Sends
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.transactions import TransactionService
-from coherer.server.rocketmq.remoting import Channel, Check, Handler, Remoting
+from coherer.server.rocketmq.remoting import Channel, Handler, Remoting
+
+if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
+    from coherer.server.rocketmq.acl import Access
 
 PULL = int(RequestCode.PULL_MESSAGE)
 
@@ -36,6 +40,7 @@ class RocketBroker:
     Args:
         options: how it behaves.
         core: what it shares with the node's other door; the caller opens and closes it.
+        access: who may do what; None for everybody everything.
 
     Attributes:
         state: what its parts share.
@@ -43,7 +48,7 @@ class RocketBroker:
         fast_remoting: what serves those to the port below, where nobody pulls.
     """
 
-    def __init__(self, options: RocketOptions, core: Core, *, check: Check | None = None) -> None:
+    def __init__(self, options: RocketOptions, core: Core, *, access: Access | None = None) -> None:
         self.core = core
         self.state = RocketState(options, core)
         self.clients = ClientDesk(self.state)
@@ -66,13 +71,13 @@ class RocketBroker:
         )
         self._handlers: dict[int, Handler] = {}
         self._fast_handlers: dict[int, Handler] = {}
-        self._check = check
+        self.access = access
         self.remoting = self._remoting(self._handlers)
         self.fast_remoting = self._remoting(self._fast_handlers)
         self.serve(self._own())
         self.serve(self.clients.handlers())
         self.serve(self.calls.handlers())
-        self.serve(admin_handlers(self.state, self.delays))
+        self.serve(admin_handlers(self.state, self.delays, access))
         self.serve(ReplyMessages(self.state, self.sends).handlers())
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
@@ -88,6 +93,8 @@ class RocketBroker:
         self.pulls.holding.expire(now_ms)
         self.clients.tick()
         self.state.counts.tick(now_ms)
+        if self.access is not None:
+            self.access.tick(now_ms)
         if not self.state.is_slave:
             self.delays.tick()
             self.transactions.tick()
@@ -143,7 +150,7 @@ class RocketBroker:
         return Remoting(
             handlers,
             closed=self._closed,
-            check=self._check,
+            check=None if self.access is None else self.access.check,
             batch_codes=[int(code) for code in CODES],
             batch=self.sends.batch,
             now_ms=self.state.now_ms,

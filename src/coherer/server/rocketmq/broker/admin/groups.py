@@ -50,8 +50,7 @@ class GroupDesk:
         told = bodies.SubscriptionGroup.decode(request.body)
         if not told.group_name:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: groupName")
-        group = msgspec.convert(msgspec.structs.asdict(told), Group, from_attributes=True)
-        self._state.groups.put(group, self._state.now_ms())
+        self._state.groups.put(Group(**msgspec.structs.asdict(told)), self._state.now_ms())
         return done()
 
     def everything(self, _: Command) -> Command:

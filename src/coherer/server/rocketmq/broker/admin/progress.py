@@ -146,9 +146,8 @@ class ProgressDesk:
         offset = position(state, group, queue)
         first_ms, last_ms = stored_ms(state, queue, low), stored_ms(state, queue, high - 1)
         at_ms = stored_ms(state, queue, offset - 1) if offset > 0 else first_ms
-        delay_ms = 0
-        if offset < high:
-            delay_ms = state.now_ms() - stored_ms(state, queue, max(offset, low))
+        following = max(offset, low)
+        delay_ms = state.now_ms() - stored_ms(state, queue, following) if following < high else 0
         return bodies.QueueTimeSpan(
             message_queue=queue,
             min_time_stamp=first_ms,

@@ -37,6 +37,10 @@ FIXED: Final = {
     "listenPort": "port",
     "haListenPort": "ha_port",
     "brokerRole": "role",
+    "defaultTopicQueueNums": "default_queues",
+    "transactionTimeOut": "transaction_timeout_ms",
+    "transactionCheckMax": "transaction_checks_max",
+    "transactionCheckInterval": "transaction_interval_ms",
 }
 """Settings that only a start can change, and the options behind them."""
 
@@ -46,7 +50,6 @@ CHANGEABLE: Final = {
     "brokerPermission": "perm",
     "autoCreateTopicEnable": "auto_create_topics",
     "autoCreateSubscriptionGroup": "auto_create_groups",
-    "defaultTopicQueueNums": "default_queues",
     "maxMessageSize": "message_bytes_max",
     "maxTransferCountOnMessageInMemory": "pull_count_max",
     "maxTransferBytesOnMessageInMemory": "pull_bytes_max",
@@ -57,6 +60,7 @@ CHANGEABLE: Final = {
     "filterSupportRetry": "filter_retries",
     "startAcceptSendRequestTimeStamp": "accept_sends_from_ms",
     "notifyConsumerIdsChangedEnable": "notify_members",
+    "storeReplyMessageEnable": "store_replies",
     "slaveReadEnable": "slave_reads",
     "syncFlushTimeout": "flush_timeout_ms",
     "slaveTimeout": "slave_timeout_ms",

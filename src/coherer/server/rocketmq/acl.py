@@ -1,0 +1,326 @@
+"""Access control of a RocketMQ broker: its files, and what requests need (protocol page, 10).
+
+The files are Java's: `conf/plain_acl.yml`, and every `.yml` or `.yaml` below `conf/acl`. They are
+read again when their content changes; while one of them is wrong, what was read before holds.
+Administration writes them, and what it writes holds at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import yaml
+
+from coherer.broker.acl import PUB, SUB, AccessRules, Account, Request, check_listed
+from coherer.broker.versions import DataVersion
+from coherer.errors import ProtocolError, StoreError, UsageError
+from coherer.rocketmq import acl as signatures
+from coherer.rocketmq.bodies import HeartbeatData
+from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.command import Command
+from coherer.rocketmq.names import retry_topic
+from coherer.server.rocketmq.remoting import Channel
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_FILE: Final = "plain_acl.yml"
+TRUSTED: Final = "globalWhiteRemoteAddresses"
+ACCOUNTS: Final = "accounts"
+VERSION: Final = "dataVersion"
+RELOAD_MS: Final = 5_000
+"""How often the files are looked at."""
+
+TOPIC, GROUP = "topic", "group"
+_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
+
+NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
+    RequestCode.SEND_MESSAGE: ((TOPIC, "topic", PUB),),
+    RequestCode.SEND_MESSAGE_V2: ((TOPIC, "b", PUB),),
+    # Java does not look at batches, so that with them everybody may send everywhere.
+    RequestCode.SEND_BATCH_MESSAGE: ((TOPIC, "b", PUB),),
+    RequestCode.CONSUMER_SEND_MSG_BACK: ((TOPIC, "originTopic", PUB), (GROUP, "group", SUB)),
+    RequestCode.PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
+    RequestCode.QUERY_MESSAGE: ((TOPIC, "topic", SUB),),
+    RequestCode.UNREGISTER_CLIENT: ((GROUP, "consumerGroup", SUB),),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ((GROUP, "consumerGroup", SUB),),
+    RequestCode.UPDATE_CONSUMER_OFFSET: ((GROUP, "consumerGroup", SUB), (TOPIC, "topic", SUB)),
+}
+"""What requests need: kind and name of the field, and the permission. Of others only the signature
+is looked at."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    """What a file says."""
+
+    digest: str
+    content: dict[str, Any]
+    accounts: list[Account]
+    trusted: list[str]
+    version: DataVersion
+
+
+class Access:
+    """Says which requests a broker serves: `Remoting(check=access.check)`.
+
+    Args:
+        home: the directory with `conf`.
+        now_ms: when it is, ms since 1970.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+
+    def __init__(self, home: Path, now_ms: int) -> None:
+        self._conf = home / "conf"
+        self._default = self._conf / DEFAULT_FILE
+        self._files: dict[Path, _File] = {}
+        self._rules = AccessRules([], [])
+        self._due_ms = now_ms + RELOAD_MS
+        self._load()
+
+    def check(self, channel: Channel, request: Command) -> Command | None:
+        """Refuse a request, or return None."""
+        try:
+            fault = self._rules.fault(
+                Request(
+                    channel.peer.rpartition(":")[0],
+                    request.code,
+                    request.fields.get(signatures.ACCESS_KEY),
+                    resources(request),
+                    lambda secret: signatures.verify(request.fields, request.body, secret),
+                )
+            )
+        except ProtocolError as error:
+            fault = error.text
+        if fault is None:
+            return None
+        return Command(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}: {fault}")
+
+    def tick(self, now_ms: int) -> None:
+        """Look at the files when it is time: call it every second or so."""
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + RELOAD_MS
+        try:
+            if self._load():
+                _log.info("Access control: the files have changed")
+        except UsageError as error:
+            _log.error("Access control stays as it was: %s", error)
+
+    # -- administration
+
+    @property
+    def accounts(self) -> list[Account]:
+        """All accounts, those of the default file last, as they are found."""
+        return [account for file in self._files.values() for account in file.accounts]
+
+    @property
+    def trusted(self) -> list[str]:
+        """Descriptions of all addresses that are trusted."""
+        return [text for file in self._files.values() for text in file.trusted]
+
+    @property
+    def versions(self) -> dict[str, DataVersion]:
+        """The version of each file, by its path."""
+        return {str(path): file.version for path, file in self._files.items()}
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the default file."""
+        file = self._files.get(self._default)
+        return DataVersion() if file is None else file.version
+
+    def put(self, changes: Mapping[str, object], now_ms: int) -> None:
+        """Make an account or change it.
+
+        Args:
+            changes: members of a file's account; those that are absent stay.
+            now_ms: when it is.
+
+        Raises:
+            UsageError: it cannot be so.
+            StoreError: the file cannot be written.
+        """
+        check_listed(cast("Sequence[str]", changes.get("topicPerms", ())))
+        check_listed(cast("Sequence[str]", changes.get("groupPerms", ())))
+        path = self._file_of(str(changes["accessKey"])) or self._default
+        content = self._content(path)
+        entries: list[dict[str, Any]] = list(content.get(ACCOUNTS) or [])
+        for at, entry in enumerate(entries):
+            if str(entry.get("accessKey")) == changes["accessKey"]:
+                entries[at] = {**entry, **changes}
+                break
+        else:
+            entries.append(dict(changes))
+        self._write(path, {**content, ACCOUNTS: entries}, now_ms)
+
+    def delete(self, access_key: str, now_ms: int) -> bool:
+        """Forget an account. Returns whether there was one.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        path = self._file_of(access_key)
+        if path is None:
+            return False
+        content = self._content(path)
+        entries = [
+            entry for entry in content[ACCOUNTS] if str(entry.get("accessKey")) != access_key
+        ]
+        self._write(path, {**content, ACCOUNTS: entries}, now_ms)
+        return True
+
+    def trust(self, texts: Sequence[str], now_ms: int) -> bool:
+        """Replace the addresses that the default file trusts. Returns whether it has such.
+
+        Raises:
+            UsageError: one of them describes no addresses.
+            StoreError: the file cannot be written.
+        """
+        content = self._content(self._default)
+        if TRUSTED not in content:
+            return False
+        self._write(self._default, {**content, TRUSTED: list(texts)}, now_ms)
+        return True
+
+    # -- files
+
+    def _load(self) -> bool:
+        """Read what has changed. Returns whether anything has."""
+        found: dict[Path, _File] = {}
+        for path in self._paths():
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise UsageError(f"{path} cannot be read: {error}.") from error
+            known = self._files.get(path)
+            digest = hashlib.sha256(data).hexdigest()
+            found[path] = known if known and known.digest == digest else _read(path, data, digest)
+        if found == self._files:
+            return False
+        self._use(found)
+        return True
+
+    def _use(self, files: dict[Path, _File]) -> None:
+        self._rules = AccessRules(
+            [text for file in files.values() for text in file.trusted],
+            [account for file in files.values() for account in file.accounts],
+        )
+        self._files = files
+
+    def _paths(self) -> list[Path]:
+        below = self._conf / "acl"
+        paths = [path for path in sorted(below.rglob("*")) if path.suffix in (".yml", ".yaml")]
+        return [*paths, *([self._default] if self._default.exists() else [])]
+
+    def _file_of(self, access_key: str) -> Path | None:
+        for path, file in self._files.items():
+            if any(account.access_key == access_key for account in file.accounts):
+                return path
+        return None
+
+    def _content(self, path: Path) -> dict[str, Any]:
+        file = self._files.get(path)
+        return {} if file is None else file.content
+
+    def _write(self, path: Path, content: dict[str, Any], now_ms: int) -> None:
+        file = self._files.get(path)
+        version = (DataVersion() if file is None else file.version).next(now_ms)
+        content[VERSION] = [msgspec.to_builtins(version)]
+        data = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+        new = _read(path, data, hashlib.sha256(data).hexdigest())
+        before = self._files
+        self._use({**before, path: new})  # nothing is written that could not be read again
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.tmp")
+            with temporary.open("wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            self._use(before)
+            raise StoreError(f"{path} cannot be written: {error}.") from error
+
+
+def resources(request: Command) -> dict[str, int]:
+    """What a request needs: permissions by topic, and by retry topic for groups.
+
+    Raises:
+        ProtocolError: its body cannot be read.
+
+    >>> resources(Command(310, fields={"b": "flights"}))
+    {'flights': 4}
+    >>> resources(Command(35, fields={"consumerGroup": "g"})), resources(Command(35))
+    ({'%RETRY%g': 8}, {})
+    """
+    if request.code == RequestCode.HEART_BEAT:
+        return _of_heartbeat(request)
+    needed: dict[str, int] = {}
+    for kind, field, bits in NEEDED.get(request.code, ()):
+        name = request.fields.get(field)
+        if name is not None:
+            needed[retry_topic(name) if kind == GROUP else name] = bits
+    return needed
+
+
+def _of_heartbeat(request: Command) -> dict[str, int]:
+    needed: dict[str, int] = {}
+    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
+        needed[retry_topic(consumer.group_name)] = SUB
+        needed.update((each.topic, SUB) for each in consumer.subscription_data_set)
+    return needed
+
+
+def _read(path: Path, data: bytes, digest: str) -> _File:
+    try:
+        content: object = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no YAML: {error}") from error
+    if not isinstance(content, dict) or not content:
+        raise UsageError(f"{path} file is not data")
+    members = cast("dict[str, Any]", content)
+    try:
+        return _File(
+            digest,
+            members,
+            [_account(entry) for entry in members.get(ACCOUNTS) or ()],
+            [str(text) for text in members.get(TRUSTED) or ()],
+            _version(members.get(VERSION)),
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is not as it should be: {error}") from error
+
+
+def _account(entry: Mapping[str, Any]) -> Account:
+    def text(name: str) -> str | None:
+        value = entry.get(name)
+        return None if value is None else str(value)
+
+    def texts(name: str) -> list[str] | None:
+        values = entry.get(name)
+        return None if values is None else [str(value) for value in values]
+
+    return Account(
+        access_key=text("accessKey") or "",
+        secret_key=text("secretKey") or "",
+        white_remote_address=text("whiteRemoteAddress") or "",
+        admin=entry.get("admin") is True,
+        default_topic_perm=text("defaultTopicPerm"),
+        default_group_perm=text("defaultGroupPerm"),
+        topic_perms=texts("topicPerms"),
+        group_perms=texts("groupPerms"),
+    )
+
+
+def _version(value: object) -> DataVersion:
+    if not isinstance(value, list) or not value:
+        return DataVersion()
+    return msgspec.convert(cast("list[object]", value)[0], DataVersion, strict=False)
