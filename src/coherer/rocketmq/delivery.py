@@ -12,11 +12,11 @@ inflated are left out and counted in `skipped`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from zlib import crc32
 
 from coherer.errors import DamagedStoreError, ProtocolError
@@ -29,7 +29,11 @@ from coherer.rocketmq.names import RETRY_PREFIX, Queue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FIXED: Final = layout.HEAD_V4.size
+_HEAD: Final = layout.HEAD_V4
+_FIXED: Final = _HEAD.size
+_LOOK: Final = Struct(">I4xI8xq8xi44xI")
+"""Of the same bytes: size, check sum, queue offset, flags, length of the body."""
+_SIZE: Final = Struct(">I")
 _TAIL: Final = Struct(">iqI")
 _TIME: Final = Struct(">q")
 _TAGS: Final = text.TAGS.encode() + b"\x01"
@@ -72,10 +76,12 @@ class MessageBatch:
         "_bodies",
         "_data",
         "_delivered",
-        "_fields",
+        "_found",
+        "_offsets",
         "_skipped",
+        "_starts",
         "_tags",
-        "_texts",
+        "_texts_at",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -95,7 +101,7 @@ class MessageBatch:
         min_offset: int = 0,
         max_offset: int = 0,
     ) -> None:
-        self._data: bytes | None = bytes(body)
+        self._data = bytes(body)
         self._tags = frozenset(tag.encode() for tag in tags) if tags else None
         self.queue = queue
         self.next_offset = next_offset
@@ -107,9 +113,11 @@ class MessageBatch:
         self.offset = offset
         self._delivered = 0
         self._skipped = 0
-        self._fields: list[Fields] = []
+        self._found = False
+        self._starts: list[int] = []  # where each message is in the data,
+        self._texts_at: list[int] = []  # and its property text
+        self._offsets: list[int] = []
         self._bodies: list[bytes] = []
-        self._texts: list[bytes] = []
 
     def __repr__(self) -> str:
         where = f"{self.queue.broker}:{self.topic}:{self.partition}"
@@ -154,16 +162,16 @@ class MessageBatch:
         return self._bodies
 
     def offsets(self) -> list[int]:
-        """The offset of each message."""
+        """The offset of each message; do not change the list."""
         self._read()
-        return [fields[5] for fields in self._fields]
+        return self._offsets
 
     def messages(self, make: Callable[..., M]) -> Iterator[M]:
         """The messages, as what `make` makes of the arguments of `RocketMessage`."""
         self._read()
         queue = self.queue
         retried = queue.topic.startswith(RETRY_PREFIX)
-        for fields, body, properties in zip(self._fields, self._bodies, self._texts, strict=True):
+        for fields, body, properties in zip(*self._details(), strict=True):
             yield _message(queue.topic, queue.broker, fields, body, properties, make, retried)
 
     def before(self, end: int) -> MessageBatch:
@@ -172,15 +180,23 @@ class MessageBatch:
         Args:
             end: the offset behind the last that is wanted.
         """
-        self._read()
-        if not self._fields or self._fields[-1][5] < end:
+        offsets = self.offsets()
+        if not offsets or offsets[-1] < end:
             return self
+        part = self.pick(range(bisect_left(offsets, end)))
+        part.offset, part.next_offset = self.offset, end
+        return part
+
+    def pick(self, numbers: Sequence[int]) -> Self:
+        """Some of the messages, by their places."""
+        self._read()
         part = copy(self)
-        count = bisect_left(self.offsets(), end)
-        part._fields = self._fields[:count]
-        part._bodies = self._bodies[:count]
-        part._texts = self._texts[:count]
-        part.next_offset = end
+        part._starts = [self._starts[number] for number in numbers]
+        part._texts_at = [self._texts_at[number] for number in numbers]
+        part._offsets = [self._offsets[number] for number in numbers]
+        part._bodies = [self._bodies[number] for number in numbers]
+        part.size_bytes = sum(_SIZE.unpack_from(self._data, start)[0] for start in part._starts)
+        part.offset = part._offsets[0] if part._offsets else self.offset
         return part
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -201,31 +217,72 @@ class MessageBatch:
         """
         from coherer.rocketmq.columns import record_batch
 
-        self._read()
-        return record_batch(self.queue, self._fields, self._texts, self._bodies)
+        fields, bodies, texts = self._details()
+        return record_batch(self.queue, fields, texts, bodies)
 
     def _read(self) -> None:
-        """Looks at the records, once."""
-        data, self._data = self._data, None
-        if data is None:
+        """Finds the messages and their bodies, once; the rest of them waits for `_details`."""
+        if self._found:
             return
-        wanted = self._tags
-        for fields, body, _, properties in _records(data):
-            self._delivered += 1
-            if wanted is not None and _tag(properties) not in wanted:
+        data, tags, unpack = self._data, self._tags, _LOOK.unpack_from
+        starts: list[int] = []
+        places: list[int] = []
+        offsets: list[int] = []
+        bodies: list[bytes] = []
+        delivered = skipped = position = 0
+        end = len(data)
+        while position < end:
+            try:
+                size, crc, offset, flags, length = unpack(data, position)
+                begin = position + _FIXED
+                if flags & layout.HOSTS_V6:
+                    fields, begin = _long_fields(data, position, _HEAD.unpack_from(data, position))
+                    length = fields[14]
+                body_end = begin + length
+                texts_at = body_end + 3 + data[body_end]
+                text_bytes = data[texts_at - 2] << 8 | data[texts_at - 1]
+            except (struct_error, IndexError) as error:
+                raise ProtocolError("A message in an answer is cut short.") from error
+            start, position = position, position + size
+            if texts_at + text_bytes != position or position > end:
+                raise ProtocolError("The lengths in a message do not fit.")
+            delivered += 1
+            if tags is not None and _tag(data[texts_at:position]) not in tags:
                 continue
-            sound = _sound(fields, body)
-            if sound is None:
-                self._skipped += 1
-                continue
-            self._fields.append(fields)
-            self._bodies.append(sound)
-            self._texts.append(properties)
+            body = data[begin:body_end]
+            if flags & compression.COMPRESSED or crc32(body) & layout.CRC_MASK != crc:
+                sound = _sound(crc, flags, body)
+                if sound is None:
+                    skipped += 1
+                    continue
+                body = sound
+            starts.append(start)
+            places.append(texts_at)
+            offsets.append(offset)
+            bodies.append(body)
+        self._delivered, self._skipped = delivered, skipped
+        self._starts, self._texts_at, self._offsets = starts, places, offsets
+        self._bodies = bodies
+        self._found = True
+
+    def _details(self) -> tuple[list[Fields], list[bytes], list[bytes]]:
+        """Fields, body and property text of each message."""
+        self._read()
+        data, unpack = self._data, _HEAD.unpack_from
+        every: list[Fields] = [unpack(data, start) for start in self._starts]
+        for number, fields in enumerate(every):
+            if fields[7] & layout.HOSTS_V6:
+                every[number], _ = _long_fields(data, self._starts[number], fields)
+        texts = [
+            data[at : start + fields[0]]
+            for at, start, fields in zip(self._texts_at, self._starts, every, strict=True)
+        ]
+        return every, self._bodies, texts
 
 
 def _records(data: bytes) -> Iterator[tuple[Fields, bytes, bytes, bytes]]:
     """Fields, body, topic and property text of records, one after the other."""
-    unpack = layout.HEAD_V4.unpack_from
+    unpack = _HEAD.unpack_from
     position, end = 0, len(data)
     while position < end:
         try:
@@ -261,11 +318,11 @@ def _long_fields(data: bytes, position: int, fields: Fields) -> tuple[Fields, in
     return (*fields[:9], *tail), store_end + _TAIL.size
 
 
-def _sound(fields: Fields, body: bytes) -> bytes | None:
+def _sound(crc: int, flags: int, body: bytes) -> bytes | None:
     """The body as it was sent; None when it is damaged."""
-    if crc32(body) & layout.CRC_MASK != fields[2]:
+    if crc32(body) & layout.CRC_MASK != crc:
         return None
-    if fields[7] & compression.COMPRESSED:
+    if flags & compression.COMPRESSED:
         try:
             return compression.decompress(body, limit_bytes=MESSAGE_BYTES_MAX)
         except DamagedStoreError:

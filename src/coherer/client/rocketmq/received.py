@@ -8,7 +8,6 @@ is delivered again, to whoever has the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -142,13 +141,7 @@ class ClaimedBatch(MessageBatch):
 
     def pick(self, numbers: Sequence[int]) -> Self:
         """Some of the messages, by their places; there is one at least."""
-        self._read()
-        part = copy(self)
-        part._fields = [self._fields[number] for number in numbers]
-        part._bodies = [self._bodies[number] for number in numbers]
-        part._texts = [self._texts[number] for number in numbers]
-        part.offset = part._fields[0][5]
-        part.size_bytes = sum(fields[0] for fields in part._fields)
+        part = super().pick(numbers)
         part.count = len(numbers)
         return part
 
