@@ -15,6 +15,7 @@ from coherer import net
 from coherer.record.layout import Record, decode
 from coherer.rocketmq.command import Command
 from coherer.server.core import Core
+from coherer.server.rocketmq.acl import Access
 from coherer.server.rocketmq.broker.broker import RocketBroker
 from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.store import Store, StoreOptions
@@ -46,12 +47,13 @@ class BrokerStage:
         *,
         sync_flush: bool = False,
         store_options: StoreOptions = STORE,
+        access: Access | None = None,
         **options: Any,
     ) -> None:
         self.clock = clock
         self.store = Store.open(directory, store_options, now_ms=clock.now_ms)
         self.core = Core(self.store, clock.now_ms, sync_flush=sync_flush)
-        self.broker = RocketBroker(RocketOptions(**options), self.core)
+        self.broker = RocketBroker(RocketOptions(**options), self.core, access=access)
         self.state = self.broker.state
         self.port = self.fast_port = -1
         self._listeners: list[net.Listener] = []
