@@ -13,6 +13,7 @@ from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener, 
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.faults import FaultRules
 from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.observers import Observer
 from coherer.client.rocketmq.options import RocketOptions
 from coherer.client.rocketmq.producer import Producer
 from coherer.client.rocketmq.producer_options import Check, ProducerOptions
@@ -43,6 +44,7 @@ class ProducerKeywords(TypedDict, total=False):
     max_bytes: int
     wait: bool
     trace: bool | str
+    observers: tuple[Observer, ...] | list[Observer]
     check: Check | None
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from coherer.client.outcomes import Sink
 from coherer.client.rocketmq.faults import Faults
 from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.observers import Kind, Observer, observe
 from coherer.client.rocketmq.producer_options import ProducerOptions
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.selection import Key, Selector
@@ -45,6 +46,7 @@ class Outbox:
         window: what is under way.
         group: the producer group as brokers know it.
         ids: makes the unique ids of messages.
+        observers: look on.
     """
 
     def __init__(self, instance: Instance, options: ProducerOptions) -> None:
@@ -55,6 +57,7 @@ class Outbox:
         self._options = options
         self._timeout_s = (options.timeout_ms or instance.options.timeout_ms) / 1000
         self._faults = None if options.rules is None else Faults(options.rules)
+        self.observers: list[Observer] = list(options.observers)
         self._system: Mapping[str, str] = options.system(instance.options.namespace)
         self._selectors: dict[str, Selector[Place]] = {}
         self._lanes: dict[tuple[str, str], Lane] = {}
@@ -136,8 +139,9 @@ class Outbox:
     def queue_of(self, topic: str, broker: str) -> Queue | None:
         """Any queue of a topic with that broker; None when there is none."""
         selector = self._selectors.get(topic)
-        choices = [] if selector is None else selector.choices
-        queues = [place.queue for place in choices if place.queue.broker == broker]
+        if selector is None:
+            return None
+        queues = [one.queue for one in selector.choices if one.queue.broker == broker]
         return random.choice(queues) if queues else None  # noqa: S311 - nobody has to guess it
 
     def choose(self, topic: str, order_by: Key | None, queue: Queue | None) -> tuple[Place, int]:
@@ -193,6 +197,9 @@ class Outbox:
             UnavailableError: the topic has no queue any more.
         """
         place, tries = self.choose(message.topic, order_by, queue)
+        if self.observers:
+            kind = Kind.HALF if sys_flag else Kind.DELAYED if "DELAY" in system else Kind.NORMAL
+            (message,), sink = observe(self.observers, [message], self.group, kind, sink)
         unique_id = self.ids.next()
         parcel = self._pack(message, unique_id, system)
         if sys_flag:

@@ -9,6 +9,7 @@ refused, is tried with another (`retries`); so it may come twice, as with Java's
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, cast, overload
@@ -23,20 +24,27 @@ from coherer.client.outcomes import (
 )
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
+from coherer.client.rocketmq.observers import Kind, observe
 from coherer.client.rocketmq.outbox import NOTHING, Outbox, system_of
 from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
 from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key
-from coherer.client.rocketmq.transactions import PREPARED, Transaction, end_header
+from coherer.client.rocketmq.tracing import ProducerTrace, Tracer, transaction_record
+from coherer.client.rocketmq.transactions import PREPARED, STATES, Transaction, end_header
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
 from coherer.rocketmq.batches import encode_item, split_by_size
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.messages import RocketMessage, RocketReceipt, outgoing
-from coherer.rocketmq.names import Queue
+from coherer.rocketmq.names import TRACE_TOPIC, Queue
 
 YIELD_EVERY: Final = 256
 """Messages encoded before others get a turn and what is encoded leaves."""
+
+TRACE_TIMEOUT_MS: Final = 5_000
+"""How long Java lets a trace message take."""
+
+_tracers: Final = itertools.count(1)
 
 IDS_AT_ONCE: Final = 4_096
 """Unique ids are different among 65,536 that are made in one millisecond."""
@@ -59,6 +67,7 @@ class Producer:
         self._first = tuple(dict.fromkeys(topics))
         self._outbox = Outbox(instance, self._options)
         self._window = self._outbox.window
+        self._tracer = self._traced(self._options.trace)
         self._loop: asyncio.AbstractEventLoop
         self._state = "new"
 
@@ -299,12 +308,15 @@ class Producer:
         for part in split_by_size(list(map(len, items)), self._options.max_bytes):
             await self.ready()
             place, tries = self._outbox.choose(topic, order_by, queue)
+            batch: Sequence[Message] = messages[part]
             body = b"".join(items[part])
             future: asyncio.Future[Receipt] = self._loop.create_future()
-            joined = ",".join(ids[part])
-            self._outbox.post_batch(
-                messages[int(part.start)], body, joined, FutureSink(future), place, tries
-            )
+            sink: Sink = FutureSink(future)
+            if self._outbox.observers:
+                group, observers = self._outbox.group, self._outbox.observers
+                batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
+                body = b"".join(map(_item, batch, ids[part]))
+            self._outbox.post_batch(batch[0], body, ",".join(ids[part]), sink, place, tries)
             receipts.append(cast("RocketReceipt", await future))
         return receipts
 
@@ -439,6 +451,8 @@ class Producer:
             return
         self._state = "closed"
         await self._outbox.close()
+        if self._tracer is not None:
+            await self._tracer.close()
 
     # -- what transactions call
 
@@ -454,6 +468,8 @@ class Producer:
         if not link.open:
             link = await self._instance.link(self._instance.address(receipt.broker), fast=True)
         fields = end_header(self._outbox.group, receipt, verdict).fields()
+        if self._tracer is not None:
+            self._tracer.add(self._end_record(receipt, link, verdict), (receipt.unique_id,))
         if verdict is Verdict.UNKNOWN:
             link.tell(RequestCode.END_TRANSACTION, fields)  # nobody answers this (2.9)
             return
@@ -461,6 +477,16 @@ class Producer:
         await link.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=timeout_ms)
 
     # -- inside
+
+    def _traced(self, trace: bool | str) -> Tracer | None:
+        if not trace:
+            return None
+        topic = trace if isinstance(trace, str) else TRACE_TOPIC
+        group = f"_INNER_TRACE_PRODUCER-{self._options.group}-PRODUCE-{next(_tracers)}"
+        options = ProducerOptions(group=group, timeout_ms=TRACE_TIMEOUT_MS)
+        tracer = Tracer(Producer(self._instance, (), options), topic)
+        self._outbox.observers.append(ProducerTrace(tracer, topic))
+        return tracer
 
     async def _published(self, topic: str) -> None:
         if not self._outbox.publishes(topic):
@@ -488,6 +514,17 @@ class Producer:
             code=code,
         )
         return cast("asyncio.Future[RocketReceipt]", future)
+
+    def _end_record(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> str:
+        return transaction_record(
+            region=receipt.region or None,
+            group=self._outbox.group,
+            topic=receipt.topic,
+            unique_id=receipt.unique_id,
+            server=link.server,
+            transaction_id=receipt.transaction_id or receipt.unique_id,
+            state=STATES[verdict],
+        )
 
     def _check(self) -> None:
         if self._state == "new":

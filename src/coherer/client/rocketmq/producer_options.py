@@ -10,6 +10,7 @@ import msgspec
 
 from coherer import limits
 from coherer.client.rocketmq.faults import FaultRules
+from coherer.client.rocketmq.observers import Observer
 from coherer.errors import UsageError
 from coherer.record import compression
 from coherer.rocketmq import names
@@ -54,6 +55,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
         wait: whether the broker answers only when a message is as safe as it is set to (flushed,
             replicated).
         trace: send a record of each message to the trace topic, or to the topic of this name.
+        observers: look on while messages are sent; `coherer.client.telemetry` has one.
         check: asked about transactions whose end a broker has not heard of; without it the producer
             begins none.
     """
@@ -69,6 +71,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = MESSAGE_BYTES_MAX
     wait: bool = True
     trace: bool | str = False
+    observers: tuple[Observer, ...] | list[Observer] = ()
     check: Check | None = None
 
     def __post_init__(self) -> None:

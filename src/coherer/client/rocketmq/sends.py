@@ -142,6 +142,16 @@ class Sent(msgspec.Struct, gc=False):
         """What it takes of the window."""
         return len(self.parcel.body)
 
+    @property
+    def server(self) -> str:
+        """The broker's address."""
+        return self.place.lane.server
+
+    @property
+    def traced(self) -> bool:
+        """Whether the broker wants message trace."""
+        return self.answer is not None and self.answer.fields.get("TRACE_ON") != "false"
+
     def answered(self, answer: Command) -> None:
         """The broker answered."""
         self.place.lane.answered(self, answer)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import pytest
+
+from coherer.client.rocketmq import tracing
+from coherer.client.rocketmq.client import RocketClient
+from coherer.client.rocketmq.producer_options import Verdict
+from coherer.client.rocketmq.tracing import Record, Tracer, bodies, record
+from coherer.client.telemetry import Telemetry
+from coherer.errors import CohererError, DisconnectedError, RefusedError
+from coherer.message import Message, ReceivedMessage
+from coherer.record import properties as text
+from coherer.rocketmq.codes import RequestCode
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def test_records_as_java_writes_them() -> None:
+    # Section 11: fields separated by U+0001, each record ended by U+0002, null as its word.
+    before = tracing.before_record(
+        region=None, group="g", request_id="R", message_id="M", attempt=2, keys=("k1", "k2")
+    )
+    fields = before.removesuffix("\x02").split("\x01")
+    del fields[1]  # the time
+    assert fields == ["SubBefore", "null", "g", "R", "M", "2", "k1 k2"]
+    after = tracing.after_record(
+        group="g",
+        request_id="R",
+        message_id="M",
+        cost_ms=3,
+        success=False,
+        keys=(),
+        context=4,
+    )
+    fields = after.removesuffix("\x02").split("\x01")
+    del fields[7]
+    assert fields == ["SubAfter", "R", "M", "3", "false", "null", "4", "g"]
+
+
+def test_bodies_have_a_limit() -> None:
+    records = [Record("x" * 50_000, (f"k{number}",)) for number in range(5)]
+    found = list(bodies(records))
+    assert [len(body) for body, _ in found] == [100_000, 100_000, 50_000]
+    assert [keys for _, keys in found] == [("k0", "k1"), ("k2", "k3"), ("k4",)]
+    assert list(bodies([])) == []
+
+
+async def test_sends_are_traced(cluster, client: RocketClient) -> None:
+    cluster.topics["RMQ_SYS_TRACE_TOPIC"] = 1
+    message = Message("demo", b"hello", tag="UA", keys=("k1",))
+    async with client.producer("demo", group="planes", trace=True) as producer:
+        receipt = await producer.send(message)
+        await producer.send(Message("demo", b"x"), delay_level=1)
+        [batch] = await producer.send_batch([Message("demo", b"12"), Message("demo", b"3")])
+    traced = [asked for asked in cluster.asked(SEND) if asked.send.topic != "demo"]
+    lines = b"".join(bytes(asked.request.body) for asked in traced).decode().split("\x02")
+    assert lines.pop() == ""
+    first, second, third = (line.split("\x01") for line in lines)
+    server = cluster.brokers["broker-a"].address
+    assert first[:1] + first[2:10] + first[11:] == [
+        *("Pub", "DefaultRegion", "planes", "demo", receipt.unique_id, "UA", "k1", server, "5"),
+        *("0", receipt.id, "true"),
+    ]
+    assert second[11] == "3"  # a delayed message
+    assert (third[5], third[9]) == (batch.unique_id, "3")
+    keys = {text.decode(asked.send.properties.encode())["KEYS"] for asked in traced}
+    assert {receipt.unique_id, "k1", *batch.unique_id.split(",")} <= set(" ".join(keys).split())
+    assert all(asked.send.producer_group.startswith("_INNER_TRACE_PRODUCER-") for asked in traced)
+
+
+async def test_transactions_are_traced(cluster, client: RocketClient) -> None:
+    cluster.topics["mine"] = 1
+    async with (
+        client.producer(
+            "demo", trace="mine", check=lambda message: Verdict.UNKNOWN, group="banks"
+        ) as producer,
+        producer.transaction(Message("demo", b"x")) as transaction,
+    ):
+        pass
+    bodies = [bytes(one.request.body) for one in cluster.asked(SEND) if one.send.topic == "mine"]
+    pub, end, _ = b"".join(bodies).decode().split("\x02")
+    assert pub.split("\x01")[11] == "1"  # half
+    fields = end.split("\x01")
+    assert (fields[0], fields[5], fields[11], fields[12]) == (
+        "EndTransaction",
+        transaction.id,
+        "COMMIT_MESSAGE",
+        "false",
+    )
+
+
+async def test_a_broker_that_wants_no_trace(cluster, client: RocketClient) -> None:
+    fields = {"msgId": "7F", "queueId": "0", "queueOffset": "5", "TRACE_ON": "false"}
+    cluster.script(SEND, lambda asked: asked.answer(0, None, fields))
+    async with client.producer("demo", trace=True) as producer:
+        await producer.send(Message("demo", b"x"))
+    assert len(cluster.asked(SEND)) == 1
+
+
+async def test_trace_that_cannot_be_sent(cluster, client: RocketClient, caplog) -> None:
+    async with client.producer("demo", trace=True) as producer:  # nobody has the trace topic
+        await producer.send(Message("demo", b"x"))
+    assert "Message trace is lost" in caplog.text
+
+
+async def test_too_many_records_are_dropped() -> None:
+    class Sender:
+        sent = 0
+
+        async def start(self) -> None: ...
+        async def close(self) -> None: ...
+
+        async def send_oneway(self, message: Message) -> None:
+            self.sent += message.body.count(b"\x02")
+
+    sender = Sender()
+    tracer = Tracer(sender)
+    for number in range(1_100):
+        tracer.add(record("Pub", number), ())
+    await tracer.close()
+    assert (sender.sent, tracer.dropped) == (1_024, 76)
+
+
+async def test_observers_see_failures(cluster, kit, client: RocketClient) -> None:
+    seen: list[CohererError] = []
+
+    class Watcher:
+        properties = {"seen": "yes"}  # noqa: RUF012
+
+        def begin(self, messages, group, kind):
+            return self
+
+        def stored(self, outcome) -> None:
+            pytest.fail("it is not stored")
+
+        def failed(self, error: CohererError) -> None:
+            seen.append(error)
+
+    cluster.script(SEND, kit.refuse(13), kit.hang_up)
+    async with client.producer("demo", retries=0, observers=[Watcher()]) as producer:
+        for _ in range(2):
+            with pytest.raises(CohererError):
+                await producer.send(Message("demo", b"x"))
+    assert [type(error) for error in seen] == [type(seen[0]), DisconnectedError]
+    assert isinstance(seen[0], RefusedError)
+    assert text.decode(cluster.asked(SEND)[0].send.properties.encode())["seen"] == "yes"
+
+
+# -- OpenTelemetry
+
+
+@pytest.fixture
+def spans():
+    export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    exporter = export.InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield provider, exporter
+    provider.shutdown()
+
+
+async def test_spans(cluster, kit, client: RocketClient, spans) -> None:
+    provider, exporter = spans
+    telemetry = Telemetry(provider)
+    cluster.script(SEND, cluster._default, kit.refuse(13, "illegal"))
+    async with client.producer("demo", group="planes", observers=[telemetry]) as producer:
+        receipt = await producer.send(Message("demo", b"hello", properties={"a": "b"}))
+        with pytest.raises(RefusedError):
+            await producer.send(Message("demo", b"x"))
+        await producer.send_batch([Message("demo", b"1"), Message("demo", b"2")])
+    stored = text.decode(cluster.asked(SEND)[0].send.properties.encode())
+    carried = {name: stored[name] for name in ("a", "traceparent")}
+    with telemetry.processing(ReceivedMessage("demo", b"hello", properties=carried), "g"):
+        pass
+    sent, refused, batch, processed = exporter.get_finished_spans()
+    assert sent.name == "send demo"
+    assert sent.attributes["messaging.message.id"] == receipt.unique_id
+    assert sent.attributes["messaging.client.group"] == "planes"
+    assert not refused.status.is_ok
+    assert refused.events[0].name == "exception"
+    assert batch.attributes["messaging.batch.message_count"] == 2
+    assert processed.parent.span_id == sent.context.span_id
+    assert processed.attributes["messaging.consumer.group.name"] == "g"
