@@ -188,6 +188,23 @@ async def test_fastjson_forms_of_a_heartbeat(stage: Stage, client: Client) -> No
     assert "consumeType" not in msgspec.json.decode(answer.body)  # nobody knows that word
 
 
+async def test_a_heartbeat_in_the_words_of_the_cpp_client(client: Client) -> None:
+    """Numbers for words, and text for numbers."""
+    body = (
+        b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"g",'
+        b'"messageModel":0,"subscriptionDataSet":[{"subString":"*","subVersion":"1795233682053",'
+        b'"topic":"%RETRY%g"}]}]}\n'
+    )
+    assert (await client.ask(34, body=body)).code == 0
+    found = msgspec.json.decode((await client.ask(CONSUMERS, {"consumerGroup": "g"})).body)
+    assert found["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+    assert found["consumeType"] == "CONSUME_PASSIVELY"
+    assert found["messageModel"] == "BROADCASTING"
+    assert found["subscriptionTable"]["%RETRY%g"]["subVersion"] == 1795233682053
+    wrong = body.replace(b'"consumeType":1', b'"consumeType":7')
+    assert (await client.ask(34, body=wrong)).code == 1
+
+
 # -- 3.7, 3.8
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 from msgspec import field
 from msgspec.structs import force_setattr
 
+from coherer.errors import ProtocolError
+from coherer.rocketmq import fastjson
 from coherer.rocketmq.bodies.base import Body
 from coherer.rocketmq.names import Queue
 
@@ -91,6 +93,36 @@ class HeartbeatData(Body, frozen=True):
     client_id: str = field(default="", name="clientID")
     producer_data_set: list[ProducerData] = field(default_factory=list[ProducerData])
     consumer_data_set: list[ConsumerData] = field(default_factory=list[ConsumerData])
+
+    @classmethod
+    def of(cls, value: fastjson.Value) -> Self:
+        """Makes a heartbeat of JSON; clients in C++ give the number of a word for the word.
+
+        Raises:
+            ProtocolError: it is none.
+
+        >>> consumer = {"groupName": "g", "consumeType": 1, "messageModel": 1}
+        >>> HeartbeatData.of({"consumerDataSet": [consumer]}).consumer_data_set[0].message_model
+        'CLUSTERING'
+        """
+        consumers = value.get("consumerDataSet") if isinstance(value, dict) else None
+        for consumer in consumers if isinstance(consumers, list) else ():
+            if isinstance(consumer, dict):
+                _name_words(consumer)
+        return super().of(value)
+
+
+def _name_words(consumer: dict[fastjson.Key, fastjson.Value]) -> None:
+    for name, words in (
+        ("consumeType", TYPES),
+        ("messageModel", MODELS),
+        ("consumeFromWhere", STARTS),
+    ):
+        number = consumer.get(name)
+        if type(number) is int:
+            if not 0 <= number < len(words):
+                raise ProtocolError(f"There is no {name} with the number {number}.")
+            consumer[name] = words[number]
 
 
 class CheckClient(Body, frozen=True):
