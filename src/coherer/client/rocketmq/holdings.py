@@ -32,7 +32,7 @@ from coherer.client.tasks import waits
 from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
-from coherer.rocketmq.names import Queue
+from coherer.rocketmq.names import RETRY_PREFIX, Queue
 from coherer.rocketmq.subscription import Subscription
 
 _log = logging.getLogger(__name__)
@@ -212,9 +212,11 @@ class Holdings:
                 self.inbox.add(held)
 
     async def any(self) -> None:
-        """Wait until a queue is ours."""
+        """Wait until a queue is ours, other than of the group's retry topic."""
         async with self._changed:
-            await self._changed.wait_for(lambda: bool(self.held))
+            await self._changed.wait_for(
+                lambda: any(not queue.topic.startswith(RETRY_PREFIX) for queue in self.held)
+            )
 
     async def close(self) -> None:
         """Give everything up."""

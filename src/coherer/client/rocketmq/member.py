@@ -155,7 +155,7 @@ class Member:
         self._state = "open"
 
     async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue is ours; returns them.
+        """Wait until at least one queue of the topics is ours; returns all that are.
 
         Raises:
             RequestTimeoutError: that took too long. The group may have more members than queues.
