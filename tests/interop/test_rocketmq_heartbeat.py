@@ -175,6 +175,20 @@ async def test_forms_of_fastjson(place: Place) -> None:
         }
 
 
+async def test_numbers_for_words(place: Place) -> None:
+    """As the C++ client says it."""
+    client = await place.dial()
+    words = {"consumeFromWhere": 4, "consumeType": 1, "messageModel": 0}
+    data = heartbeat("c", [consumer(place.group, tags("t"), **words)])
+    assert (await client.beat(data, language="CPP", version=63)).code == 0
+    found = msgspec.json.decode((await client.ask(203, {"consumerGroup": place.group})).body)
+    assert found["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+    assert found["consumeType"] == "CONSUME_PASSIVELY"
+    assert found["messageModel"] == "BROADCASTING"
+    wrong = heartbeat("c", [consumer(place.group, tags("t"), consumeType=7)])
+    assert (await client.beat(wrong)).code == 1
+
+
 # -- questions and locks
 
 

@@ -1,0 +1,267 @@
+"""Java's clients answer what our broker asks, and find each other through it (2.13, 2.14, 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from peers.driver import DriverError
+from peers.rocket_place import Place, outcome
+from peers.rocket_site import Client, Cluster, RocketSite, wait_until
+
+from coherer.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, ResetOffset, RunningInfo
+from coherer.rocketmq.names import Queue
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+MESSAGES = 8
+NOT_SET = "not set any response code"
+RESET_S = 30.0  # Java's consumer sleeps for ten seconds before it reads again
+
+Open = Callable[..., Client]
+
+
+@pytest.fixture
+async def place(rocket: RocketSite) -> AsyncIterator[Place]:
+    """Our broker."""
+    place = Place(await asyncio.to_thread(rocket.cluster, "ours"))
+    yield place
+    for client in place.clients:
+        client.connection.close()
+
+
+@pytest.fixture
+async def open_client(rocket: RocketSite, place: Place) -> AsyncIterator[Open]:
+    """Opens Java's clients."""
+    opened: list[Client] = []
+
+    def open_one(kind: str, language: str = "java", **parameters: object) -> Client:
+        opened.append(rocket.client(place.cluster, kind, language, **parameters))
+        return opened[-1]
+
+    yield open_one
+    for client in opened:
+        with contextlib.suppress(DriverError):  # it was closed by the test
+            await asyncio.to_thread(client.close)
+
+
+async def filled(place: Place, open_client: Open) -> Client:
+    """A topic with messages in each of its four queues; gives the producer."""
+    producer = await asyncio.to_thread(open_client, "producer", group=place.producers)
+    for number in range(MESSAGES):
+        more = {"broker": "broker-a", "queue": number % 4} if number else {}
+        await asyncio.to_thread(producer.send, place.topic, f"m{number}", **more)
+    return producer
+
+
+async def pushed(place: Place, open_client: Open, count: int = MESSAGES, **more: object) -> Client:
+    """A consumer of the topic that has got so many messages."""
+    more = {"topics": {place.topic: "*"}, **more}
+    client = await asyncio.to_thread(open_client, "push", group=place.group, **more)
+    await asyncio.to_thread(client.wait_for, count)
+    return client
+
+
+async def until(holds: Callable[[], object], timeout_s: float = RESET_S) -> None:
+    await asyncio.to_thread(wait_until, holds, timeout_s)
+
+
+async def test_a_java_consumer_is_booked(place: Place, open_client: Open) -> None:
+    await filled(place, open_client)
+    consumer = await pushed(place, open_client)
+    admin = await place.dial()
+    answer = await admin.ask(203, {"consumerGroup": place.group})
+    found = msgspec.json.decode(answer.body)
+    [connection] = found["connectionSet"]
+    assert connection["clientId"] == consumer("client_id")
+    assert (connection["language"], connection["version"]) == ("JAVA", 399)
+    assert set(found["subscriptionTable"]) == {place.topic, f"%RETRY%{place.group}"}
+    assert found["messageModel"] == "CLUSTERING"
+    await booked(place)
+
+
+async def booked(place: Place) -> None:
+    """Until a heartbeat has named the producers: theirs come every second."""
+    admin = await place.dial()
+    async with asyncio.timeout(RESET_S):
+        while (await admin.ask(204, {"producerGroup": place.producers})).code:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_java_consumers_share_the_queues(place: Place, open_client: Open) -> None:
+    await filled(place, open_client)
+    first = await pushed(place, open_client)
+    assert len(first("queues")) >= 4
+    second = await pushed(place, open_client, 0)
+
+    def shares(*clients: Client) -> list[list[int]]:
+        return [
+            sorted(one["queue"] for one in client("queues") if one["topic"] == place.topic)
+            for client in clients
+        ]
+
+    await until(lambda: sorted(shares(first, second)) == [[0, 1], [2, 3]])
+    await asyncio.to_thread(second.close)
+    await until(lambda: shares(first) == [[0, 1, 2, 3]])
+
+
+async def test_a_java_consumer_says_what_it_does(place: Place, open_client: Open) -> None:
+    await filled(place, open_client)
+    consumer = await pushed(place, open_client)
+    admin = await place.dial()
+    fields = {"consumerGroup": place.group, "clientId": consumer("client_id")}
+    answer = await admin.ask(307, {**fields, "jstackEnable": "true"})
+    assert outcome(answer) == (0, NOT_SET)  # as Java's client says it
+    info = RunningInfo.decode(answer.body)
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+    assert {one.topic for one in info.subscription_set} == {place.topic, f"%RETRY%{place.group}"}
+    assert {Queue(place.topic, "broker-a", number) for number in range(4)} <= set(info.mq_table)
+    assert info.jstack
+
+
+async def test_a_java_consumer_consumes_directly(place: Place, open_client: Open) -> None:
+    producer = await filled(place, open_client)
+    consumer = await pushed(place, open_client)
+    sent = await asyncio.to_thread(producer.send, place.topic, "again")
+    await asyncio.to_thread(consumer.wait_for, MESSAGES + 1)
+    admin = await place.dial()
+    fields = {
+        "consumerGroup": place.group,
+        "clientId": consumer("client_id"),
+        "msgId": sent["offset_id"],
+    }
+    answer = await admin.ask(309, fields)
+    assert outcome(answer) == (0, NOT_SET)
+    result = ConsumeDirectlyResult.decode(answer.body)
+    assert (result.consume_result, result.order) == ("CR_SUCCESS", False)
+    assert consumer.bodies().count("again") == 2
+
+
+async def test_a_java_consumer_says_how_far_it_is(place: Place, open_client: Open) -> None:
+    await filled(place, open_client)
+    consumer = await pushed(place, open_client)
+    admin = await place.dial()
+    fields = {"topic": place.topic, "group": place.group}
+    answer = await admin.ask(223, fields)
+    assert answer.code == 0
+    table = ConsumerStatus.decode(answer.body).consumer_table
+    assert set(table) == {consumer("client_id")}
+    offsets = table[consumer("client_id")]
+    assert set(offsets) == {Queue(place.topic, "broker-a", number) for number in range(4)}
+    assert sum(offsets.values()) == MESSAGES
+
+
+@pytest.mark.parametrize("language", ["java", "cpp"])
+async def test_consumers_read_again(place: Place, open_client: Open, language: str) -> None:
+    await filled(place, open_client)
+    admin = await place.dial()
+    for number in range(4):
+        await place.commit(admin, number, MESSAGES // 4)
+    parameters = {"group": place.group, "topics": {place.topic: "*"}}
+    consumer = await asyncio.to_thread(open_client, "push", language, **parameters)
+    await holding(place, 4)  # it passes over what is told to it before
+    fields = {"topic": place.topic, "group": place.group, "timestamp": "0", "isForce": "true"}
+    answer = await admin.ask_as(222, fields, language=language.upper())
+    assert answer.code == 0, answer.remark
+    assert set(ResetOffset.decode(answer.body).offset_table.values()) == {0}
+    await asyncio.to_thread(consumer.wait_for, MESSAGES)
+    assert set(consumer.bodies()) == {f"m{number}" for number in range(MESSAGES)}
+
+
+async def holding(place: Place, queues: int) -> None:
+    """Until the only member of the group has so many queues of the topic, by its own words."""
+    admin = await place.dial()
+    group = {"consumerGroup": place.group}
+    async with asyncio.timeout(RESET_S):
+        while True:
+            ids = await admin.ask(38, group)
+            if ids.code == 0:
+                [client_id] = msgspec.json.decode(ids.body)["consumerIdList"]
+                answer = await admin.ask(307, {**group, "clientId": client_id})
+                found = RunningInfo.decode(answer.body).mq_table if answer.code == 0 else {}
+                if sum(queue.topic == place.topic for queue in found) == queues:
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def test_java_transactions_are_asked_about(rocket: RocketSite) -> None:
+    names = await asyncio.to_thread(rocket.names, "java")
+    broker = await asyncio.to_thread(
+        lambda: rocket.broker(
+            "ours", names, transaction_timeout_ms=500, transaction_interval_ms=500
+        )
+    )
+    place = Place(Cluster("java-names", names, broker))
+    client = await asyncio.to_thread(
+        lambda: rocket.client(place.cluster, "transaction", group=place.producers)
+    )
+    sent = []
+    for check in ("commit", "rollback", "unknown"):
+        properties = {"LOCAL": "unknown", "CHECK": check}
+        sent.append(await asyncio.to_thread(client.send, place.topic, check, properties=properties))
+
+    def checks() -> list[dict[str, Any]]:
+        return [event for event in client.events if event["event"] == "checked"]
+
+    await until(lambda: len([one for one in checks() if one["state"] == "UNKNOW"]) >= 2)
+    states = [one["state"] for one in checks()]
+    assert (states.count("COMMIT_MESSAGE"), states.count("ROLLBACK_MESSAGE")) == (1, 1)
+    for event in checks():
+        message = event["message"]
+        assert message["topic"] == place.topic
+        assert message["properties"]["PGROUP"] == place.producers
+        assert message["properties"]["UNIQ_KEY"] in [one["id"] for one in sent]
+    consumer = await asyncio.to_thread(
+        lambda: rocket.client(place.cluster, "push", group=place.group, topics={place.topic: "*"})
+    )
+    await asyncio.to_thread(consumer.wait_for, 1)
+    assert consumer.bodies() == ["commit"]
+    for one in (client, consumer):
+        await asyncio.to_thread(one.close)
+    await asyncio.to_thread(broker.stop)
+
+
+async def test_java_requests_are_answered(place: Place, open_client: Open) -> None:
+    producer = await filled(place, open_client)
+    await pushed(place, open_client, reply=True)
+    await booked(place)
+    answer = await asyncio.to_thread(
+        producer, "request", topic=place.topic, body="aGVsbG8=", timeout_ms=10_000
+    )
+    assert answer["body"] == "cmU6aGVsbG8="  # re:hello
+    assert answer["properties"]["PUSH_REPLY_TIME"]
+
+
+async def test_java_consumers_in_order_hold_locks(place: Place, open_client: Open) -> None:
+    producer = await filled(place, open_client)
+    for number in range(40):
+        await asyncio.to_thread(producer.send, place.topic, f"o{number}", order_by=str(number % 4))
+    first = await pushed(place, open_client, MESSAGES + 40, orderly=True)
+    admin = await place.dial()
+    queues = [{"brokerName": "broker-a", "queueId": one, "topic": place.topic} for one in range(4)]
+    body = {"clientId": "thief", "consumerGroup": place.group, "mqSet": queues}
+    answer = await admin.ask(41, body=msgspec.json.encode(body))
+    assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
+    assert first.bodies().count("o1") == 1
+    for key in range(4):
+        mine = [one for one in first.bodies() if one.startswith("o") and int(one[1:]) % 4 == key]
+        assert mine == [f"o{number}" for number in range(key, 40, 4)]
+    await asyncio.to_thread(first.close)  # gives the locks back
+    answer = await admin.ask(41, body=msgspec.json.encode(body))
+    assert len(msgspec.json.decode(answer.body)["lockOKMQSet"]) == 4
+
+
+async def test_java_consumers_filter_by_sql(place: Place, open_client: Open) -> None:
+    producer = await asyncio.to_thread(open_client, "producer", group=place.producers)
+    for number in range(10):
+        await asyncio.to_thread(
+            producer.send, place.topic, f"m{number}", properties={"a": str(number)}
+        )
+    consumer = await pushed(
+        place, open_client, 4, topics={place.topic: {"sql": "a > 5 AND a IS NOT NULL"}}
+    )
+    assert sorted(consumer.bodies()) == ["m6", "m7", "m8", "m9"]
