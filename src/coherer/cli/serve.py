@@ -118,6 +118,7 @@ def serve(
     transaction_timeout_ms: r.TransactionTimeoutMs = None,
     transaction_checks_max: r.TransactionChecksMax = None,
     transaction_interval_ms: r.TransactionIntervalMs = None,
+    rocketmq_access: r.RocketmqAccess = None,
     tls_required: r.TlsRequired = None,
     log: o.Log = o.Level.warning,
     as_json: Json = False,

@@ -148,6 +148,15 @@ TransactionIntervalMs = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+RocketmqAccess = Annotated[
+    bool | None,
+    typer.Option(
+        "--rocketmq-access/--no-rocketmq-access",
+        help="Whether the RocketMQ broker serves accounts only; they stand in conf/plain_acl.yml "
+        "of the directory. Default: it serves everybody.",
+        rich_help_panel=PANEL,
+    ),
+]
 TlsRequired = Annotated[
     bool | None,
     typer.Option(

@@ -8,6 +8,7 @@ know the levels as well as the rules of delivery.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from coherer.errors import UsageError
@@ -40,6 +41,19 @@ def parse_levels(text: str) -> tuple[int, ...]:
     if not levels:
         raise UsageError("There must be one delay level at least.")
     return tuple(levels)
+
+
+def levels_text(levels_ms: Sequence[int]) -> str:
+    """Give the text for delays in ms.
+
+    >>> levels_text((1000, 300000, 7200000)), levels_text(DELAY_LEVELS_MS) == DELAY_LEVELS
+    ('1s 5m 2h', True)
+    """
+    words: list[str] = []
+    for level_ms in levels_ms:
+        unit, unit_ms = [each for each in _UNIT_MS.items() if not level_ms % each[1]][-1]
+        words.append(f"{level_ms // unit_ms}{unit}")
+    return " ".join(words)
 
 
 DELAY_LEVELS_MS: Final = parse_levels(DELAY_LEVELS)

@@ -81,6 +81,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         transaction_timeout_ms: how old a half message is when its producer is asked first.
         transaction_checks_max: how often it is asked.
         transaction_interval_ms: from one round of questions to the next.
+        rocketmq_access: whether the RocketMQ broker serves accounts only; who may do what stands in
+            `conf/plain_acl.yml` of the directory, in Java's form.
         tls_required: with `tls`, the RocketMQ ports refuse plain connections; else they tell one
             kind from the other by itself.
     """
@@ -133,6 +135,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     transaction_timeout_ms: int = 6_000
     transaction_checks_max: int = 15
     transaction_interval_ms: int = 60_000
+    rocketmq_access: bool = False
     tls_required: bool = False
 
     def __post_init__(self) -> None:

@@ -193,6 +193,11 @@ class Store:
         return self._log.segment_bytes - BLANK_BYTES
 
     @property
+    def options(self) -> StoreOptions:
+        """How it was opened."""
+        return self._options
+
+    @property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """How long messages wait in each queue of the schedule topic."""
         return self._options.delay_levels_ms

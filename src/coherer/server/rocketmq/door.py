@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from coherer import net
 from coherer.broker.routes import Master
@@ -21,6 +21,9 @@ from coherer.server.rocketmq.ha.service import Replicator
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from coherer.server.rocketmq.acl import Access
 
 REGISTER_MS: Final = 10_000
 """How often the node's own name server hears of the broker."""
@@ -98,10 +101,18 @@ class RocketDoor:
         self.fast_port = (await self._listen(options.fast_port, self._to_fast)).port
         if options.ha_port is not None and not options.is_slave:
             self.ha_port = (await self._listen(options.ha_port, self._to_replicator)).port
-        self.broker = RocketBroker(options.rocket_options(self.port, max(self.ha_port, 0)), core)
+        chosen = options.rocket_options(self.port, max(self.ha_port, 0))
+        self.broker = RocketBroker(chosen, core, access=self._access())
         if self.ha_port >= 0 or options.is_slave:
             self.replicator = Replicator(self.broker, self._outgoing)
             self.replicator.start()
+
+    def _access(self) -> Access | None:
+        if not self._options.rocketmq_access:
+            return None
+        from coherer.server.rocketmq.acl import Access  # what reads its files loads slowly
+
+        return Access(self._options.directory, self._now_ms())
 
     def connect(self) -> None:
         """Register the broker: with remote name servers, or with the one here."""

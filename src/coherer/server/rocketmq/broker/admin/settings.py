@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from coherer.broker.versions import DataVersion
+from coherer.record.schedule import levels_text
 from coherer.rocketmq import fastjson
 from coherer.rocketmq import settings as texts
 from coherer.rocketmq.codes import RequestCode, ResponseCode
@@ -67,6 +68,15 @@ CHANGEABLE: Final = {
 }
 """Settings that an operator may change, and the options behind them."""
 
+ABSENT: Final = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+"""What this broker does not have, or not by a setting; Java's tools stop without them."""
+
+_FOR_EVER_HOURS: Final = 2**31 - 1
 _PERM: Final = "brokerPermission"
 _READ_WRITE: Final = 6
 
@@ -108,10 +118,19 @@ class SettingsDesk:
             for name, attribute in (FIXED | CHANGEABLE).items()
         }
         shown["brokerIP2"] = options.host
-        shown["storePathRootDir"] = str(self._state.store.directory)
-        shown["storePathCommitLog"] = str(self._state.store.directory / "commitlog")
         shown["flushDiskType"] = "SYNC_FLUSH" if core.sync_flush else "ASYNC_FLUSH"
-        return shown
+        return shown | self._of_store() | ABSENT
+
+    def _of_store(self) -> dict[str, str]:
+        store = self._state.store
+        hours = store.options.retention_hours
+        return {
+            "storePathRootDir": str(store.directory),
+            "storePathCommitLog": str(store.directory / "commitlog"),
+            "mappedFileSizeCommitLog": str(store.options.segment_bytes),
+            "fileReservedTime": str(_FOR_EVER_HOURS if hours is None else max(1, round(hours))),
+            "messageDelayLevel": levels_text(store.delay_levels_ms),
+        }
 
     def update(self, request: Command) -> Command:
         """Code 25: change settings; unknown ones and those that are fixed are passed over.
