@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from coherer.errors import ConnectError, UsageError
 from coherer.net.connection import Connection, Receiver
 from coherer.net.memory import keep_freed
 from coherer.net.tls import TlsOptions
+
+FAREWELL_MS: Final = 500
+"""How long a closed TLS connection waits for the peer's farewell: Java's servers send none."""
 
 R = TypeVar("R", bound=Receiver)
 
@@ -47,7 +50,11 @@ async def dial(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, connection = await loop.create_connection(
-                lambda: Connection(make), host, port, ssl=context
+                lambda: Connection(make),
+                host,
+                port,
+                ssl=context,
+                ssl_shutdown_timeout=None if context is None else FAREWELL_MS / 1000,
             )
     except TimeoutError:
         raise ConnectError(
