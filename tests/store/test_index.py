@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from coherer.record.hashing import java_hash
 from coherer.record.layout import decode
 from coherer.store import Draft
 from coherer.store.batch import IndexKey
@@ -171,11 +175,78 @@ def test_a_loop_in_a_damaged_file_ends(index: KeyIndex, tmp_path: Path) -> None:
     assert find(index, "k") == [4, 3, 77]
 
 
+@given(st.text(max_size=3), st.text("0123456789ABCDEF", max_size=60) | st.text(max_size=40))
+def test_long_keys_have_javas_hash(topic: str, key: str) -> None:
+    value = java_hash(f"{topic}#{key}")
+    assert key_hash(topic, key) == (0 if value == -(1 << 31) else abs(value))
+
+
+def test_slots_are_there_again_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    keys = [IndexKey("TopicTest", f"k{n % 700}", n, n) for n in range(2_000)]
+    path = tmp_path / "1"
+    once = IndexFile(OsFiles(), path, 300_000, 5_000)
+    once.put(keys)
+    once.save()
+    once.close()
+    whole = path.read_bytes()
+    path.unlink()
+    for part in (keys[:700], keys[700:701], keys[701:]):
+        file = IndexFile(OsFiles(), path, 300_000, 5_000)
+        if path.exists():
+            assert file.load()
+        file.put(part)
+        file.finish()
+        file.close()
+    assert path.read_bytes() == whole
+
+
+class _Full(OsFiles):
+    """Writes of pages of slots fail while `full`."""
+
+    full = False
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        if self.full and HEAD.size <= offset < HEAD.size + 4 * 2_000:
+            raise OSError(errno.ENOSPC, "No space left")
+        super().write(handle, data, offset)
+
+
+def test_slots_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    files = _Full()
+    index = KeyIndex(files, tmp_path, 2_000, 5_000)
+    index.load(Checkpoint(), clean=True)
+    keys = [IndexKey("TopicTest", f"k{n}", n, n) for n in range(100)]
+    files.full = True
+    index.add(keys)
+    with pytest.raises(OSError, match="No space"):
+        index.write(0)
+    assert find(index, "k7") == [7], "whoever asks here sees it"
+    files.full = False
+    index.write(0)
+    index.close()
+    again = KeyIndex(OsFiles(), tmp_path, 2_000, 5_000)
+    again.load(Checkpoint(), clean=True)
+    assert find(again, "k7") == [7]
+    again.close()
+
+
+def test_many_keys_do_not_wait_for_the_slow_beat(index: KeyIndex, tmp_path: Path) -> None:
+    keys = [IndexKey("TopicTest", f"k{n}", n, n) for n in range(40)]
+    index.add(keys)
+    index.catch_up(0)
+    assert list((tmp_path / "index").glob("*")) == []
+    index.add(keys * 125)
+    index.catch_up(0)
+    assert list((tmp_path / "index").glob("*")) != []
+
+
 def test_restored_slots_equal_written_ones(tmp_path: Path) -> None:
     file = IndexFile(OsFiles(), tmp_path / "1", 2000, 5000)
     file.put([IndexKey("TopicTest", f"k{n % 900}", n, n) for n in range(3000)])
+    file.save()
     before = (tmp_path / "1").read_bytes()
     file.put([IndexKey("TopicTest", f"j{n}", n, 3000 + n) for n in range(500)])
+    file.save()
     file.restore(3001)
     after = (tmp_path / "1").read_bytes()
     entries = HEAD.size + 2000 * 4 + 3001 * 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from zlib import crc32
 
 from coherer.errors import UsageError
@@ -36,6 +36,14 @@ class IndexKey(NamedTuple):
     key: str
     physical_offset: int
     store_ms: int
+
+
+_Fields = tuple[str, str, int, int]
+# Makes a named tuple twice as fast as its name does.
+_NEW = cast(
+    "Callable[[type[IndexKey], _Fields], IndexKey]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
 
 
 class Batch(NamedTuple):
@@ -132,7 +140,8 @@ class Encoder:
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
             if draft.keys:
-                keys += [IndexKey(draft.topic, key, position, store_ms) for key in draft.keys]
+                topic = draft.topic
+                keys += [_NEW(IndexKey, (topic, key, position, store_ms)) for key in draft.keys]
             position += size
         if parts:
             chunks.append((begin, b"".join(parts)))

@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -25,15 +26,18 @@ from coherer.record.hashing import java_hash
 from coherer.store.batch import IndexKey
 from coherer.store.checkpoint import Checkpoint
 from coherer.store.files import Files
+from coherer.store.slots import PAGE_SLOTS, SLOT, SlotTable
 
 HEAD: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
-SLOT: Final = struct.Struct(">i")
+_ENTRY = ENTRY.pack
 _HASHES = struct.Struct(">i16x")
-_PAGE_SLOTS = 1024
 _CHUNK_ENTRIES = 50_000
 _PIECE_KEYS = 1_000
+_MANY_KEYS = 5_000
 _INT_MIN = -(1 << 31)
+_ENDS_DIFFER = 20
+_POWERS = {count: pow(31, count, 1 << 32) for count in (2, 4, 12)}
 _INT_MAX = (1 << 31) - 1
 
 
@@ -43,8 +47,25 @@ def key_hash(topic: str, key: str) -> int:
     >>> key_hash("TopicTest", "k1")
     2746024
     """
-    value = java_hash(f"{topic}#{key}")
+    if len(key) > _ENDS_DIFFER and key.isascii():
+        # Of the ids that a client makes only the ends differ: the hash of a text is made of those
+        # of its parts.
+        value = (
+            _hash_of(topic + "#", key[:-12]) * _POWERS[12]
+            + _hash_of("", key[-12:-4]) * _POWERS[4]
+            + _hash_of("", key[-4:-2]) * _POWERS[2]
+            + _hash_of("", key[-2:])
+        ) & 0xFFFFFFFF
+        if value & 0x80000000:
+            value -= 0x100000000
+    else:
+        value = java_hash(f"{topic}#{key}")
     return 0 if value == _INT_MIN else abs(value)
+
+
+@lru_cache(maxsize=8192)
+def _hash_of(before: str, text: str) -> int:
+    return java_hash(before + text)
 
 
 class IndexFile:
@@ -55,6 +76,8 @@ class IndexFile:
         self._slots = slots
         self._entries = entries
         self._handle: int | None = None
+        self._table: SlotTable | None = None
+        self._unsaved = False
         self.path = path
         self.number = int(path.name)
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.used_slots = 0
@@ -86,6 +109,7 @@ class IndexFile:
 
     def close(self) -> None:
         """Close the file."""
+        self._forget_slots()
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._files.close(handle)
@@ -107,12 +131,17 @@ class IndexFile:
         return HEAD.size + self._slots * SLOT.size + number * ENTRY.size
 
     def _slot(self, slot: int) -> int:
-        data = self._files.read(self.open(), SLOT.size, HEAD.size + slot * SLOT.size)
-        (number,) = SLOT.unpack(data)
+        if self._table is not None:
+            number = self._table.slots[slot]
+        else:
+            data = self._files.read(self.open(), SLOT.size, HEAD.size + slot * SLOT.size)
+            (number,) = SLOT.unpack(data)
         return number if 0 < number < self.count else 0
 
-    def put(self, keys: list[IndexKey]) -> int:
-        """Write as many keys as there is room for; give their count.
+    def put(self, keys: Sequence[IndexKey]) -> int:
+        """Write the entries of as many keys as there is room for; give their count.
+
+        What else has changed waits for `save`.
 
         Raises:
             OSError: the file is as it was before.
@@ -120,42 +149,66 @@ class IndexFile:
         keys = keys[: self._entries - self.count]
         if not keys:
             return 0
+        table = self._slots_in_memory()
+        slots, count = table.slots, self._slots
         first_ms = self.begin_ms if self.count > 1 else keys[0].store_ms
+        number, used, last_ms = self.count, 0, self.end_ms
         entries: list[bytes] = []
-        before: dict[int, int] = {}
         after: dict[int, int] = {}
-        for number, key in enumerate(keys, self.count):
-            value = key_hash(key.topic, key.key)
-            slot = value % self._slots
-            if slot not in after:
-                before[slot] = after[slot] = self._slot(slot)
-            seconds = min(max((key.store_ms - first_ms) // 1000, 0), _INT_MAX)
-            entries.append(ENTRY.pack(value, key.physical_offset, seconds, after[slot]))
+        for topic, key, physical_offset, store_ms in keys:
+            value = key_hash(topic, key)
+            slot = value % count
+            previous = after.get(slot)
+            if previous is None:
+                previous = slots[slot]
+                if not 0 < previous < self.count:
+                    previous = 0
+                    used += 1
+            seconds = min(max((store_ms - first_ms) // 1000, 0), _INT_MAX)
+            entries.append(_ENTRY(value, physical_offset, seconds, previous))
             after[slot] = number
-        self.dirty = True
+            number += 1
+            last_ms = max(last_ms, store_ms)
+        self.dirty = self._unsaved = True
         self._files.write(self.open(), b"".join(entries), self._entry_at(self.count))
-        self._write_slots(before, after)
+        table.set(after)
         if self.count == 1:
             self.begin_ms, self.begin_offset = first_ms, keys[0].physical_offset
-        self.end_ms = max(self.end_ms, *[key.store_ms for key in keys])
-        self.end_offset = keys[-1].physical_offset
-        self.used_slots += sum(number == 0 for number in before.values())
-        self.count += len(keys)
-        self._write_head()
+        self.end_ms, self.end_offset = last_ms, keys[-1].physical_offset
+        self.used_slots += used
+        self.count = number
         return len(keys)
 
-    def _write_slots(self, before: dict[int, int], after: dict[int, int]) -> None:
-        handle, done = self.open(), list[int]()
-        try:
-            for slot, number in after.items():
-                self._files.write(handle, SLOT.pack(number), HEAD.size + slot * SLOT.size)
-                done.append(slot)
-        except OSError:
-            for slot in done:
-                with suppress(OSError):
-                    data = SLOT.pack(before[slot])
-                    self._files.write(handle, data, HEAD.size + slot * SLOT.size)
-            raise
+    def save(self) -> None:
+        """Write what `put` has left: the slots, then the head.
+
+        Raises:
+            OSError: not everything could be written; the next call tries again.
+        """
+        if self._table is not None and self._unsaved:
+            self.dirty = True
+            self._table.save()
+            self._write_head()
+            self._unsaved = False
+
+    def finish(self) -> None:
+        """Write everything: nothing more is put here.
+
+        Raises:
+            OSError: see `save`.
+        """
+        self.save()
+        self._forget_slots()
+
+    def _slots_in_memory(self) -> SlotTable:
+        if self._table is None:
+            self._table = SlotTable(self._files, self.open(), HEAD.size, self._slots)
+        return self._table
+
+    def _forget_slots(self) -> None:
+        if self._table is not None:
+            self._table.close()
+            self._table = None
 
     def _write_head(self) -> None:
         head = HEAD.pack(
@@ -179,6 +232,7 @@ class IndexFile:
 
     def restore(self, count: int) -> None:
         """Go back to the first entries: make the slots from them, whatever a crash left there."""
+        self._forget_slots()
         handle = self.open()
         slots = array("i", bytes(SLOT.size * self._slots))
         self.used_slots = 0
@@ -191,8 +245,8 @@ class IndexFile:
                 slots[slot] = number
         if sys.byteorder == "little":
             slots.byteswap()
-        for first in range(0, self._slots, _PAGE_SLOTS):
-            page = slots[first : first + _PAGE_SLOTS].tobytes()
+        for first in range(0, self._slots, PAGE_SLOTS):
+            page = slots[first : first + PAGE_SLOTS].tobytes()
             at = HEAD.size + first * SLOT.size
             if self._files.read(handle, len(page), at) != page:
                 self._files.write(handle, page, at)
@@ -250,6 +304,15 @@ class KeyIndex:
         """The log offset of the last record in the files; -1 for none."""
         return self._all[-1].end_offset if self._all and self._all[-1].count > 1 else -1
 
+    def catch_up(self, now_ms: int) -> None:
+        """Write the keys that were taken if they are more than a few.
+
+        Raises:
+            OSError: some could not be written; they are kept for the next time.
+        """
+        if len(self._pending) >= _MANY_KEYS:
+            self.write(now_ms)
+
     def make_room(self, now_ms: int) -> None:
         """Write the keys that were taken if they have become many.
 
@@ -259,10 +322,9 @@ class KeyIndex:
         if len(self._pending) >= self.PENDING_MAX:
             self.write(now_ms)
 
-    def add(self, keys: Iterable[IndexKey]) -> None:
+    def add(self, keys: list[IndexKey]) -> None:
         """Take keys, in the order of the log."""
-        with self._guard:
-            self._pending.extend(keys)
+        self._pending += keys  # at once, so that the writer need not wait for the lock
 
     def write(self, now_ms: int) -> None:
         """Write the keys that were taken.
@@ -277,8 +339,13 @@ class KeyIndex:
                 if self._pending:
                     done = self._all[-1].put(self._pending[:_PIECE_KEYS])
                     del self._pending[:done]
+        with self._guard:
+            if self._all:
+                self._all[-1].save()
 
     def _start_file(self, now_ms: int) -> None:
+        if self._all:
+            self._all[-1].finish()
         second, ms = divmod(now_ms, 1000)
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(second)) + f"{ms:03d}"
         number = max(int(name), self._all[-1].number + 1 if self._all else 0)

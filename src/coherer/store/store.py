@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -443,6 +444,9 @@ class Store:
         elif self._options.flush == "async" and now_ms >= self._flush_due_ms:
             self._flush_due_ms = now_ms + self._options.flush_interval_ms
             self.flush()
+        if self._index is not None:
+            with suppress(OSError):  # they wait; `flush_queues` tells of it
+                self._index.catch_up(now_ms)
         if now_ms >= self._relax_due_ms:
             self._relax_due_ms = now_ms + _RELAX_INTERVAL_MS
             self._log.relax()
