@@ -164,6 +164,15 @@ async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: Manual
         assert (answer.code, places(answer)) == (MOVED, (end, first, end))
 
 
+async def test_a_slave_may_only_be_late(broker_stage: BrokerStage, peer: Client) -> None:
+    await fill(peer, 5)
+    broker_stage.change(role="SLAVE")
+    for changes in ({"queueOffset": 9}, {"queueOffset": 9, "queueId": 1}, {"queueOffset": -1}):
+        answer = await peer.pull(**changes)
+        assert (answer.code, places(answer)[0]) == (RETRY, changes["queueOffset"])
+    assert broker_stage.records("OFFSET_MOVED_EVENT") == []
+
+
 async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerStage, peer: Client) -> None:
     await fill(peer, 5)
     await peer.pull(queueOffset=9)

@@ -72,6 +72,8 @@ class Pulls:
         wanted = self._subscriptions.wanted(header, group)
         found = self._read(header, wanted)
         code, next_offset, remark = _outcome(header.queue_offset, found)
+        if self._state.is_slave and code is MOVED:
+            code, next_offset = RETRY, header.queue_offset  # it may only be behind its master
         if may_wait and header.sys_flag & COMMIT and not self._state.is_slave:
             self._state.offsets.open(header.consumer_group, header.topic, header.queue_id).place(
                 header.commit_offset
@@ -79,7 +81,7 @@ class Pulls:
         if code is NOT_FOUND and may_wait and header.sys_flag & SUSPEND:
             self.holding.hold(Held(channel, request, header, wanted))
             return
-        if code is MOVED and not self._state.is_slave:
+        if code is MOVED:
             self._tell_moved(header, next_offset)
         self._state.counts.read(header.consumer_group, header.topic, header.queue_id, found.records)
         fields = {
