@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from coherer.broker.filters import tag_codes
-from coherer.broker.groups import SYSTEM_GROUPS, Group, GroupTable
+from coherer.broker.groups import Group, GroupTable
 from coherer.broker.topics import Topic, TopicDefaults, TopicTable, TubeTopics
 from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError
 from coherer.record.hashing import java_hash
+from coherer.record.reserved import SYSTEM_GROUPS
 from coherer.rocketmq import fastjson
 
 

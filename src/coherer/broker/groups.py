@@ -8,20 +8,7 @@ import msgspec
 
 from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
-
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-"""Groups of such names are made on demand even where no other is."""
-
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-)
-"""The groups that every RocketMQ broker has."""
+from coherer.record import reserved
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -86,7 +73,7 @@ class GroupTable:
 
     def provide(self) -> None:
         """Have the groups that every RocketMQ broker has; the version stays, as in Java."""
-        for name in SYSTEM_GROUPS:
+        for name in reserved.SYSTEM_GROUPS:
             self._groups.setdefault(name, Group(group_name=name))
 
     def add(self, name: str, now_ms: int = 0) -> bool:
@@ -107,7 +94,7 @@ class GroupTable:
         16
         """
         found = self._groups.get(name)
-        if found is None and (auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+        if found is None and (auto_create or name.startswith(reserved.SYSTEM_GROUP_PREFIX)):
             self.add(name, now_ms)
             found = self._groups[name]
         return found
@@ -128,7 +115,9 @@ class GroupTable:
         """Have what a master has, and its version. Returns whether that is another now."""
         if master.version == self.version:
             return False
-        own = {name: group for name, group in self._groups.items() if name in SYSTEM_GROUPS}
+        own = {
+            name: group for name, group in self._groups.items() if name in reserved.SYSTEM_GROUPS
+        }
         self._groups = own | master._groups
         self.version = master.version
         for changed in self._watchers:

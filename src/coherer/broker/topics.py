@@ -3,7 +3,8 @@
 RocketMQ's clients and operators make topics here, and sends do (`TopicTable.create_for_send`).
 TubeMQ's master decides for itself which topics there are; the broker keeps what it was told last,
 and `TubeTopics` is the part of the table that the master's word changes and that TubeMQ's clients
-see. What neither made, such as `%RETRY%` topics and those in `SYSTEM_TOPICS`, is RocketMQ's alone.
+see. What neither made, such as `%RETRY%` topics and those in `record.reserved`, is RocketMQ's
+alone.
 
 The file is RocketMQ's `topics.json` (rocketmq 3.12, 6.10); what only TubeMQ knows stands in members
 that RocketMQ skips, and only where it is not the default.
@@ -17,6 +18,7 @@ import msgspec
 
 from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
+from coherer.record import reserved
 
 STORE_STRIDE = 10_000
 """A partition's id is store * 10,000 + its number in the store."""
@@ -27,27 +29,9 @@ INHERIT, WRITE, READ = 1, 2, 4
 UNIT, UNIT_SUB = 1, 2
 """Bits of a topic's system flag."""
 
-RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
-DEFAULT_TOPIC = "TBW102"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-
-SYSTEM_TOPICS = frozenset(
-    {
-        DEFAULT_TOPIC,
-        SCHEDULE_TOPIC,
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        TRACE_TOPIC,
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        OFFSET_MOVED_TOPIC,
-    }
-)
-"""The names that every RocketMQ broker keeps for itself (2.11)."""
-_SYSTEM_PREFIX = "rmq_sys_"
+RETRY_PREFIX = reserved.RETRY_PREFIX
+DLQ_PREFIX = reserved.DLQ_PREFIX
+OFFSET_MOVED_TOPIC = reserved.OFFSET_MOVED_TOPIC
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1024
 
@@ -167,15 +151,6 @@ def perm_text(perm: int) -> str:
     )
 
 
-def is_system_topic(name: str) -> bool:
-    """Whether a topic of that name is every broker's own, so that nobody may make or delete it.
-
-    >>> is_system_topic("TBW102"), is_system_topic("rmq_sys_x"), is_system_topic("flights")
-    (True, True, False)
-    """
-    return name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIX)
-
-
 class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What decides which topics a broker always has (6.10).
 
@@ -197,7 +172,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     cluster_topic: bool = True
     broker_topic: bool = True
     trace: bool = False
-    trace_topic: str = TRACE_TOPIC
+    trace_topic: str = reserved.TRACE_TOPIC
 
     def topics(self) -> list[Topic]:
         """The topics.
@@ -206,10 +181,11 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
         ['SELF_TEST_TOPIC', 'BenchmarkTest', 'DefaultCluster']
         """
         model = READ | WRITE | INHERIT
-        made = [
-            _square("SELF_TEST_TOPIC", 1),
-            *([_square(DEFAULT_TOPIC, self.queues, model)] if self.auto_create else ()),
-            _square("BenchmarkTest", _BENCHMARK_QUEUES),
+        made = [_square(reserved.SELF_TEST_TOPIC, 1)]
+        if self.auto_create:
+            made.append(_square(reserved.AUTO_CREATE_TOPIC, self.queues, model))
+        made += [
+            _square(reserved.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
             _square(
                 self.cluster,
                 16 if self.cluster_topic else 1,
@@ -217,7 +193,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
             ),
             _square(self.broker, 1, model if self.broker_topic else READ | WRITE),
             _square(OFFSET_MOVED_TOPIC, 1),
-            _square(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _square(reserved.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
             _square(self.reply_topic, 1),
         ]
         return [*made, _square(self.trace_topic, 1)] if self.trace else made
@@ -225,7 +201,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reply_topic(self) -> str:
         """The topic that carries answers to requests (2.14)."""
-        return f"{self.cluster}_REPLY_TOPIC"
+        return self.cluster + reserved.REPLY_TOPIC_SUFFIX
 
 
 def _square(name: str, queues: int, perm: int = READ | WRITE) -> Topic:
@@ -280,13 +256,13 @@ class TopicTable:
 
     def system_names(self) -> frozenset[str]:
         """The names that this broker keeps for itself, those of `provide` among them."""
-        return SYSTEM_TOPICS | self._own
+        return frozenset(reserved.SYSTEM_TOPICS) | self._own
 
     def is_own(self, name: str) -> bool:
         """Whether the topic is no user's: TubeMQ's clients do not see it."""
         return (
             name in self._own
-            or is_system_topic(name)
+            or reserved.is_system_topic(name)
             or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
@@ -350,7 +326,7 @@ class TopicTable:
         if pattern is None:
             return None
         perm = pattern.perm
-        if model == DEFAULT_TOPIC and not auto_create:
+        if model == reserved.AUTO_CREATE_TOPIC and not auto_create:
             perm = READ | WRITE
         if not perm & INHERIT:
             return None

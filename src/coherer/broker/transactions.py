@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from coherer.record import reserved
 from coherer.record.hashing import tag_code
 from coherer.record.layout import COMMITTED, ROLLED_BACK, Record
 from coherer.record.layout import encode as encode_record
@@ -31,9 +32,9 @@ from coherer.record.properties import (
 )
 from coherer.store.model import Draft
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-DISCARD_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+HALF_TOPIC: Final = reserved.HALF_TOPIC
+OP_TOPIC: Final = reserved.OP_HALF_TOPIC
+DISCARD_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 TRANSACTIONAL: Final = "TRAN_MSG"

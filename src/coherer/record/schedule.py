@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from coherer.errors import UsageError
+from coherer.record import reserved
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""The topic in which delayed messages wait."""
+SCHEDULE_TOPIC: Final = reserved.SCHEDULE_TOPIC
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """The levels 1 to 18 of a broker that was told no others (`messageDelayLevel`)."""

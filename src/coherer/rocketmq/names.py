@@ -15,49 +15,25 @@ import msgspec
 
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
+from coherer.record import reserved
 
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
-
-AUTO_CREATE_TOPIC: Final = "TBW102"
-"""The template of topics that a send creates."""
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-BENCHMARK_TOPIC: Final = "BenchmarkTest"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-
-SYSTEM_TOPICS: Final = (
-    AUTO_CREATE_TOPIC,
-    SCHEDULE_TOPIC,
-    BENCHMARK_TOPIC,
-    HALF_TOPIC,
-    TRACE_TOPIC,
-    OP_HALF_TOPIC,
-    CHECK_MAX_TIME_TOPIC,
-    SELF_TEST_TOPIC,
-    OFFSET_MOVED_TOPIC,
-)
-"""Topics that an administrator may not create (2.11)."""
-
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group for reading without a group of one's own: it exists on every broker."""
-SYSTEM_GROUPS: Final = (
-    TOOLS_GROUP,
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-)
-"""Groups that every broker has from the start (6.10)."""
+RETRY_PREFIX: Final = reserved.RETRY_PREFIX
+DLQ_PREFIX: Final = reserved.DLQ_PREFIX
+SYSTEM_GROUP_PREFIX: Final = reserved.SYSTEM_GROUP_PREFIX
+SYSTEM_TOPIC_PREFIX: Final = reserved.SYSTEM_TOPIC_PREFIX
+REPLY_TOPIC_SUFFIX: Final = reserved.REPLY_TOPIC_SUFFIX
+AUTO_CREATE_TOPIC: Final = reserved.AUTO_CREATE_TOPIC
+SCHEDULE_TOPIC: Final = reserved.SCHEDULE_TOPIC
+BENCHMARK_TOPIC: Final = reserved.BENCHMARK_TOPIC
+HALF_TOPIC: Final = reserved.HALF_TOPIC
+OP_HALF_TOPIC: Final = reserved.OP_HALF_TOPIC
+TRACE_TOPIC: Final = reserved.TRACE_TOPIC
+CHECK_MAX_TIME_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
+SELF_TEST_TOPIC: Final = reserved.SELF_TEST_TOPIC
+OFFSET_MOVED_TOPIC: Final = reserved.OFFSET_MOVED_TOPIC
+SYSTEM_TOPICS: Final = reserved.SYSTEM_TOPICS
+TOOLS_GROUP: Final = reserved.TOOLS_GROUP
+SYSTEM_GROUPS: Final = reserved.SYSTEM_GROUPS
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 GROUP_CHARS_MAX: Final = 255
@@ -65,6 +41,7 @@ GROUP_CHARS_MAX: Final = 255
 
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
+is_system_topic = reserved.is_system_topic
 _RESERVED_GROUPS: Final = ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER")
 
 
@@ -93,15 +70,6 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Returns the topic of the messages that a group has given up."""
     return DLQ_PREFIX + group
-
-
-def is_system_topic(topic: str) -> bool:
-    """Tells whether a topic belongs to the system: no administrator may create it.
-
-    >>> is_system_topic("TBW102"), is_system_topic("rmq_sys_x"), is_system_topic("orders")
-    (True, True, False)
-    """
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def topic_fault(topic: str) -> str | None:

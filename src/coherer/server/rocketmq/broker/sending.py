@@ -22,7 +22,7 @@ from coherer.rocketmq.batches import decode_batch
 from coherer.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import SendHeader, read_send
-from coherer.rocketmq.names import dlq_topic, topic_fault
+from coherer.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
 from coherer.server.rocketmq.broker.answers import Replies, Sent
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.texts import PropertyTexts, StoredText
@@ -180,7 +180,7 @@ class Sends:
         fault = topic_fault(header.topic)
         if fault is not None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
-        if header.topic == "SCHEDULE_TOPIC_XXXX":
+        if header.topic == SCHEDULE_TOPIC:
             remark = f"Sending message to topic[{header.topic}] is forbidden."
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
         topic = known or self._create(header, now_ms)
