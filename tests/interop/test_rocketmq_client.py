@@ -1,0 +1,260 @@
+"""Our client's administration, trace, signatures and TLS with our servers and Java's."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import pytest
+from peers.rocket_site import Cluster, RocketSite, wait_until
+from peers.rocketmq import JavaRocketBroker, home_of
+
+import coherer
+from coherer import Message
+from coherer.client import TlsOptions, connect_rocketmq
+from coherer.client.rocketmq.client import RocketClient
+from coherer.errors import RefusedError
+from coherer.rocketmq.codes import QueryNotFoundError, TopicNotExistError
+
+pytestmark = pytest.mark.interop
+
+T = TypeVar("T")
+
+ACL = """globalWhiteRemoteAddresses:
+accounts:
+- accessKey: RocketMQ
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms:
+  - allowed=PUB|SUB
+- accessKey: rocketmq2
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: true
+"""
+
+
+async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], object]) -> T:
+    """What is asked for, when it is as it should be: servers tell of some things later."""
+    async with asyncio.timeout(20):
+        while not holds(answer := await ask()):  # noqa: ASYNC110 - it is another process
+            await asyncio.sleep(0.05)
+    return answer
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[RocketClient]:
+    async with connect_rocketmq(cluster.url) as one:
+        yield one
+
+
+@pytest.fixture
+def word() -> str:
+    return uuid.uuid4().hex[:10]
+
+
+async def test_topics(client: RocketClient, word: str) -> None:
+    admin = client.admin()
+    topic = f"t{word}"
+    assert await admin.topics(topic) == []
+    assert not await client.exists(topic)
+    await admin.create_topic(topic, 3, wait_ms=10_000)
+    [state] = await admin.topics(topic)
+    assert (state.partitions, state.brokers, state.writable) == (3, {"broker-a": 3}, True)
+    assert topic in {one.name for one in await admin.topics()}
+    with pytest.raises(RefusedError, match="is there"):
+        await admin.create_topic(topic, 3)
+    await admin.create_topic(topic, 3, exist_ok=True, perm=4)
+    await eventually(lambda: admin.topics(topic), lambda found: not found[0].writable)
+    await admin.delete_topic(topic)
+    assert await admin.topics(topic) == []
+    with pytest.raises(TopicNotExistError):
+        await admin.delete_topic(topic)
+
+
+async def test_brokers_and_settings(client: RocketClient, word: str) -> None:
+    admin = client.admin()
+    [broker] = await admin.brokers()
+    assert (broker.name, broker.id, broker.cluster) == ("broker-a", 0, "DefaultCluster")
+    assert broker.version.startswith("V4_9_3")
+    assert int(broker.runtime["commitLogMaxOffset"]) >= 0
+    config = await admin.broker_config("broker-a")
+    assert config["brokerName"] == "broker-a"
+    assert "listenPort" in await admin.names_config()
+    await admin.set_value(word, "key", "value = 1")
+    assert await admin.values(word) == {"key": "value = 1"}
+    await admin.set_value(word, "key", None)
+    assert await admin.values(word) == {}
+    with pytest.raises(QueryNotFoundError):
+        await admin.values(f"no{word}")
+
+
+async def test_messages_are_found(client: RocketClient, word: str) -> None:
+    admin, topic = client.admin(), f"t{word}"
+    async with client.producer(topic, group=f"p{word}") as producer:
+        first = await producer.send(Message(topic, b"one", tag="a", keys=("k1", "both")))
+        second = await producer.send(Message(topic, b"two", keys=("both",)))
+        members = await admin.producers(f"p{word}")
+        assert [(one.language, one.version) for one in members] == [("PYTHON", 399)]
+    found = await admin.message(first.id)
+    assert (found.body, found.tag, found.keys) == (b"one", "a", ("k1", "both"))
+    assert found.unique_id == first.unique_id
+    with pytest.raises(RefusedError):
+        await admin.message(first.id[:16] + f"{1 << 40:016X}")
+    messages = await eventually(
+        lambda: admin.messages(topic, "both"), lambda found: len(found) == 2
+    )
+    assert [one.id for one in messages] == [first.id, second.id]
+    assert [one.body for one in await admin.messages(topic, "k1")] == [b"one"]
+    late = datetime.now(UTC) + timedelta(hours=1)
+    assert await admin.messages(topic, "k1", begin=late) == []
+    by_id = await admin.message_by_unique_id(topic, second.unique_id)
+    assert by_id is not None
+    assert by_id.body == b"two"
+    assert await admin.message_by_unique_id(topic, "0" * 32) is None
+
+
+async def test_offsets_of_groups(client: RocketClient, word: str) -> None:
+    admin, topic, group = client.admin(), f"t{word}", f"g{word}"
+    await admin.create_topic(topic, 2, wait_ms=10_000)
+    await admin.create_group(group)
+    queues = await client.partitions(topic)
+    async with client.producer(topic) as producer:
+        for number in range(10):
+            await producer.send(Message(topic, b"x"), queue=queues[number % 2])
+    await eventually(
+        lambda: admin.partitions(topic),
+        lambda found: [(one.min_offset, one.max_offset) for one in found] == [(0, 5), (0, 5)],
+    )
+    assert await client.offsets(topic) == {("broker-a", 0): (0, 5), ("broker-a", 1): (0, 5)}
+    await admin.set_offsets(group, dict.fromkeys(queues, 2))
+    [state] = await admin.groups(group)
+    assert (state.name, state.topics, state.members, state.lag) == (group, (topic,), (), 6)
+    assert await admin.groups_of(topic) == [group]
+    for target, lag in (("latest", 0), ("earliest", 10), (3, 4)):
+        await admin.reset_offsets(group, topic, target)
+        assert (await admin.groups(group))[0].lag == lag
+    then = datetime.now(UTC) - timedelta(hours=1)
+    assert await admin.reset_offsets(group, topic, then) == dict.fromkeys(queues, 0)
+    await admin.clone_offsets(group, f"h{word}", topic)
+    assert {span.message_queue for span in await admin.time_spans(group, topic)} == set(queues)
+    await admin.delete_group(group)
+
+
+async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
+    admin, topic, group = client.admin(), f"t{word}", f"g{word}"
+    await admin.create_topic(topic, 2, wait_ms=10_000)
+    async with (
+        client.producer(topic) as producer,
+        client.consumer(group, topic, start="earliest", persist_ms=50) as consumer,
+    ):
+        receipt = await producer.send(Message(topic, b"x"))
+        batch = await consumer.receive(20_000)
+        assert batch is not None
+        await consumer.confirm(batch)
+        states = await eventually(
+            lambda: admin.groups(group),
+            lambda found: found[0].members and found[0].partitions and not found[0].lag,
+        )
+        [member] = states[0].members
+        assert (states[0].model, member.language) == ("CLUSTERING", "PYTHON")
+        info = await admin.running(group, member.id)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert {queue.topic for queue in info.mq_table} >= {topic}
+        offsets = await admin.consumer_offsets(group, topic)
+        assert sum(offsets[member.id].values()) == 1
+        message = await admin.message(receipt.id)
+        direct = asyncio.create_task(admin.consume_directly(group, message, client_id=member.id))
+        assert (await direct).consume_result is not None
+
+
+@pytest.mark.parametrize("kind", ["java", "ours"])
+async def test_javas_tools_read_our_trace(rocket: RocketSite, kind: str, word: str) -> None:
+    cluster = rocket.cluster(kind)
+    tools = rocket.client(cluster, "admin")
+    topic = f"t{word}"
+    async with (
+        connect_rocketmq(cluster.url) as client,
+        client.producer(topic, group=f"p{word}", trace=True) as producer,
+    ):
+        receipt = await producer.send(Message(topic, b"x", tag="red", keys=("k",)))
+    arguments = ["QueryMsgTraceById", "-i", receipt.unique_id]
+    said: list[str] = []
+
+    def shown() -> bool:
+        said.append(str(tools("run", arguments=arguments)))
+        return f"p{word}" in said[-1]
+
+    await asyncio.to_thread(wait_until, shown)
+    assert "success" in said[-1]
+    await asyncio.to_thread(tools.close)
+
+
+@pytest.mark.parametrize("kind", ["java"])
+async def test_tls(rocket: RocketSite, kind: str, word: str) -> None:
+    url = f"rocketmqs://{rocket.cluster(kind).namesrv}"
+    topic = f"t{word}"
+    async with connect_rocketmq(url, tls=TlsOptions(verify=False)) as client:
+        async with client.producer(topic) as producer:
+            receipt = await producer.send(Message(topic, b"secret"))
+        assert (await client.admin().message(receipt.id)).body == b"secret"
+
+
+@pytest.fixture(scope="module")
+def guarded(rocket: RocketSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Java cluster with access control: its name server."""
+    folder = tmp_path_factory.mktemp("guarded")
+    names = rocket.names("java")
+    broker = JavaRocketBroker(rocket.java, folder, names, settings={"aclEnable": "true"})
+    (home_of(folder) / "conf" / "plain_acl.yml").write_text(ACL)
+    broker.start()
+    try:
+        broker.wait()
+        yield names
+    finally:
+        broker.kill()
+
+
+async def test_signed_requests(guarded: str) -> None:
+    url = f"rocketmq://{guarded}"
+    boss = coherer.connect(url, user="rocketmq2", password="12345678")
+    assert isinstance(boss, RocketClient)
+    async with boss:
+        await boss.admin().create_topic("allowed", 1, wait_ms=10_000)
+        await boss.admin().create_topic("denied", 1, wait_ms=10_000)
+    async with connect_rocketmq(url, user="RocketMQ", password="12345678") as client:
+        async with client.producer("allowed", "denied", retries=0) as producer:
+            message = Message("allowed", "grüße".encode(), tag="ü", keys=("k",))
+            assert (await producer.send(message)).status == "SEND_OK"
+            await producer.send_batch([message, message])
+            with pytest.raises(RefusedError, match="No default permission for topic:denied"):
+                await producer.send(Message("denied", b"x"))
+        [queue] = await client.partitions("allowed")
+        async with client.reader(queue, 0) as reader:
+            batch = await reader.read()
+            assert batch is not None
+            assert {one.body.decode() for one in batch} == {"grüße"}
+        with pytest.raises(RefusedError, match="Need admin permission"):
+            await client.admin().create_topic("other", 1)
+
+
+async def test_a_wrong_signature(guarded: str) -> None:
+    url = f"rocketmq://{guarded}"
+    async with (
+        connect_rocketmq(url, user="RocketMQ", password="wrong678") as client,
+        client.producer("allowed", retries=0) as producer,
+    ):
+        with pytest.raises(RefusedError, match="Check signature failed"):
+            await producer.send(Message("allowed", b"x"))
+    async with (
+        connect_rocketmq(url) as client,
+        client.producer("allowed", retries=0) as producer,
+    ):
+        with pytest.raises(RefusedError, match="No accessKey is configured"):
+            await producer.send(Message("allowed", b"x"))
