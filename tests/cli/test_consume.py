@@ -48,8 +48,8 @@ class Consumer:
     def confirm(self, batch: MessageBatch) -> None:
         self.log.append(f"confirm {len(batch)}")
 
-    def reject(self, batch: MessageBatch) -> None:
-        self.log.append(f"reject {len(batch)}")
+    def leave(self, batch: MessageBatch, printed: int) -> None:
+        self.log.append(f"leave {len(batch)} after {printed}")
 
 
 def package(*bodies: bytes, first: int = 0) -> Batch:
@@ -93,9 +93,9 @@ def test_json(consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     ("maximum", "out", "rest", "log"),
     [
-        (1, b"a\n", (b"a", 0), ["reject 2"]),
+        (1, b"a\n", (b"a", 0), ["leave 2 after 1"]),
         (2, b"a\nb\n", None, ["confirm 2"]),
-        (3, b"a\nb\nc\n", (b"c", 2), ["confirm 2", "reject 3"]),
+        (3, b"a\nb\nc\n", (b"c", 2), ["confirm 2", "leave 3 after 1"]),
         (5, b"a\nb\nc\n\xff\ne\n", None, ["confirm 2", "confirm 3"]),
     ],
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
@@ -19,12 +19,16 @@ from coherer.cli.options import (
     Url,
     User,
     connect,
+    is_rocketmq,
     open_admin,
 )
 from coherer.cli.signals import signals_interrupt
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
+    from coherer.blocking import Consumer
+    from coherer.blocking.rocketmq import RocketClient
+    from coherer.client.rocketmq.consumer_options import Selection
     from coherer.message import ReceivedMessage
     from coherer.tubemq.delivery import MessageBatch
 
@@ -49,20 +53,52 @@ class Start(StrEnum):
     latest = "latest"
 
 
-class Receiver(Protocol):
+class Batch(Protocol):
+    """Messages that came together, of either protocol."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[ReceivedMessage]: ...
+    def bodies(self) -> list[bytes]:
+        """Only the bodies."""
+        ...
+
+
+B = TypeVar("B", bound=Batch)
+
+
+class Receiver(Protocol[B]):
     """What of a consumer is needed here."""
 
-    def receive(self, *, timeout_ms: int) -> MessageBatch | None:
+    def receive(self, *, timeout_ms: int) -> B | None:
         """The next package."""
         ...
 
-    def confirm(self, batch: MessageBatch) -> object:
+    def confirm(self, batch: B) -> object:
         """The group goes on behind it."""
         ...
 
-    def reject(self, batch: MessageBatch) -> object:
-        """The group reads it again."""
+    def leave(self, batch: B, printed: int) -> object:
+        """The group reads it again, if it can be behind those that were printed."""
         ...
+
+
+class Taker:
+    """A consumer of TubeMQ: a package is confirmed as a whole or not at all."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def receive(self, *, timeout_ms: int) -> MessageBatch | None:
+        """The next package."""
+        return self._consumer.receive(timeout_ms=timeout_ms)
+
+    def confirm(self, batch: MessageBatch) -> None:
+        """The group goes on behind it."""
+        self._consumer.confirm(batch)
+
+    def leave(self, batch: MessageBatch, printed: int) -> None:  # noqa: ARG002 - all or nothing
+        """The group reads it again."""
+        self._consumer.reject(batch)
 
 
 @app.command()
@@ -70,7 +106,7 @@ def consume(
     topics: Annotated[list[str], typer.Argument(help="What to read.", show_default=False)],
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="The group. Default: a new one of its own."),
+        typer.Option("--group", "-g", help="The group. Default: a new one of its own, or none."),
     ] = None,
     form: Annotated[
         Form,
@@ -95,28 +131,67 @@ def consume(
         list[str] | None,
         typer.Option("--filter", metavar="TAG", help="Only with this tag; may be repeated."),
     ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option("--sql", help="RocketMQ: only with properties for which this is true."),
+    ] = None,
     url: Url = DEFAULT_URL,
     admin: AdminUrl = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """Print messages as they come, and confirm them when they are printed."""
-    name = group or f"cli-{uuid.uuid4().hex[:12]}"
-    wanted = {topic: tuple(tags or ()) for topic in topics}
+    """Print messages as they come, and confirm them when they are printed.
+
+    Without a group, messages of RocketMQ are read without anybody's notice.
+    """
+    from coherer import blocking
+
+    if sql is not None and (tags or not is_rocketmq(url)):
+        raise UsageError("--sql is RocketMQ's, and no tags go with it.")
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
+    rest: ReceivedMessage | None = None
     try:
-        with (
-            signals_interrupt(),
-            connect(url, user, password) as client,
-            client.consumer(name, wanted, start=start.value) as consumer,
-        ):
-            rest = printer.run(consumer, timeout_s)
+        with signals_interrupt(), connect(url, user, password) as client:
+            if isinstance(client, blocking.Client):
+                name = group or f"cli-{uuid.uuid4().hex[:12]}"
+                wanted = {topic: tuple(tags or ()) for topic in topics}
+                with client.consumer(name, wanted, start=start.value) as consumer:
+                    rest = printer.run(Taker(consumer), timeout_s)
+            else:
+                _rocketmq(client, group, _selection(topics, tags, sql), start, printer, timeout_s)
     except KeyboardInterrupt:
         rest = None
     if group is not None and rest is not None:
         _go_on_at(url, admin, group, rest)
     typer.echo(f"{printer.count:,} messages", err=True)
+
+
+def _rocketmq(
+    client: RocketClient,
+    group: str | None,
+    wanted: Mapping[str, Selection],
+    start: Start,
+    printer: Printer,
+    timeout_s: float | None,
+) -> None:
+    from coherer.cli.consume_rocketmq import member, passer_by
+
+    if group is None:
+        with passer_by(client, wanted, start.value) as reader:
+            printer.run(reader, timeout_s)
+        return
+    with member(client, group, wanted, start.value) as consumer:
+        printer.run(consumer, timeout_s)
+
+
+def _selection(
+    topics: Iterable[str], tags: Sequence[str] | None, sql: str | None
+) -> dict[str, Selection]:
+    from coherer.rocketmq.subscription import Sql92
+
+    chosen = Sql92(sql) if sql is not None else tuple(tags) if tags else None
+    return dict.fromkeys(topics, chosen)
 
 
 class Printer:
@@ -126,17 +201,22 @@ class Printer:
         form: how.
         write: takes the bytes.
         maximum: how many; None for no end.
+
+    Attributes:
+        count: how many were printed.
+        printed: how many of the last package.
     """
 
     def __init__(
         self, form: Form, write: Callable[[bytes], object], maximum: int | None = None
     ) -> None:
         self.count = 0
+        self.printed = 0
         self._lines = _LINES[form]
         self._write = write
         self._maximum = maximum
 
-    def run(self, consumer: Receiver, timeout_s: float | None) -> ReceivedMessage | None:
+    def run(self, consumer: Receiver[B], timeout_s: float | None) -> ReceivedMessage | None:
         """Print and confirm until the maximum, or until nothing comes for `timeout_s`.
 
         Returns:
@@ -151,30 +231,31 @@ class Printer:
                 break
             last = self.show(batch)
             if last is not None:
-                consumer.reject(batch)
+                consumer.leave(batch, self.printed)
                 return last
             consumer.confirm(batch)
         return None
 
-    def show(self, batch: MessageBatch) -> ReceivedMessage | None:
+    def show(self, batch: Batch) -> ReceivedMessage | None:
         """Print a package; the last printed message if there was no need of all."""
         size = len(batch)
         count = size if self._maximum is None else min(size, self._maximum - self.count)
         self._write(b"".join(line + b"\n" for line in self._lines(batch, count)))
         sys.stdout.flush()
         self.count += count
+        self.printed = count
         return None if count == size else next(islice(batch, count - 1, None))
 
 
-def _text(batch: MessageBatch, count: int) -> Iterable[bytes]:
+def _text(batch: Batch, count: int) -> Iterable[bytes]:
     return batch.bodies()[:count]
 
 
-def _hex(batch: MessageBatch, count: int) -> Iterable[bytes]:
+def _hex(batch: Batch, count: int) -> Iterable[bytes]:
     return (body.hex().encode() for body in batch.bodies()[:count])
 
 
-def _json(batch: MessageBatch, count: int) -> Iterable[bytes]:
+def _json(batch: Batch, count: int) -> Iterable[bytes]:
     import msgspec
 
     from coherer.cli.reading import Envelope

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
 import typer
 
-from coherer.cli.options import DEFAULT_TOKEN, DEFAULT_URL, AdminUrl, Json, Token, Url, open_admin
+from coherer.cli.asking import AnyAdmin, Whom
+from coherer.cli.options import (
+    DEFAULT_TOKEN,
+    DEFAULT_URL,
+    AdminUrl,
+    Json,
+    Password,
+    Token,
+    Url,
+    User,
+    is_rocketmq,
+)
 from coherer.cli.output import FAILED, MISUSED, say_json, say_table
 
 if TYPE_CHECKING:
     from coherer.client.admin import GroupState
+    from coherer.client.rocketmq.admin import Admin as RocketAdmin
+    from coherer.client.rocketmq.admin import GroupState as RocketGroupState
+    from coherer.rocketmq.names import Queue
+
+AnyGroup: TypeAlias = "GroupState | RocketGroupState"
 
 app = typer.Typer(
     help="List and describe groups of consumers; set offsets.",
@@ -22,11 +40,15 @@ Name = Annotated[str, typer.Argument(help="The group.", show_default=False)]
 
 
 @app.command("list")
-def list_groups(url: Url = DEFAULT_URL, admin: AdminUrl = None, as_json: Json = False) -> None:
+def list_groups(
+    url: Url = DEFAULT_URL,
+    admin: AdminUrl = None,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
     """All groups: who is there, what they consume, how far they are behind."""
-    from coherer import net
-
-    groups = net.run(open_admin(url, admin, "").groups())
+    groups = _ask(Whom(url, admin, "", user, password))
     if as_json:
         say_json([_summary(group) for group in groups])
         return
@@ -40,12 +62,15 @@ def list_groups(url: Url = DEFAULT_URL, admin: AdminUrl = None, as_json: Json = 
 
 @app.command()
 def describe(
-    group: Name, url: Url = DEFAULT_URL, admin: AdminUrl = None, as_json: Json = False
+    group: Name,
+    url: Url = DEFAULT_URL,
+    admin: AdminUrl = None,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
 ) -> None:
     """Members and offsets of a group."""
-    from coherer import net
-
-    found = net.run(open_admin(url, admin, "").groups(group))
+    found = _ask(Whom(url, admin, "", user, password), group)
     if not found:
         typer.echo(f"error: There is no group {group}.", err=True)
         raise typer.Exit(FAILED)
@@ -61,7 +86,15 @@ def describe(
     say_table(
         ("topic", "#broker", "#partition", "#committed", "#max offset", "#lag", "read by"),
         (
-            (p.topic, p.broker, p.partition, p.committed, p.max_offset, p.lag, p.owner or "-")
+            (
+                p.topic,
+                p.broker,
+                p.partition,
+                p.committed,
+                p.max_offset,
+                p.lag,
+                _owner(p),
+            )
             for p in state.partitions
         ),
         empty="It has no offsets.",
@@ -74,43 +107,80 @@ def reset(
     group: Name,
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.", show_default=False)],
     to: Annotated[
-        str, typer.Option("--to", help="earliest, latest, or a number.", show_default=False)
+        str,
+        typer.Option(
+            "--to",
+            help="earliest, latest, or a number; RocketMQ: or a time, 2026-01-31T18:30.",
+            show_default=False,
+        ),
     ],
     url: Url = DEFAULT_URL,
     admin: AdminUrl = None,
     token: Token = DEFAULT_TOKEN,
+    user: User = None,
+    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Set the offsets of a group for all partitions of a topic."""
-    from coherer import net
-
     target = parse_target(to)
-    if target is None:
+    if target is None or (isinstance(target, datetime) and not is_rocketmq(url)):
         typer.echo(f"error: --to is {to!r}: earliest, latest, or a number.", err=True)
         raise typer.Exit(MISUSED)
-    new = net.run(open_admin(url, admin, token).reset_offsets(group, topic, target))
+
+    async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
+        if isinstance(target, datetime):
+            return await cast("RocketAdmin", admin).reset_offsets(group, topic, target)
+        return await admin.reset_offsets(group, topic, target)
+
+    moved = Whom(url, admin, token, user, password).ask(move)
+    new = {_key(key): offset for key, offset in moved.items()}
     if as_json:
         say_json(new)
         return
     say_table(("partition", "#offset"), new.items(), empty=f"{topic} has no partitions.")
 
 
-def parse_target(to: str) -> Literal["earliest", "latest"] | int | None:
+def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | None:
     """What `--to` means; None if nothing.
 
     >>> [parse_target(to) for to in ("earliest", "latest", "42", "-1", "now")]
     ['earliest', 'latest', 42, None, None]
+    >>> parse_target("2026-01-31T18:30")
+    datetime.datetime(2026, 1, 31, 18, 30)
     """
     match to:
         case "earliest":
             return "earliest"
         case "latest":
             return "latest"
+        case _ if to.isdecimal():
+            return int(to)
         case _:
-            return int(to) if to.isdecimal() else None
+            try:
+                return datetime.fromisoformat(to)
+            except ValueError:
+                return None
 
 
-def _summary(group: GroupState) -> dict[str, object]:
+def _ask(whom: Whom, *names: str) -> Sequence[AnyGroup]:
+    async def work(admin: AnyAdmin) -> Sequence[AnyGroup]:
+        return await admin.groups(*names)
+
+    return whom.ask(work)
+
+
+def _owner(partition: object) -> str:
+    """Who reads a partition; RocketMQ's brokers do not tell."""
+    return getattr(partition, "owner", None) or "-"
+
+
+def _key(partition: str | Queue) -> str:
+    if isinstance(partition, str):
+        return partition
+    return f"{partition.broker}:{partition.topic}:{partition.id}"
+
+
+def _summary(group: AnyGroup) -> dict[str, object]:
     return {
         "group": group.name,
         "topics": group.topics,
@@ -119,7 +189,7 @@ def _summary(group: GroupState) -> dict[str, object]:
     }
 
 
-def _say_silent(groups: list[GroupState]) -> None:
+def _say_silent(groups: Sequence[AnyGroup]) -> None:
     silent = sorted({broker for group in groups for broker in group.silent})
     if silent:
         names = ", ".join(map(str, silent))

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from coherer import blocking
+    from coherer.blocking.rocketmq import RocketClient
     from coherer.client.admin import Admin
 
 DEFAULT_URL = "tubemq://127.0.0.1:8715"
@@ -20,7 +21,8 @@ Url = Annotated[
         "--url",
         "-u",
         envvar="COHERER_URL",
-        help="The cluster: tubemq://host:port, or several masters, separated by commas.",
+        help="The cluster: tubemq://host:port, the masters, separated by commas, or "
+        "rocketmq://host:port, the name servers.",
     ),
 ]
 AdminUrl = Annotated[
@@ -28,22 +30,32 @@ AdminUrl = Annotated[
     typer.Option(
         "--admin",
         envvar="COHERER_ADMIN",
-        help="HTTP administration of the master. Default: port 8080 of the host of --url.",
+        help="TubeMQ: HTTP administration of the master. Default: port 8080 of the host of --url.",
     ),
 ]
 Token = Annotated[
     str,
     typer.Option(
-        "--token", envvar="COHERER_TOKEN", help="What the master wants to hear before changes."
+        "--token",
+        envvar="COHERER_TOKEN",
+        help="TubeMQ: what the master wants to hear before changes.",
     ),
 ]
 User = Annotated[
     str | None,
-    typer.Option("--user", envvar="COHERER_USER", help="Where the cluster authenticates."),
+    typer.Option(
+        "--user",
+        envvar="COHERER_USER",
+        help="Where the cluster authenticates; RocketMQ's access key.",
+    ),
 ]
 Password = Annotated[
     str | None,
-    typer.Option("--password", envvar="COHERER_PASSWORD", help="Better in the environment."),
+    typer.Option(
+        "--password",
+        envvar="COHERER_PASSWORD",
+        help="Better in the environment; RocketMQ's secret key.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
 
@@ -65,15 +77,24 @@ def admin_url(url: str, given: str | None) -> str:
     return ",".join(f"http://{host}:{ADMIN_PORT}" for host in dict.fromkeys(hosts))
 
 
+def is_rocketmq(url: str) -> bool:
+    """Whether a URL is one of RocketMQ.
+
+    >>> is_rocketmq("rocketmqs://a:9876"), is_rocketmq("tubemq://a")
+    (True, False)
+    """
+    return url.startswith(("rocketmq://", "rocketmqs://"))
+
+
 def open_admin(url: str, given: str | None, token: str) -> Admin:
-    """The administration that the options mean."""
+    """TubeMQ's administration that the options mean."""
     from coherer.client.admin import Admin
 
     return Admin(admin_url(url, given), token)
 
 
-def connect(url: str, user: str | None, password: str | None) -> blocking.Client:
+def connect(url: str, user: str | None, password: str | None) -> blocking.Client | RocketClient:
     """The client that the options mean."""
     from coherer import blocking
 
-    return blocking.connect_tubemq(url, user=user, password=password)
+    return blocking.connect(url, user=user, password=password)

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coherer.cli.options import DEFAULT_TOKEN, DEFAULT_URL, AdminUrl, Json, Token, Url, open_admin
+from coherer.cli.asking import AnyAdmin, Whom
+from coherer.cli.options import (
+    DEFAULT_TOKEN,
+    DEFAULT_URL,
+    AdminUrl,
+    Json,
+    Password,
+    Token,
+    Url,
+    User,
+    is_rocketmq,
+)
 from coherer.cli.output import FAILED, say_json, say_table
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from coherer.client.admin import PartitionState, TopicState
+    from coherer.client.rocketmq.admin import PartitionState as RocketPartitionState
+    from coherer.client.rocketmq.admin import TopicState as RocketTopicState
 
 app = typer.Typer(
     help="List, create, delete and describe topics.", no_args_is_help=True, add_completion=False
@@ -20,20 +38,22 @@ Name = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 def list_topics(
     url: Url = DEFAULT_URL,
     admin: AdminUrl = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also topics of the system.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="TubeMQ: also topics of the system.")
+    ] = False,
+    user: User = None,
+    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """All topics of the cluster."""
-    from coherer import net
-
-    found = net.run(open_admin(url, admin, "").topics())
+    found = Whom(url, admin, "", user, password).ask(_topics)
     topics = [topic for topic in found if everything or not topic.name.startswith("__")]
     if as_json:
         say_json(topics)
         return
     say_table(
         ("topic", "#partitions", "brokers", "writable", "readable"),
-        ((t.name, t.count, tuple(t.partitions), t.writable, t.readable) for t in topics),
+        ((t.name, *_places(t), t.writable, t.readable) for t in topics),
         empty="There are no topics.",
     )
 
@@ -45,7 +65,7 @@ def create(
         int, typer.Option("--partitions", "-p", min=1, help="How many on each broker.")
     ] = 8,
     brokers: Annotated[
-        list[int] | None,
+        list[str] | None,
         typer.Option("--broker", help="On this broker; may be repeated. Default: all online."),
     ] = None,
     if_missing: Annotated[
@@ -57,15 +77,19 @@ def create(
     url: Url = DEFAULT_URL,
     admin: AdminUrl = None,
     token: Token = DEFAULT_TOKEN,
+    user: User = None,
+    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Create a topic, and wait until it can be used."""
-    from coherer import net
+    wait_ms = int(wait_s * 1000)
 
-    made = open_admin(url, admin, token).create_topic(
-        topic, partitions, brokers or None, exist_ok=if_missing, wait_ms=int(wait_s * 1000)
-    )
-    net.run(made)
+    async def make(admin: AnyAdmin) -> None:
+        # TubeMQ's brokers have numbers, RocketMQ's have names.
+        chosen: Any = (brokers if is_rocketmq(url) else _numbers(brokers or ())) or None
+        await admin.create_topic(topic, partitions, chosen, exist_ok=if_missing, wait_ms=wait_ms)
+
+    Whom(url, admin, token, user, password).ask(make)
     _done(topic, "created", as_json=as_json)
 
 
@@ -76,25 +100,32 @@ def delete(
     url: Url = DEFAULT_URL,
     admin: AdminUrl = None,
     token: Token = DEFAULT_TOKEN,
+    user: User = None,
+    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Delete a topic and its messages."""
-    from coherer import net
-
     if not yes:
         typer.confirm(f"Delete {topic} with all of its messages?", abort=True, err=True)
-    net.run(open_admin(url, admin, token).delete_topic(topic))
+    Whom(url, admin, token, user, password).ask(lambda admin: admin.delete_topic(topic))
     _done(topic, "deleted", as_json=as_json)
 
 
 @app.command()
 def describe(
-    topic: Name, url: Url = DEFAULT_URL, admin: AdminUrl = None, as_json: Json = False
+    topic: Name,
+    url: Url = DEFAULT_URL,
+    admin: AdminUrl = None,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
 ) -> None:
     """The partitions of a topic and what they hold."""
-    from coherer import net
 
-    partitions = net.run(open_admin(url, admin, "").partitions(topic))
+    async def look(admin: AnyAdmin) -> Sequence[PartitionState | RocketPartitionState]:
+        return await admin.partitions(topic)
+
+    partitions = Whom(url, admin, "", user, password).ask(look)
     if as_json:
         say_json(
             [
@@ -119,3 +150,28 @@ def _done(topic: str, what: str, *, as_json: bool) -> None:
         say_json({"topic": topic, "done": what})
     else:
         typer.echo(f"{topic}: {what}")
+
+
+async def _topics(admin: AnyAdmin) -> Sequence[TopicState | RocketTopicState]:
+    return await admin.topics()
+
+
+def _places(topic: TopicState | RocketTopicState) -> tuple[int, tuple[int | str, ...]]:
+    """How many partitions, and on which brokers."""
+    from coherer.client.admin import TopicState
+
+    if isinstance(topic, TopicState):
+        return topic.count, tuple(topic.partitions)
+    return topic.partitions, tuple(topic.brokers)
+
+
+def _numbers(brokers: Iterable[str]) -> list[int]:
+    """TubeMQ's brokers have numbers.
+
+    Raises:
+        UsageError: one is none.
+    """
+    wrong = [broker for broker in brokers if not broker.isdecimal()]
+    if wrong:
+        raise UsageError(f"--broker is {wrong[0]!r}: TubeMQ's brokers have numbers.")
+    return [int(broker) for broker in brokers]

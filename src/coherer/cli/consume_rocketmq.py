@@ -1,0 +1,85 @@
+"""What `coherer consume` takes from RocketMQ: as a member of a group, or as nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+Start: TypeAlias = Literal["earliest", "latest"]
+
+if TYPE_CHECKING:
+    from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking.rocketmq_consumer import (
+        RocketBatch,
+        RocketConsumer,
+        RocketPullConsumer,
+    )
+    from coherer.client.rocketmq.consumer_options import Selection
+
+
+@contextmanager
+def member(
+    client: RocketClient, group: str, wanted: Mapping[str, Selection], start: Start
+) -> Generator[Member]:
+    """A consumer of a group."""
+    with client.consumer(group, wanted, start=start) as consumer:
+        yield Member(consumer)
+
+
+@contextmanager
+def passer_by(
+    client: RocketClient, wanted: Mapping[str, Selection], start: Start
+) -> Generator[PasserBy]:
+    """Somebody of no group, who leaves nothing behind.
+
+    It reads the queues that are there when it begins.
+    """
+    from coherer.client.rocketmq.start import Edge
+    from coherer.rocketmq.names import TOOLS_GROUP
+
+    with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
+        queues = [queue for topic in wanted for queue in client.partitions(topic)]
+        consumer.assign(queues, next(iter(wanted.values())))
+        for queue in queues:
+            consumer.seek(queue, Edge.OLDEST if start == "earliest" else Edge.END)
+        yield PasserBy(consumer)
+
+
+class Member:
+    """Confirms what was printed; see `consume.Receiver`."""
+
+    def __init__(self, consumer: RocketConsumer) -> None:
+        self._consumer = consumer
+
+    def receive(self, *, timeout_ms: int) -> RocketBatch | None:
+        """The next messages."""
+        return self._consumer.receive(timeout_ms)
+
+    def confirm(self, batch: RocketBatch) -> None:
+        """The group goes on behind them."""
+        self._consumer.confirm(batch)
+
+    def leave(self, batch: RocketBatch, printed: int) -> None:
+        """The group goes on behind those that were printed."""
+        for message in islice(batch, printed):
+            message.ack()
+        self._consumer.put_back(batch)
+
+
+class PasserBy:
+    """Confirms nothing."""
+
+    def __init__(self, consumer: RocketPullConsumer) -> None:
+        self._consumer = consumer
+
+    def receive(self, *, timeout_ms: int) -> RocketBatch | None:
+        """The next messages."""
+        return self._consumer.poll(timeout_ms)
+
+    def confirm(self, batch: RocketBatch) -> None:
+        """Nobody needs to know."""
+
+    def leave(self, batch: RocketBatch, printed: int) -> None:
+        """Nobody needs to know."""

@@ -1,0 +1,130 @@
+"""The commands against RocketMQ's door of a node."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coherer.cli.main import app
+
+
+@pytest.fixture
+def name() -> str:
+    return f"cli_{uuid.uuid4().hex}"
+
+
+class Run:
+    """`coherer … --url rocketmq://…`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __call__(self, *words: str, stdin: str | bytes | None = None) -> Result:
+        arguments = [*words, "--url", self._url]
+        return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
+
+    def json(self, *words: str) -> Any:
+        done = self(*words, "--json")
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def run(coherer_rocketmq_url: str) -> Run:
+    return Run(coherer_rocketmq_url)
+
+
+def test_the_life_of_a_topic(run: Run, name: str) -> None:
+    done = run("topics", "create", name, "--partitions", "3")
+    assert (done.exit_code, done.stdout) == (0, f"{name}: created\n")
+    listed = {topic["name"]: topic for topic in run.json("topics", "list")}
+    assert listed[name] == {
+        "name": name, "partitions": 3, "brokers": {"broker-a": 3}, "writable": True,
+        "readable": True,
+    }  # fmt: skip
+    shown = run("topics", "list").stdout
+    assert [line.split()[1:] for line in shown.splitlines() if line.startswith(name)] == [
+        ["3", "broker-a", "yes", "yes"]
+    ]
+    assert run.json("topics", "describe", name) == [
+        {"broker": "broker-a", "partition": number, "min": 0, "max": 0} for number in range(3)
+    ]
+    again = run("topics", "create", name)
+    assert again.exit_code == 1
+    assert "The topic is there." in again.stderr
+    assert run("topics", "create", name, "--partitions", "3", "--if-missing").exit_code == 0
+    elsewhere = run("topics", "create", f"{name}2", "--broker", "nobody")
+    assert elsewhere.exit_code == 1
+    assert run("topics", "delete", name, "--yes").exit_code == 0
+    assert name not in {topic["name"] for topic in run.json("topics", "list")}
+
+
+def produced(run: Run, name: str, count: int, *words: str) -> None:
+    run("topics", "create", name, "--partitions", "1")
+    lines = "".join(f"body {number}\n" for number in range(count))
+    done = run("produce", name, *words, stdin=lines)
+    assert done.exit_code == 0, done.stderr
+    assert f"{count} messages" in done.stderr
+
+
+def test_messages_there_and_back(run: Run, name: str) -> None:
+    produced(run, name, 3, "--tag", "a", "--property", "origin=JFK")
+    read = run("consume", name, "--timeout", "1", "--max", "3")
+    assert read.stdout == "body 0\nbody 1\nbody 2\n"
+    lines = run("consume", name, "--timeout", "1", "--max", "2", "--json").stdout.splitlines()
+    first = json.loads(lines[0])
+    assert (first["body"], first["tag"], first["properties"]) == (
+        "body 0", "a", {"origin": "JFK"}
+    )  # fmt: skip
+    assert (first["broker"], first["partition"], first["offset"]) == ("broker-a", 0, 0)
+    again = run("produce", f"{name}2", "--format", "json", stdin="\n".join(lines))
+    assert again.exit_code == 0
+    assert run("consume", f"{name}2", "-n", "2", "-t", "5").stdout == "body 0\nbody 1\n"
+
+
+def test_without_a_group_nothing_is_left_behind(run: Run, name: str) -> None:
+    produced(run, name, 1)
+    groups = {group["group"] for group in run.json("groups", "list")}
+    assert run("consume", name, "-n", "1", "-t", "5").stdout == "body 0\n"
+    assert {group["group"] for group in run.json("groups", "list")} == groups
+
+
+def test_filters(run: Run, name: str) -> None:
+    produced(run, name, 2, "--tag", "a", "-p", "n=1")
+    produced(run, name, 1, "--tag", "b", "-p", "n=2")
+    assert run("consume", name, "--filter", "b", "-n", "1", "-t", "5").stdout == "body 0\n"
+    chosen = run("consume", name, "--sql", "n = 1", "-n", "2", "-t", "5")
+    assert chosen.stdout == "body 0\nbody 1\n"
+    both = run("consume", name, "--sql", "n = 1", "--filter", "a")
+    assert both.exit_code == 2
+    assert "no tags" in both.stderr
+
+
+def test_a_group_goes_on_behind_what_was_printed(run: Run, name: str) -> None:
+    produced(run, name, 5)
+    first = run("consume", name, "-g", name, "-n", "2", "-t", "10")
+    assert first.stdout == "body 0\nbody 1\n"
+    (state,) = [group for group in run.json("groups", "list") if group["group"] == name]
+    assert (state["topics"], state["members"], state["lag"]) == ([name], [], 3)
+    shown = run("groups", "describe", name)
+    assert f"Nobody is in {name} now." in shown.stderr
+    assert shown.stdout.split()[-7:] == [name, "broker-a", "0", "2", "5", "3", "-"]
+    moved = run.json("groups", "reset", name, "--topic", name, "--to", "4")
+    assert moved == {f"broker-a:{name}:0": 4}
+    assert run("consume", name, "-g", name, "-n", "1", "-t", "10").stdout == "body 4\n"
+    run("groups", "reset", name, "-t", name, "--to", "earliest")
+    assert run("consume", name, "-g", name, "-n", "1", "-t", "10").stdout == "body 0\n"
+    late = run("groups", "reset", name, "-t", name, "--to", "2001-01-01T00:00")
+    assert late.exit_code == 0
+    wrong = run("groups", "reset", name, "-t", name, "--to", "noon")
+    assert wrong.exit_code == 2
+
+
+def test_nobody_there(name: str) -> None:
+    done = Run("rocketmq://127.0.0.1:1")("topics", "list")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ")
