@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from peers.rocket_site import Cluster
-from rocket_consuming import SCENARIOS, Place, place_at
+from peers.rocket_site import Client as JavaClient
+from peers.rocket_site import Cluster, RocketSite
+from rocket_consuming import SCENARIOS, Place, ids, place_at, stored_is, take, texts, until
+
+from coherer.client.rocketmq.consumer import Consumer
+from coherer.client.rocketmq.received import ReceivedBatch
+from coherer.rocketmq.names import Queue
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -17,3 +23,138 @@ async def test_with_a_cluster(
 ) -> None:
     async with place_at(cluster.url) as place:
         await scenario(place)
+
+
+async def of_both(
+    rocket: RocketSite, cluster: Cluster, place: Place, **options: object
+) -> tuple[JavaClient, Consumer]:
+    """A consumer of Java's and one of ours in one group, each with half of four queues."""
+    client = place.client()
+    await place.make(client, 4)
+    await place.make(client, 1, f"%RETRY%{place.group}")  # Java looks for it every 30 s otherwise
+    java = await asyncio.to_thread(
+        rocket.client, cluster, "push", group=place.group, topics={place.topic: "*"}, **options
+    )
+    ours = client.consumer(place.group, place.topic, start="earliest", **options)  # type: ignore[arg-type]
+    await ours.start()
+    await until(lambda: len(ids(ours, place.topic)) == 2)
+    await until(lambda: java_queues(java, place.topic, 2))
+    return java, ours
+
+
+async def java_queues(java: JavaClient, topic: str, count: int) -> bool:
+    queues = await asyncio.to_thread(java, "queues")
+    return sum(queue["topic"] == topic for queue in queues) == count
+
+
+async def test_a_group_of_java_and_us_shares_the_queues(
+    rocket: RocketSite, cluster: Cluster
+) -> None:
+    async with place_at(cluster.url) as place:
+        java, ours = await of_both(rocket, cluster, place)
+        sender = place.client()
+        await place.send(sender, *[str(number) for number in range(20)])
+        found = texts(await take(ours, 10))
+        await asyncio.to_thread(java.wait_for, 10)
+        assert sorted(found + java.bodies(), key=int) == [str(number) for number in range(20)]
+        await asyncio.to_thread(java.close)
+        await until(lambda: len(ids(ours, place.topic)) == 4)
+        await place.send(sender, "20", "21", "22", "23")
+        assert sorted(texts(await take(ours, 4))) == ["20", "21", "22", "23"]
+
+
+async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: Cluster) -> None:
+    async with place_at(cluster.url) as place:
+        java, ours = await of_both(rocket, cluster, place)
+        retry = f"%RETRY%{place.group}"
+        retry_is_ours = not await java_queues(java, retry, 1)
+        await until(lambda: bool(ids(ours, retry)) == retry_is_ours)
+        sender = place.client()
+        if retry_is_ours:  # what Java fails comes to us: 10 s later, as Java wants it
+            for queue in range(4):
+                await place.send(sender, f"{queue}", queue=queue, properties={"FAIL_TIMES": "1"})
+            found = await take(ours, 4)
+            assert sorted(texts(found)) == ["0", "1", "2", "3"]
+            assert sorted(message.attempt for message in found) == [0, 0, 1, 1]
+            assert all(message.topic == place.topic for message in found)
+        else:
+            for queue in range(4):
+                await place.send(sender, f"{queue}", queue=queue)
+            async with asyncio.timeout(30):
+                for _ in range(2):
+                    batch = await ours.receive()
+                    assert batch is not None
+                    for message in batch:
+                        await message.retry(later=1)
+            got = await asyncio.to_thread(java.wait_for, 4)
+            assert sorted(java.bodies()) == ["0", "1", "2", "3"]
+            assert sorted(one["attempt"] for one in got) == [0, 0, 1, 1]
+        await asyncio.to_thread(java.close)
+
+
+async def test_order_is_kept_in_a_group_of_java_and_us(
+    rocket: RocketSite, cluster: Cluster
+) -> None:
+    async with place_at(cluster.url) as place:
+        java, ours = await of_both(rocket, cluster, place, orderly=True)
+        seen: list[str] = []
+
+        async def handle(batch: ReceivedBatch) -> None:
+            seen.extend(body.decode() for body in batch.bodies())
+
+        working = asyncio.create_task(ours.run(handle, workers=2))
+        sender = place.client()
+        for queue in range(4):
+            await place.send(sender, *[f"{queue}.{number}" for number in range(10)], queue=queue)
+        await until(lambda: len(seen) + len(java.messages()) >= 40)
+        await ours.close()
+        await working
+        for bodies in (seen, java.bodies()):
+            for queue in range(4):
+                numbers = [body for body in bodies if body.startswith(f"{queue}.")]
+                assert numbers in ([], [f"{queue}.{number}" for number in range(10)])
+        assert sorted(seen + java.bodies()) == sorted(
+            f"{q}.{n}" for q in range(4) for n in range(10)
+        )
+        await until(lambda: java_queues(java, place.topic, 4))  # they were unlocked
+        await asyncio.to_thread(java.close)
+
+
+async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster) -> None:
+    async with place_at(cluster.url) as place:
+        client = place.client()
+        await place.make(client, 1)
+        [receipt, _] = await place.send(client, "first", "second")
+        admin = await asyncio.to_thread(rocket.client, cluster, "admin")
+
+        async def run(*arguments: str) -> str:
+            return str(await asyncio.to_thread(admin, "run", arguments=list(arguments)))
+
+        async with client.consumer(place.group, place.topic, start="earliest") as consumer:
+            assert texts(await take(consumer, 2)) == ["first", "second"]
+            own_id = client._instance.client_id
+            said = await run("consumerStatus", "-g", place.group, "-i", own_id, "-s")
+            assert "PROP_CONSUME_TYPE" in said
+            assert place.topic in said
+            connected = await run("consumerConnection", "-g", place.group)
+            assert own_id in connected
+            assert "PYTHON" in connected
+            await consumer._holdings.persist()
+            progress = await run("consumerProgress", "-g", place.group)
+            assert place.topic in progress
+            directly = asyncio.create_task(
+                run("queryMsgById", "-i", receipt.id, "-g", place.group, "-d", own_id)
+            )
+            async with asyncio.timeout(20):
+                batch = await consumer.receive()
+            assert batch is not None
+            assert batch.bodies() == [b"first"]
+            consumer.done(batch)
+            assert "CR_SUCCESS" in await directly
+            await until(lambda: stored_is(consumer, Queue(place.topic, "broker-a", 0), 2))
+            said = await run(
+                "resetOffsetByTime", "-g", place.group, "-t", place.topic, "-s", "0", "-f", "true"
+            )
+            assert place.topic in said
+            assert texts(await take(consumer, 2)) == ["first", "second"]
+        await asyncio.to_thread(admin.close)
