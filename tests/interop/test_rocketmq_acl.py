@@ -1,0 +1,146 @@
+"""Access control (10): our broker and Java's with one file of accounts, Java's clients and ours."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from peers.driver import DriverError
+from peers.mqadmin import COMMANDS, FAILED
+from peers.rocket_site import Client, Cluster, OurRocket, RocketSite
+from peers.rocketmq import JavaRocketBroker, RocketDriver, home_of
+
+import coherer
+from coherer import Message
+from coherer.errors import RefusedError
+
+pytestmark = pytest.mark.interop
+
+ACCOUNTS = """\
+globalWhiteRemoteAddresses:
+- 10.99.99.99
+accounts:
+- accessKey: operator
+  secretKey: operator-secret
+  admin: true
+- accessKey: writer-1
+  secretKey: writer-secret
+  defaultTopicPerm: DENY
+  topicPerms:
+  - open=PUB|SUB
+  - closed=DENY
+  groupPerms:
+  - readers=SUB
+"""
+OPERATOR = {"access_key": "operator", "secret_key": "operator-secret"}
+WRITER = {"access_key": "writer-1", "secret_key": "writer-secret"}
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def tools(rocket: RocketSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a line of mqadmin: the account of the tools stands in a file of theirs."""
+    folder = tmp_path_factory.mktemp("tools")
+    driver = RocketDriver(rocket.java, folder)
+
+    def run(cluster: Cluster, line: str, account: dict[str, str] = OPERATOR) -> str:
+        text = "accessKey: {access_key}\nsecretKey: {secret_key}\n".format(**account)
+        (home_of(folder) / "conf" / "tools.yml").write_text(text)
+        client = Client(driver, "admin", {"namesrv": cluster.namesrv})
+        said = client("run", arguments=line.format(broker=cluster.broker.address).split())
+        client.close()
+        return str(said)
+
+    yield run
+    driver.stop()
+
+
+@pytest.fixture(scope="module", params=["java", "ours"])
+def cluster(
+    rocket: RocketSite,
+    tools: Run,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A broker that serves accounts only, with the topics `open` and `closed`."""
+    folder: Path = tmp_path_factory.mktemp(f"acl-{request.param}")
+    namesrv = rocket.names(request.param)
+    broker: OurRocket | JavaRocketBroker
+    if request.param == "java":
+        broker = JavaRocketBroker(rocket.java, folder, namesrv, settings={"aclEnable": "true"})
+        conf = home_of(folder) / "conf"
+    else:
+        broker = OurRocket(folder, namesrv=namesrv, rocketmq_access=True)
+        conf = folder / "data" / "conf"
+        conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(ACCOUNTS)
+    broker.start()
+    try:
+        broker.wait()
+        cluster = Cluster(request.param, namesrv, broker)
+        for topic in ("open", "closed"):
+            said = tools(cluster, f"updateTopic -b {{broker}} -t {topic}")
+            assert "success" in said, said
+        yield cluster
+    finally:
+        broker.kill()
+
+
+def test_java_sends_where_it_may(rocket: RocketSite, cluster: Cluster) -> None:
+    producer = rocket.client(cluster, "producer", group="java-writers", **WRITER)
+    assert producer.send("open", "x")["id"]
+    with pytest.raises(DriverError, match="still failed"):
+        producer.send("closed", "x")
+    producer.close()
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        pytest.param({}, id="without account"),
+        pytest.param({"access_key": "writer-1", "secret_key": "wrong-one"}, id="wrong secret"),
+        pytest.param({"access_key": "somebody", "secret_key": "wrong-one"}, id="unknown account"),
+    ],
+)
+def test_java_is_refused(rocket: RocketSite, cluster: Cluster, account: dict[str, str]) -> None:
+    producer = rocket.client(cluster, "producer", group="strangers", **account)
+    with pytest.raises(DriverError, match="still failed"):
+        producer.send("open", "x")
+    producer.close()
+
+
+async def test_our_client_signs_as_java_does(rocket: RocketSite, cluster: Cluster) -> None:
+    word = uuid.uuid4().hex
+    consumer = rocket.client(cluster, "push", group="readers", topics={"open": word}, **WRITER)
+    who = {"user": WRITER["access_key"], "password": WRITER["secret_key"]}
+    async with coherer.connect(cluster.url, **who) as client, client.producer() as producer:
+        await producer.send(Message("open", b"signed", tag=word))
+        with pytest.raises(RefusedError, match="No default permission for topic:closed"):
+            await producer.send(Message("closed", b"x"))
+    assert [one["tag"] for one in consumer.wait_for(1)] == [word]
+    consumer.close()
+    async with coherer.connect(cluster.url) as client, client.producer() as producer:
+        with pytest.raises(RefusedError, match="No accessKey is configured"):
+            await producer.send(Message("open", b"x"))
+
+
+def test_javas_tools_for_accounts(tools: Run, cluster: Cluster) -> None:
+    for command in COMMANDS:
+        said = tools(cluster, str(command)) if command.acl else ""
+        until = time.monotonic() + 10
+        # Java's broker takes a moment to read the file that it has written.
+        while command.acl and not re.search(command.shows, said) and time.monotonic() < until:
+            said = tools(cluster, str(command))
+        assert not command.acl or re.search(command.shows, said), f"{command}: {said}"
+
+
+def test_javas_tools_need_an_administrator(tools: Run, cluster: Cluster) -> None:
+    assert not re.search(FAILED, tools(cluster, "updateTopic -b {broker} -t open"))
+    said = tools(cluster, "updateTopic -b {broker} -t open", WRITER)
+    assert "Need admin permission" in said, said
