@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import msgspec
 import pytest
+from client_stage import Client as Asker
+from client_stage import tags
 from peers.driver import DriverError
 from peers.rocket_place import Place, outcome
 from peers.rocket_site import Client, Cluster, RocketSite, wait_until
 
+from coherer.client import connect_rocketmq
 from coherer.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, ResetOffset, RunningInfo
+from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import Queue
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -265,3 +269,98 @@ async def test_java_consumers_filter_by_sql(place: Place, open_client: Open) -> 
         place, open_client, 4, topics={place.topic: {"sql": "a > 5 AND a IS NOT NULL"}}
     )
     assert sorted(consumer.bodies()) == ["m6", "m7", "m8", "m9"]
+
+
+# -- our consumer answers, asked by Java's broker and by ours
+
+
+@pytest.fixture(params=["java", "ours"])
+async def anywhere(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    """A broker of either."""
+    place = Place(await asyncio.to_thread(rocket.cluster, request.param))
+    yield place
+    for client in place.clients:
+        client.connection.close()
+
+
+async def test_our_consumer_answers_every_call(anywhere: Place) -> None:
+    place = anywhere
+    admin = await place.dial()
+    sent = [await place.send(admin, b"m%d" % number, number % 2) for number in range(MESSAGES)]
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def handle(batch: Iterable[RocketMessage]) -> None:
+        for message in batch:
+            got.put_nowait(bytes(message.body))
+
+    async def bodies(count: int) -> list[bytes]:
+        async with asyncio.timeout(RESET_S):
+            return sorted([await got.get() for _ in range(count)])
+
+    everything = sorted(b"m%d" % number for number in range(MESSAGES))
+    async with (
+        connect_rocketmq(place.cluster.url) as client,
+        client.consumer(place.group, place.topic, start="earliest", persist_ms=200) as consumer,
+    ):
+        running = asyncio.create_task(consumer.run(handle))
+        assert await bodies(MESSAGES) == everything
+        group = {"consumerGroup": place.group}
+        answer = await admin.ask(38, group)
+        [client_id] = msgspec.json.decode(answer.body)["consumerIdList"]
+        # 307
+        answer = await admin.ask(307, {**group, "clientId": client_id, "jstackEnable": "true"})
+        assert answer.code == 0, answer.remark
+        info = RunningInfo.decode(answer.body)
+        assert {place.queue(0), place.queue(1)} <= set(info.mq_table)
+        assert info.jstack
+        # 309
+        message_id = sent[3]["msgId"]
+        answer = await admin.ask(309, {**group, "clientId": client_id, "msgId": message_id})
+        assert answer.code == 0, answer.remark
+        assert ConsumeDirectlyResult.decode(answer.body).consume_result == "CR_SUCCESS"
+        assert await bodies(1) == [b"m3"]
+        # 223, 221
+        whose = {"topic": place.topic, "group": place.group}
+        answer = await admin.ask(223, {**whose, "clientAddr": client_id})
+        table = ConsumerStatus.decode(answer.body).consumer_table[client_id]
+        assert table == {place.queue(number): MESSAGES // 2 for number in (0, 1)}
+        # 222, 220: in both forms
+        for language in ("JAVA", "CPP"):
+            await caught_up(place, admin)
+            fields = {**whose, "timestamp": "0", "isForce": "true"}
+            answer = await admin.ask_as(222, fields, language=language)
+            assert answer.code == 0, answer.remark
+            assert await bodies(MESSAGES) == everything
+        # 40: half of the queues go to a newcomer, and come back
+        other = await place.dial()
+        await other.consume(place.group, tags(place.topic), client_id="zzz")
+        await until_held(place, client_id, 1)
+        await other.hang_up()
+        await until_held(place, client_id, 2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def caught_up(place: Place, admin: Asker) -> None:
+    """Until the broker knows that the group has read everything."""
+    async with asyncio.timeout(RESET_S):
+        for number in (0, 1):
+            queue = {"topic": place.topic, "queueId": str(number), "consumerGroup": place.group}
+            offset = -1
+            while offset != MESSAGES // 2:
+                await asyncio.sleep(0.02)
+                answer = await admin.ask(14, queue)
+                offset = int(answer.fields.get("offset", "-1"))
+
+
+async def until_held(place: Place, client_id: str, queues: int) -> None:
+    """Until a member has so many queues of the topic."""
+    admin = await place.dial()
+    fields = {"consumerGroup": place.group, "clientId": client_id}
+    async with asyncio.timeout(RESET_S):
+        while True:
+            answer = await admin.ask(307, fields)
+            table = RunningInfo.decode(answer.body).mq_table
+            if sum(queue.topic == place.topic for queue in table) == queues:
+                return
+            await asyncio.sleep(0.02)
