@@ -33,8 +33,9 @@ KINDS = ("java", "ours", "java-names", "our-names")
 """Both Java's, both ours, and the two mixes, named after the name server."""
 CALL_S = 30.0
 
-# What Java's tests wait for: its shortest periods. Ours has the same options.
+# What tests wait for, short; the same for both.
 QUICK = {"transactionTimeOut": 1_000, "transactionCheckInterval": 1_000, "traceTopicEnable": "true"}
+OUR_QUICK = {"transaction_timeout_ms": 1_000, "transaction_interval_ms": 1_000}
 
 
 class OurRocket:
@@ -240,7 +241,7 @@ class RocketSite:
         broker: Broker = (
             JavaRocketBroker(self.java, folder, namesrv, settings={**QUICK, **settings})
             if kind == "java"
-            else OurRocket(folder, namesrv=namesrv, **settings)
+            else OurRocket(folder, namesrv=namesrv, **{**OUR_QUICK, **settings})
         )
         self._stops.append(broker.kill)
         broker.start()
@@ -256,7 +257,7 @@ class RocketSite:
     def _start(self, kind: str) -> Cluster:
         start = time.monotonic()
         if kind == "ours":  # both in one process, as people start it
-            ours = OurRocket(self._folder("both"))
+            ours = OurRocket(self._folder("both"), **OUR_QUICK)
             self._stops.append(ours.kill)
             ours.start()
             ours.wait()

@@ -26,9 +26,11 @@ final class PushPeer implements Driver.Peer {
     private final String name;
     private final DefaultMQPushConsumer consumer;
     private final DefaultMQProducer replier;
+    private final int retryLevel;
 
     PushPeer(String name, JsonObject request) throws Exception {
         this.name = name;
+        retryLevel = (int) Forms.number(request, "retry_level", 1);
         String group = request.get("group").getAsString();
         consumer = new DefaultMQPushConsumer(
                 group, Forms.hook(request), new AllocateMessageQueueAveragely(), Forms.flag(request, "trace", false), null);
@@ -64,6 +66,7 @@ final class PushPeer implements Driver.Peer {
     private final class Concurrently implements MessageListenerConcurrently {
         @Override
         public ConsumeConcurrentlyStatus consumeMessage(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
+            context.setDelayLevelWhenNextConsume(retryLevel);
             return taken(messages) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
         }
     }

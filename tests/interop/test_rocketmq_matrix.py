@@ -1,0 +1,195 @@
+"""What RocketMQ can do, with {our, Java} clients at {our, Java} name servers and brokers.
+
+A case is a cluster, the language of who sends, and that of who receives. Java among itself is left
+out: it shows nothing about us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from peers.rocket_clients import Clients, Producer
+from peers.rocket_site import RocketSite, wait_until
+
+pytestmark = pytest.mark.interop
+
+BOTH = [("ours", "java"), ("java", "ours"), ("ours", "ours")]
+CASES = [
+    *(("ours", *pair) for pair in [*BOTH, ("java", "java")]),
+    *(("java", *pair) for pair in BOTH),
+    *((mix, "ours", "java") for mix in ("java-names", "our-names")),
+]
+
+
+@dataclass
+class Stage:
+    """Who plays, and under which names.
+
+    Args:
+        clients: makes them.
+        sends: the language of who sends.
+        receives: the language of who receives.
+        topic: a topic of this test's own.
+    """
+
+    clients: Clients
+    sends: str
+    receives: str
+    topic: str
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+async def stage(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    kind, sends, receives = request.param
+    word = uuid.uuid4().hex[:10]
+    async with Clients(rocket, rocket.cluster(kind), f"g{word}") as clients:
+        yield Stage(clients, sends, receives, f"t{word}")
+
+
+async def test_every_way_of_sending(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    first = await producer.send(
+        stage.topic, "one", tag="red", keys=["k1", "k2"], properties={"a": "1", "b": "zwei"}
+    )
+    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+    await producer.send_many(stage.topic, [f"many {number}" for number in range(100)])
+    await producer.batch(stage.topic, [f"batch {number}" for number in range(50)])
+    await producer.oneway(stage.topic, "away")
+    await producer.send(stage.topic, "long " * 4_000)
+    found = await consumer.wait_for(153)
+    expected = {f"many {number}" for number in range(100)}
+    expected |= {f"batch {number}" for number in range(50)} | {"one", "away", "long " * 4_000}
+    assert {one["body"] for one in found} == expected
+    assert len(found) == len(expected)
+    (one,) = [one for one in found if one["body"] == "one"]
+    assert one["id"] == first["id"]
+    assert (one["tag"], one["keys"], one["attempt"]) == ("red", ("k1", "k2"), 0)
+    assert {"a": "1", "b": "zwei"}.items() <= one["properties"].items()
+    assert (one["queue"], one["offset"]) == (first["queue"], first["offset"])
+
+
+async def test_filters(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    for number in range(12):
+        tag = ("red", "green", "blue")[number % 3]
+        await producer.send(stage.topic, f"{number}", tag=tag, properties={"n": f"{number}"})
+    group = stage.clients.groups
+    tags = await stage.clients.consumer(
+        stage.receives, {stage.topic: "red || blue"}, group=f"{group}_tags"
+    )
+    sql = await stage.clients.consumer(
+        stage.receives,
+        {stage.topic: {"sql": "n > 3 AND n <= 8 AND TAGS <> 'green'"}},
+        group=f"{group}_sql",
+    )
+    await producer.send(stage.topic, "last", tag="blue", properties={"n": "5"})
+    found = await tags.wait_for(9)
+    assert {one["body"] for one in found} == {"0", "2", "3", "5", "6", "8", "9", "11", "last"}
+    found = await sql.wait_for(4)
+    assert {one["body"] for one in found} == {"5", "6", "8", "last"}
+
+
+async def test_retries_and_dead_letters(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    await producer.send(stage.topic, "twice", properties={"FAIL_TIMES": "1"})
+    await producer.send(stage.topic, "never", properties={"FAIL_TIMES": "9"})
+    group = f"{stage.clients.groups}_readers"
+    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"}, max_attempts=1)
+    (found,) = await consumer.wait_for(1)
+    assert (found["body"], found["attempt"], found["topic"]) == ("twice", 1, stage.topic)
+    failed = await consumer.wait_for(3, "failed")
+    assert sorted((one["body"], one["attempt"]) for one in failed) == [
+        ("never", 0),
+        ("never", 1),
+        ("twice", 0),
+    ]
+    dead = await stage.clients.consumer(
+        stage.receives, {f"%DLQ%{group}": "*"}, group=f"{stage.clients.groups}_dead"
+    )
+    failed = await dead.wait_for(1, "failed")
+    assert failed[0]["body"] == "never"
+
+
+async def test_delays(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    await producer.send(stage.topic, "makes the topic")
+    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+    await consumer.wait_for(1)
+    await producer.send(stage.topic, "late", delay_level=1, tag="red")
+    await producer.send(stage.topic, "now")
+    found = await consumer.wait_for(3)
+    assert [one["body"] for one in found[1:]] == ["now", "late"]
+    assert found[2]["tag"] == "red"
+
+
+async def test_transactions(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    await producer.send(stage.topic, "makes the topic")
+    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+    await consumer.wait_for(1)
+    await producer.transact(stage.topic, "committed", "commit")
+    await producer.transact(stage.topic, "rolled back", "rollback")
+    await producer.transact(stage.topic, "checked, rolled back", "unknown", "rollback")
+    await producer.transact(stage.topic, "checked, committed", "unknown", "commit")
+    found = await consumer.wait_for(3)
+    assert [one["body"] for one in found[1:]] == ["committed", "checked, committed"]
+
+
+async def test_order(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    for number in range(30):
+        key = f"key{number % 3}"
+        fails = {"FAIL_TIMES": "1"} if number == 4 else {}
+        await producer.send(stage.topic, f"{key} {number}", order_by=key, properties=fails)
+    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"}, orderly=True)
+    found = [one["body"].split() for one in await consumer.wait_for(30)]
+    for key in ("key0", "key1", "key2"):
+        numbers = [int(number) for name, number in found if name == key]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 10
+    (failed,) = await consumer.wait_for(1, "failed")
+    assert failed["body"] == "key1 4"
+
+
+async def test_broadcast(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    await producer.send(stage.topic, "before")
+    consumers = [
+        await stage.clients.consumer(stage.receives, {stage.topic: "*"}, broadcast=True)
+        for _ in range(2)
+    ]
+    await producer.send(stage.topic, "after")
+    for consumer in consumers:
+        assert {one["body"] for one in await consumer.wait_for(2)} == {"before", "after"}
+
+
+async def test_a_group_shares_and_takes_over(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    await producer.send(stage.topic, "first")
+    one = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+    await one.wait_for(1)
+    other = await stage.clients.consumer("java", {stage.topic: "*"})
+    sent = {"first"}
+    while not other.bodies():
+        await _send_20(producer, stage.topic, sent)
+    await one.close()
+    await _send_20(producer, stage.topic, sent)
+    await asyncio.to_thread(wait_until, lambda: {*one.bodies(), *other.bodies()} == sent)
+
+
+async def _send_20(producer: Producer, topic: str, sent: set[str]) -> None:
+    bodies = [f"{len(sent) + number}" for number in range(20)]
+    await producer.send_many(topic, bodies)
+    sent.update(bodies)
+
+
+async def test_request_and_reply(stage: Stage) -> None:
+    producer = await stage.clients.producer(stage.sends)
+    await producer.send(stage.topic, "makes the topic")
+    replier = await stage.clients.consumer(stage.receives, {stage.topic: "*"}, reply=True)
+    await replier.wait_for(1)
+    assert await producer.request(stage.topic, "what?") == "re:what?"
