@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 _HEAD: Final = layout.HEAD_V4
 _FIXED: Final = _HEAD.size
-_LOOK: Final = Struct(">I4xI8xq8xi44xI")
-"""Of the same bytes: size, check sum, queue offset, flags, length of the body."""
+_LOOK: Final = Struct(">I4xI24xi44xI")
+"""Of the same bytes: size, check sum, flags, length of the body."""
+_OFFSET: Final = Struct(">20xq")
+"""Of the same bytes: the queue offset."""
 _SIZE: Final = Struct(">I")
 _TAIL: Final = Struct(">iqI")
 _TIME: Final = Struct(">q")
@@ -77,11 +79,9 @@ class MessageBatch:
         "_data",
         "_delivered",
         "_found",
-        "_offsets",
         "_skipped",
         "_starts",
         "_tags",
-        "_texts_at",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -114,9 +114,7 @@ class MessageBatch:
         self._delivered = 0
         self._skipped = 0
         self._found = False
-        self._starts: list[int] = []  # where each message is in the data,
-        self._texts_at: list[int] = []  # and its property text
-        self._offsets: list[int] = []
+        self._starts: list[int] = []  # where each message is in the data
         self._bodies: list[bytes] = []
 
     def __repr__(self) -> str:
@@ -162,9 +160,10 @@ class MessageBatch:
         return self._bodies
 
     def offsets(self) -> list[int]:
-        """The offset of each message; do not change the list."""
+        """The offset of each message."""
         self._read()
-        return self._offsets
+        data, unpack = self._data, _OFFSET.unpack_from
+        return [unpack(data, start)[0] for start in self._starts]
 
     def messages(self, make: Callable[..., M]) -> Iterator[M]:
         """The messages, as what `make` makes of the arguments of `RocketMessage`."""
@@ -192,11 +191,9 @@ class MessageBatch:
         self._read()
         part = copy(self)
         part._starts = [self._starts[number] for number in numbers]
-        part._texts_at = [self._texts_at[number] for number in numbers]
-        part._offsets = [self._offsets[number] for number in numbers]
         part._bodies = [self._bodies[number] for number in numbers]
         part.size_bytes = sum(_SIZE.unpack_from(self._data, start)[0] for start in part._starts)
-        part.offset = part._offsets[0] if part._offsets else self.offset
+        part.offset = next(iter(part.offsets()), self.offset)
         return part
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -226,14 +223,12 @@ class MessageBatch:
             return
         data, tags, unpack = self._data, self._tags, _LOOK.unpack_from
         starts: list[int] = []
-        places: list[int] = []
-        offsets: list[int] = []
         bodies: list[bytes] = []
         delivered = skipped = position = 0
         end = len(data)
         while position < end:
             try:
-                size, crc, offset, flags, length = unpack(data, position)
+                size, crc, flags, length = unpack(data, position)
                 begin = position + _FIXED
                 if flags & layout.HOSTS_V6:
                     fields, begin = _long_fields(data, position, _HEAD.unpack_from(data, position))
@@ -257,26 +252,25 @@ class MessageBatch:
                     continue
                 body = sound
             starts.append(start)
-            places.append(texts_at)
-            offsets.append(offset)
             bodies.append(body)
         self._delivered, self._skipped = delivered, skipped
-        self._starts, self._texts_at, self._offsets = starts, places, offsets
-        self._bodies = bodies
+        self._starts, self._bodies = starts, bodies
         self._found = True
 
     def _details(self) -> tuple[list[Fields], list[bytes], list[bytes]]:
         """Fields, body and property text of each message."""
         self._read()
         data, unpack = self._data, _HEAD.unpack_from
-        every: list[Fields] = [unpack(data, start) for start in self._starts]
-        for number, fields in enumerate(every):
+        every: list[Fields] = []
+        texts: list[bytes] = []
+        for start in self._starts:
+            fields: Fields = unpack(data, start)
+            begin = start + _FIXED
             if fields[7] & layout.HOSTS_V6:
-                every[number], _ = _long_fields(data, self._starts[number], fields)
-        texts = [
-            data[at : start + fields[0]]
-            for at, start, fields in zip(self._texts_at, self._starts, every, strict=True)
-        ]
+                fields, begin = _long_fields(data, start, fields)
+            body_end = begin + fields[14]
+            every.append(fields)
+            texts.append(data[body_end + 3 + data[body_end] : start + fields[0]])
         return every, self._bodies, texts
 
 
