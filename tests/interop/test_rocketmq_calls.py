@@ -271,6 +271,30 @@ async def test_java_consumers_filter_by_sql(place: Place, open_client: Open) -> 
     assert sorted(consumer.bodies()) == ["m6", "m7", "m8", "m9"]
 
 
+@pytest.mark.parametrize(
+    ("language", "name", "version"), [("node", "JAVA", 121), ("cpp", "CPP", 63)]
+)
+async def test_consumers_in_other_languages(
+    place: Place, open_client: Open, language: str, name: str, version: int
+) -> None:
+    producer = await filled(place, open_client)
+    admin = await place.dial()
+    for number in range(4):
+        await place.commit(admin, number, 0)
+    parameters = {"group": place.group, "topics": {place.topic: "*"}}
+    consumer = await asyncio.to_thread(open_client, "push", language, **parameters)
+    await asyncio.to_thread(consumer.wait_for, MESSAGES)
+    answer = await admin.ask(203, {"consumerGroup": place.group})
+    assert answer.code == 0, answer.remark
+    found = msgspec.json.decode(answer.body)
+    [connection] = found["connectionSet"]
+    assert (connection["language"], connection["version"]) == (name, version)
+    assert place.topic in found["subscriptionTable"]
+    await asyncio.to_thread(producer.send, place.topic, "more")
+    await asyncio.to_thread(consumer.wait_for, MESSAGES + 1)
+    assert set(consumer.bodies()) == {*(f"m{number}" for number in range(MESSAGES)), "more"}
+
+
 # -- our consumer answers, asked by Java's broker and by ours
 
 
