@@ -30,9 +30,12 @@ def test_every_option_of_a_node_can_be_given() -> None:
     fields = set(NodeOptions.__struct_fields__)
     assert given - fields == {
         "admin", "tls_certificate", "tls_key", "tls_key_password", "tls_trust", "log",
-        "as_json",
+        "as_json", "more",
     }  # fmt: skip
-    assert fields - given == {"tls"}
+    assert fields - given == {
+        "tls", "rocketmq_fast_port", "advertised_rocketmq_port", "delay_levels",
+        "transaction_timeout_ms", "transaction_checks_max", "transaction_interval_ms",
+    }  # fmt: skip
 
 
 def test_the_help_tells_the_defaults_of_the_struct() -> None:
@@ -82,6 +85,13 @@ def test_options_become_those_of_a_node(tmp_path: Path) -> None:
         {"role": BrokerRole.slave, "rocketmq_broker_id": 1, "namesrv": "a"}
     )
     assert (slave.role, slave.name_servers) == ("SLAVE", ["a:9876"])
+    more = serve_options.node_options(
+        {"more": ["delay_levels=1s 5s", "rocketmq_fast_port=7", "tls_required=true"]}
+    )
+    assert (more.delay_levels, more.fast_port, more.tls_required) == ("1s 5s", 7, True)
+    for wrong in ("colour=red", "cluster", "broker_id=red"):
+        with pytest.raises(UsageError, match="--set"):
+            serve_options.node_options({"more": [wrong]})
     assert serve_options.node_options({"admin": False, "admin_port": 1}).admin_port is None
     with pytest.raises(UsageError, match="NAME=PASSWORD") as caught:
         serve_options.node_options({"users": ["secret"]})

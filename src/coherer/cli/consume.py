@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
@@ -26,10 +27,10 @@ from coherer.cli.signals import signals_interrupt
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
-    from coherer.blocking import Consumer
+    from coherer.blocking import Client, Consumer
     from coherer.blocking.rocketmq import RocketClient
-    from coherer.client.rocketmq.consumer_options import Selection
     from coherer.message import ReceivedMessage
+    from coherer.rocketmq.subscription import Sql92
     from coherer.tubemq.delivery import MessageBatch
 
 _WAIT_MS = 1_000
@@ -145,53 +146,63 @@ def consume(
 
     Without a group, messages of RocketMQ are read without anybody's notice.
     """
-    from coherer import blocking
-
-    if sql is not None and (tags or not is_rocketmq(url)):
-        raise UsageError("--sql is RocketMQ's, and no tags go with it.")
+    wanted = _selection(url, topics, tags or (), sql)
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
-    rest: ReceivedMessage | None = None
-    try:
-        with signals_interrupt(), connect(url, user, password) as client:
-            if isinstance(client, blocking.Client):
-                name = group or f"cli-{uuid.uuid4().hex[:12]}"
-                wanted = {topic: tuple(tags or ()) for topic in topics}
-                with client.consumer(name, wanted, start=start.value) as consumer:
-                    rest = printer.run(Taker(consumer), timeout_s)
-            else:
-                _rocketmq(client, group, _selection(topics, tags, sql), start, printer, timeout_s)
-    except KeyboardInterrupt:
-        rest = None
-    if group is not None and rest is not None:
+    rest = None
+    with (
+        suppress(KeyboardInterrupt),
+        signals_interrupt(),
+        connect(url, user, password) as client,
+        _receiver(client, group, wanted, start) as receiver,
+    ):
+        rest = printer.run(receiver, timeout_s)
+    if group is not None and rest is not None and not is_rocketmq(url):
         _go_on_at(url, admin, group, rest)
     typer.echo(f"{printer.count:,} messages", err=True)
 
 
-def _rocketmq(
-    client: RocketClient,
+@contextmanager
+def _receiver(
+    client: Client | RocketClient,
     group: str | None,
-    wanted: Mapping[str, Selection],
+    wanted: Mapping[str, tuple[str, ...] | Sql92],
     start: Start,
-    printer: Printer,
-    timeout_s: float | None,
-) -> None:
+) -> Generator[Receiver[Any]]:
+    """What hands out the messages."""
+    from coherer import blocking
+
+    if isinstance(client, blocking.Client):
+        name = group or f"cli-{uuid.uuid4().hex[:12]}"
+        tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
+        with client.consumer(name, tags, start=start.value) as consumer:
+            yield Taker(consumer)
+        return
     from coherer.cli.consume_rocketmq import member, passer_by
 
+    chosen = {topic: one or None for topic, one in wanted.items()}
     if group is None:
-        with passer_by(client, wanted, start.value) as reader:
-            printer.run(reader, timeout_s)
-        return
-    with member(client, group, wanted, start.value) as consumer:
-        printer.run(consumer, timeout_s)
+        with passer_by(client, chosen, start.value) as reader:
+            yield reader
+    else:
+        with member(client, group, chosen, start.value) as one:
+            yield one
 
 
 def _selection(
-    topics: Iterable[str], tags: Sequence[str] | None, sql: str | None
-) -> dict[str, Selection]:
+    url: str, topics: Iterable[str], tags: Sequence[str], sql: str | None
+) -> dict[str, tuple[str, ...] | Sql92]:
+    """What is taken of each topic.
+
+    Raises:
+        UsageError: TubeMQ knows no SQL92, and tags do not go with it.
+    """
+    if sql is None:
+        return dict.fromkeys(topics, tuple(tags))
+    if tags or not is_rocketmq(url):
+        raise UsageError("--sql is RocketMQ's, and no tags go with it.")
     from coherer.rocketmq.subscription import Sql92
 
-    chosen = Sql92(sql) if sql is not None else tuple(tags) if tags else None
-    return dict.fromkeys(topics, chosen)
+    return dict.fromkeys(topics, Sql92(sql))
 
 
 class Printer:

@@ -6,12 +6,14 @@ compares them. An option that is not given is None, and then the struct's defaul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec.structs import fields
 
 from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
@@ -367,6 +369,7 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
     from coherer.server.node import NodeOptions
 
     values: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
+    more = values.pop("more", ())
     roles = Role(values.pop("roles", Role.both))
     values["roles"] = frozenset({"master", "broker"} if roles is Role.both else {roles.value})
     doors = Door(values.pop("doors", Door.both))
@@ -389,7 +392,25 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
 
         values["tls"] = TlsOptions(**tls)
     values.setdefault("directory", DIRECTORY)
-    return NodeOptions(**values)
+    return NodeOptions(**values | _more(more, {f.name: f.type for f in fields(NodeOptions)}))
+
+
+def _more(texts: Iterable[str], types: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--set` says.
+
+    Raises:
+        UsageError: there is no such option, or it is no such value.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in types:
+            raise UsageError(f"--set {text!r}: there is no such option of a node.")
+        try:
+            found[name] = msgspec.convert(value, types[name], strict=False)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise UsageError(f"--set {text!r}: {error}.") from error
+    return found
 
 
 _TLS = ("certificate", "key", "key_password", "trust")

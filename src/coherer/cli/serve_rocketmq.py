@@ -42,23 +42,6 @@ RocketmqPort = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-RocketmqFastPort = Annotated[
-    int | None,
-    typer.Option(
-        "--rocketmq-fast-port",
-        help="Where it serves everything but pulls. Default: two below its port.",
-        rich_help_panel=PANEL,
-    ),
-]
-AdvertisedRocketmqPort = Annotated[
-    int | None,
-    typer.Option(
-        "--advertised-rocketmq-port",
-        help="Port of the broker that clients are told, where something stands in between. "
-        "Default: its own.",
-        rich_help_panel=PANEL,
-    ),
-]
 NamesrvPort = Annotated[
     int | None,
     typer.Option(
@@ -116,35 +99,13 @@ HaPort = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-DelayLevels = Annotated[
-    str | None,
+More = Annotated[
+    list[str] | None,
     typer.Option(
-        "--delay-levels",
-        help="How long the levels of delayed messages wait. Default: Java's 18, 1s to 2h.",
-        rich_help_panel=PANEL,
-    ),
-]
-TransactionTimeoutMs = Annotated[
-    int | None,
-    typer.Option(
-        "--transaction-timeout-ms",
-        help="How old a half message is when its producer is asked first. Default: 6,000.",
-        rich_help_panel=PANEL,
-    ),
-]
-TransactionChecksMax = Annotated[
-    int | None,
-    typer.Option(
-        "--transaction-checks-max",
-        help="How often it is asked. Default: 15.",
-        rich_help_panel=PANEL,
-    ),
-]
-TransactionIntervalMs = Annotated[
-    int | None,
-    typer.Option(
-        "--transaction-interval-ms",
-        help="From one round of questions to the next. Default: 60,000.",
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other option of coherer.server.node.NodeOptions, such as delay_levels or "
+        "transaction_timeout_ms; may be repeated.",
         rich_help_panel=PANEL,
     ),
 ]
