@@ -20,7 +20,8 @@ from coherer.record.layout import decode
 from coherer.record.properties import decode as decode_properties
 from coherer.record.properties import encode as encode_properties
 from coherer.rocketmq import fastjson
-from coherer.rocketmq.bodies import ConsumerStatus, ResetOffset, TopicRoute
+from coherer.rocketmq.bodies import ConsumerStatus, QueueData, ResetOffset, TopicRoute
+from coherer.rocketmq.codes import FAQ
 from coherer.rocketmq.command import Command
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -86,14 +87,7 @@ async def test_the_retry_topic_is_registered(place: Place) -> None:
     client = await place.dial()
     data = heartbeat("me", [consumer(place.group, tags(place.topic), unitMode=True)])
     await client.beat(data)
-    names = await Client.dial(int(place.cluster.namesrv.rpartition(":")[2]))
-    for _ in range(500):
-        answer = await names.ask(ROUTE, {"topic": f"%RETRY%{place.group}"})
-        if answer.code == 0:
-            break
-        await asyncio.sleep(0.01)
-    names.connection.close()
-    [queue] = TopicRoute.decode(answer.body).queue_datas
+    queue = await route(place, f"%RETRY%{place.group}")
     assert (queue.read_queue_nums, queue.write_queue_nums, queue.perm) == (1, 1, 6)
 
 
@@ -187,6 +181,63 @@ async def test_numbers_for_words(place: Place) -> None:
     assert found["messageModel"] == "BROADCASTING"
     wrong = heartbeat("c", [consumer(place.group, tags("t"), consumeType=7)])
     assert (await client.beat(wrong)).code == 1
+
+
+# -- topics that sends make (2.4.5)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "unit", "queues", "sys_flag"),
+    [
+        ("TBW102", 4, False, 4, 0),
+        ("TBW102", 100, True, 8, 1),
+        ("broker-a", 4, False, 1, 0),
+        ("DefaultCluster", 12, False, 12, 0),
+        ("BenchmarkTest", 4, False, None, 0),
+        ("nothing", 4, False, None, 0),
+    ],
+)
+async def test_topics_after_models(
+    place: Place, model: str, asked: int, unit: bool, queues: int | None, sys_flag: int
+) -> None:
+    client = await place.dial()
+    values = (place.producers, place.topic, model, str(asked), "0", "0", "1650000000000", "0")
+    fields = dict(zip("abcdefgh", values, strict=True))
+    more = {"i": "", "j": "0", "k": "true" if unit else "false", "m": "false"}
+    answer = await client.ask(310, {**fields, **more}, b"x")
+    if queues is None:
+        assert outcome(answer) == (17, f"topic[{place.topic}] not exist, apply first please!{FAQ}")
+        return
+    assert answer.code == 0, answer.remark
+    queue = await route(place, place.topic)
+    found = queue.read_queue_nums, queue.write_queue_nums, queue.perm, queue.topic_sys_flag
+    assert found == (queues, queues, 6, sys_flag)
+
+
+async def test_retry_topics_need_no_model(place: Place) -> None:
+    client = await place.dial()
+    topic = f"%RETRY%{place.group}"
+    values = (place.producers, topic, "nothing", "4", "0", "0", "1650000000000", "0")
+    fields = dict(zip("abcdefgh", values, strict=True))
+    more = {"i": "", "j": "0", "k": "true", "m": "false"}
+    answer = await client.ask(310, {**fields, **more}, b"x")
+    assert answer.code == 0, answer.remark
+    queue = await route(place, topic)
+    found = queue.read_queue_nums, queue.write_queue_nums, queue.perm, queue.topic_sys_flag
+    assert found == (1, 1, 6, 2)
+
+
+async def route(place: Place, topic: str) -> QueueData:
+    """What the name server learns of a topic."""
+    names = await Client.dial(int(place.cluster.namesrv.rpartition(":")[2]))
+    async with asyncio.timeout(WAIT_S):
+        answer = await names.ask(ROUTE, {"topic": topic})
+        while answer.code:
+            await asyncio.sleep(0.01)
+            answer = await names.ask(ROUTE, {"topic": topic})
+    names.connection.close()
+    [found] = TopicRoute.decode(answer.body).queue_datas
+    return found
 
 
 # -- questions and locks
