@@ -3,21 +3,31 @@
 Offsets count the messages of a queue, on our broker and on Java's, so a range is exact by itself.
 Reading belongs to no group and nobody notices it; `commit` sets the offsets of one, for people and
 tools that look at its lag.
+
+A Java broker refuses messages that waited in its queue for more than 200 ms ("broker busy"),
+without having looked at them. A task that sends thousands at a time meets that, so they are sent
+again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from coherer.blocking import connect_rocketmq
 from coherer.blocking.rocketmq import RocketClient, RocketProducer, RocketReader
 from coherer.message import Message
 from coherer.net import TlsOptions
+from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
 from coherer.spark.offsets import Offsets, split_key, walk
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
+
+BUSY_PAUSES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5)
+"""Before messages that a busy broker refused are sent again; then the task fails."""
 
 
 class RocketMQQueue:
@@ -52,8 +62,20 @@ class RocketMQQueue:
             producer.start()
             self._producer = producer
         report = self._producer.send_many(messages)
+        sent = report.sent
+        for pause_s in BUSY_PAUSES_S:
+            busy = [
+                message
+                for message, error in report.failed
+                if error.code == ResponseCode.SYSTEM_BUSY
+            ]
+            if not busy or len(busy) < len(report.failed):
+                break
+            time.sleep(pause_s)
+            report = self._producer.send_many(busy)
+            sent += report.sent
         report.check()
-        return report.sent
+        return sent
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""

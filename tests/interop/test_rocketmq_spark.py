@@ -1,0 +1,144 @@
+"""Spark at {our, Java} RocketMQ brokers: exact ranges; exactly once with kills on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from landing import finish, land_and_kill
+from peers.rocket_clients import Clients
+from peers.rocket_site import Cluster, RocketSite
+
+from coherer import Message
+from coherer.spark.columns import arrow_schema
+from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
+from coherer.spark.options import Access
+from coherer.spark.planning import Range, between, bounded, cut
+from coherer.spark.reading import Reading, rows
+from coherer.spark.rocketmq import RocketMQQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+ROUNDS = [range(40), range(40, 41), range(41, 300)]
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def queue(cluster: Cluster) -> Iterator[RocketMQQueue]:
+    queue = RocketMQQueue(Access(url=cluster.url))
+    yield queue
+    queue.close()
+
+
+def send(queue: RocketMQQueue, topic: str, numbers: range) -> None:
+    sent = queue.send((Message(topic, b"%d" % number) for number in numbers), 500)
+    assert sent == len(numbers)
+
+
+def never(lost: Range) -> None:
+    raise AssertionError(lost)
+
+
+def read(queue: RocketMQQueue, start: Offsets, end: Offsets, topic: str) -> list[bytes]:
+    """What the tasks of a micro-batch read, with more of them than there are queues."""
+    bounds = bounds_of(topic, queue.bounds(topic))
+    ranges, lost = between(start, end, bounds)
+    assert lost == []
+    pieces = cut(ranges, min_shares=9, max_rows=None)
+    reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
+    return [
+        value
+        for batch in rows(queue, pieces, reading)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+async def test_ranges_of_spark_hold_each_message_once(
+    rocket: RocketSite, cluster: Cluster, queue: RocketMQQueue, topic: str
+) -> None:
+    """Micro-batches as they come, each cut into more ranges than queues; Java's clients send."""
+    async with Clients(rocket, cluster, f"g{topic}") as clients:
+        producer = await clients.producer("java")
+        await producer.send(topic, "first")
+        ends = [earliest(bounds_of(topic, await asyncio.to_thread(queue.bounds, topic)))]
+        for numbers in ROUNDS:
+            await producer.send_many(topic, [f"n{number}" for number in numbers])
+            found = bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+            # As with maxOffsetsPerTrigger: an end in the middle, then the whole.
+            ends += [canonical(bounded(ends[-1], latest(found), 57)), latest(found)]
+    values: list[bytes] = []
+    for start, end in pairwise(ends):
+        values += await asyncio.to_thread(read, queue, start, end, topic)
+    expected = [b"first", *(b"n%d" % number for numbers in ROUNDS for number in numbers)]
+    assert Counter(values) == Counter(expected)
+
+
+async def test_rows_of_what_java_sent(
+    rocket: RocketSite, cluster: Cluster, queue: RocketMQQueue, topic: str
+) -> None:
+    async with Clients(rocket, cluster, f"g{topic}") as clients:
+        producer = await clients.producer("java")
+        receipt = await producer.send(
+            topic, "long " * 4_000, tag="red", keys=["k1", "k2"], properties={"a": "1", "b": "zwei"}
+        )
+        await producer.batch(topic, ["b1", "b2"])
+    bounds = bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+    ranges, _ = between(earliest(bounds), latest(bounds), bounds)
+    reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
+    found = await asyncio.to_thread(
+        lambda: [row for batch in rows(queue, ranges, reading) for row in batch.to_pylist()]
+    )
+    assert sorted(row["value"] for row in found)[:2] == [b"b1", b"b2"]
+    (row,) = [row for row in found if row["key"] == "k1 k2"]
+    assert (row["value"], row["tag"], row["topic"]) == (b"long " * 4_000, "red", topic)
+    assert (row["partition"], row["offset"]) == (receipt["queue"], receipt["offset"])
+    assert sorted(row["properties"]) == [("a", "1"), ("b", "zwei")]
+    assert len({row["id"] for row in found}) == 3
+
+
+async def test_a_busy_broker_gets_its_messages_later(
+    rocket: RocketSite, cluster: Cluster, queue: RocketMQQueue, topic: str
+) -> None:
+    """More at a time than Java's broker likes: none is lost, none is sent twice."""
+    messages = [Message(topic, b"%d" % number * 50) for number in range(10_000)]
+    assert await asyncio.to_thread(queue.send, messages, 5_000) == 10_000
+    bounds = bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+    values = await asyncio.to_thread(read, queue, earliest(bounds), latest(bounds), topic)
+    assert Counter(values) == Counter(message.body for message in messages)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["java", "ours"])
+def test_streams_and_brokers_killed_in_the_middle(
+    rocket: RocketSite, spark: SparkSession, kind: str, topic: str, tmp_path: Path
+) -> None:
+    """Driver, workers and then the broker end by SIGKILL; every message lands once."""
+    namesrv = rocket.names(kind)
+    broker = rocket.broker(kind, namesrv)
+    url = f"rocketmq://{namesrv}"
+    queue = RocketMQQueue(Access(url=url))
+    try:
+        send(queue, topic, range(6_000))
+        assert land_and_kill("rocketmq", url, topic, tmp_path, 500) < 6_000
+        broker.kill()
+        broker.start()
+        broker.wait()
+        send(queue, topic, range(6_000, 6_500))
+        assert land_and_kill("rocketmq", url, topic, tmp_path, 1_000) < 6_500
+    finally:
+        queue.close()
+    assert finish(spark, "rocketmq", url, topic, tmp_path) == Counter(range(6_500))

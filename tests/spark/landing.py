@@ -1,0 +1,81 @@
+"""Streams that land a topic in a table, and are killed: for `test_kill` and the tests with Java."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coherer import Message
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from coherer.blocking import Client
+    from coherer.blocking.rocketmq import RocketClient
+
+WAIT_S = 120
+JOB = Path(__file__).with_name("landing_job.py")
+
+
+def send(client: Client | RocketClient, topic: str, numbers: range) -> None:
+    """Sends numbers as messages."""
+    with client.producer(topic) as producer:
+        producer.send_many(Message(topic, b"%d" % number) for number in numbers).check()
+
+
+def finish(spark: SparkSession, format_: str, url: str, topic: str, home: Path) -> Counter[int]:
+    """Lands the rest, and counts what is in the table."""
+    rows = spark.readStream.format(format_).option("url", url).load(topic)
+    found = rows.selectExpr("cast(value as string) number", "broker", "partition", "offset")
+    run_to_the_end(found.writeStream, home)
+    return landed(spark, home)
+
+
+def run_to_the_end(writer: DataStreamWriter, home: Path) -> None:
+    query = (
+        writer.format("parquet")
+        .option("path", str(home / "table"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(WAIT_S)
+
+
+def landed(spark: SparkSession, home: Path) -> Counter[int]:
+    rows = spark.read.parquet(str(home / "table")).select("number").toArrow()
+    return Counter(int(number) for number in rows["number"].to_pylist())
+
+
+def land_and_kill(format_: str, url: str, topic: str, home: Path, rows: int) -> int:
+    """Runs the job, kills all its processes when `rows` have landed; how many it said had."""
+    with (home / "errors").open("ab") as errors:
+        job = subprocess.Popen(
+            [sys.executable, str(JOB), format_, url, topic, str(home)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    watchdog = threading.Timer(WAIT_S, os.killpg, (job.pid, signal.SIGKILL))
+    watchdog.start()
+    said = 0
+    try:
+        assert job.stdout is not None
+        for line in job.stdout:
+            said = int(line) if line.strip().isdecimal() else said
+            if said >= rows:
+                break
+    finally:
+        watchdog.cancel()
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+    assert said >= rows, (home / "errors").read_text()
+    return said

@@ -1,0 +1,99 @@
+"""The RocketMQ queue over a client that is a list; others have real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from coherer.client.outcomes import SendReport
+from coherer.errors import CohererError, UnavailableError
+from coherer.message import Message
+from coherer.rocketmq.codes import ResponseCode, refused
+from coherer.rocketmq.names import Queue
+from coherer.spark import rocketmq
+from coherer.spark.options import Access
+from coherer.spark.rocketmq import RocketMQQueue
+
+MESSAGES = [Message("t", b"%d" % number) for number in range(10)]
+
+
+class ListClient:
+    """Takes the messages that it is told to take."""
+
+    def __init__(self) -> None:
+        self.window = 0
+        self.taken: list[bytes] = []
+        self.rounds: list[list[CohererError | None]] = []
+        self.committed: list[tuple[str, Mapping[Queue, int]]] = []
+
+    def producer(self, window: int) -> ListClient:
+        self.window = window
+        return self
+
+    def start(self) -> None: ...
+
+    def send_many(self, messages: Iterable[Message]) -> SendReport:
+        errors = self.rounds.pop(0) if self.rounds else []
+        failed: list[tuple[Message, CohererError]] = []
+        for place, message in enumerate(messages):
+            error = errors[place] if place < len(errors) else None
+            if error is None:
+                self.taken.append(message.body)
+            else:
+                failed.append((message, error))
+        return SendReport(place + 1 - len(failed), failed)
+
+    def admin(self) -> ListClient:
+        return self
+
+    def topics(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=name) for name in ("%DLQ%g", "%RETRY%g", "a", "b")]
+
+    def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        self.committed.append((group, offsets))
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> ListClient:
+    client = ListClient()
+    monkeypatch.setattr(rocketmq, "_connected", lambda _access: client)
+    monkeypatch.setattr(rocketmq, "BUSY_PAUSES_S", (0, 0, 0))
+    return client
+
+
+@pytest.fixture
+def queue(client: ListClient) -> RocketMQQueue:
+    return RocketMQQueue(Access(url="rocketmq://h:9876"))
+
+
+def busy() -> CohererError:
+    return refused(ResponseCode.SYSTEM_BUSY, "broker busy", topic="t")
+
+
+def test_what_a_busy_broker_refused_is_sent_again(client: ListClient, queue: RocketMQQueue) -> None:
+    client.rounds = [[None, busy(), busy()], [busy()]]
+    assert queue.send(MESSAGES, 7) == len(MESSAGES)
+    assert client.window == 7
+    assert sorted(client.taken) == [message.body for message in MESSAGES]
+
+
+@pytest.mark.parametrize("error", [UnavailableError("No broker."), busy()], ids=["gone", "busy"])
+def test_other_errors_and_endless_ones_fail_the_task(
+    client: ListClient, queue: RocketMQQueue, error: CohererError
+) -> None:
+    client.rounds = [[error, busy()]] + 3 * [[busy()]]
+    with pytest.raises(type(error)):
+        queue.send(MESSAGES, 7)
+    assert len(client.taken) < len(MESSAGES)
+
+
+def test_topics_of_users_only(queue: RocketMQQueue) -> None:
+    assert queue.topics() == ["a", "b"]
+
+
+def test_progress_is_set_by_queue(client: ListClient, queue: RocketMQQueue) -> None:
+    queue.commit("g", {"t": {"broker-a:0": 4, "broker-a:1": 5}})
+    offsets = {Queue("t", "broker-a", 0): 4, Queue("t", "broker-a", 1): 5}
+    assert client.committed == [("g", offsets)]
