@@ -208,10 +208,11 @@ class DirectClaim:
         del offset
         self.finish()
 
-    def passed(self, count: int) -> None:
+    def passed(self, count: int) -> bool:
         """See `received.Claim`."""
         if count:
             self.finish()
+        return self.valid
 
     def finish(self) -> None:
         """See `received.Claim`."""

@@ -130,12 +130,15 @@ class HeldClaim:
         if self.valid and self.package.acknowledge(offset):
             self.held.settled()
 
-    def passed(self, count: int) -> None:
-        """The first `count` messages are dealt with."""
-        if self.valid:
-            self.package.passed(count)
-            if self.package.done:
-                self.held.settled()
+    def passed(self, count: int) -> bool:
+        """The first `count` messages are dealt with; whether there is more, and it counts."""
+        if not self.valid:
+            return False
+        self.package.passed(count)
+        if self.package.done:
+            self.held.settled()
+            return False
+        return True
 
     def finish(self) -> None:
         """All of it is dealt with."""

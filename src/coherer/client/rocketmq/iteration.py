@@ -24,9 +24,9 @@ class MessageIterator(AsyncIterator[ConsumedMessage]):
     async def __anext__(self) -> ConsumedMessage:
         claim = self._claim
         if claim is not None:
-            if claim.valid:  # otherwise its queue rests after a failure, or is not ours any more
-                self._count += 1
-                claim.passed(self._count)
+            self._count += 1
+            # Not if all is dealt with, the queue rests after a failure, or is not ours any more.
+            if claim.passed(self._count):
                 for message in self._messages:
                     return message
                 claim.finish()

@@ -40,8 +40,8 @@ class Claim(Protocol):
         """One message is dealt with."""
         ...
 
-    def passed(self, count: int) -> None:
-        """The first `count` messages are dealt with."""
+    def passed(self, count: int) -> bool:
+        """The first `count` messages are dealt with; whether there is more, and it counts."""
         ...
 
     def finish(self) -> None:
