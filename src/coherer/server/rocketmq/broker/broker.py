@@ -87,6 +87,11 @@ class RocketBroker:
             {code: handler for code, handler in handlers.items() if code != PULL}
         )
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """What is answered on the main port."""
+        return frozenset(self._handlers) | frozenset(map(int, CODES))
+
     def tick(self) -> None:
         """Do what is due: call it every 100 ms or so."""
         now_ms = self.state.now_ms()
