@@ -26,7 +26,7 @@ from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService
 from coherer.server.core import Core
-from coherer.server.node_options import ROCKETMQ_SCHEME, SCHEME, NodeOptions
+from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.rocketmq.door import RocketDoor
 from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.server.tubemq.broker.broker import Broker
@@ -112,7 +112,7 @@ class Node:
         servers = options.name_servers or [f"{options.reachable_host}:{port}"] * (port >= 0)
         if not servers:
             raise UsageError("This node has no RocketMQ door.")
-        return ROCKETMQ_SCHEME + ";".join(servers)
+        return options.rocketmq_scheme + ";".join(servers)
 
     @property
     def master(self) -> Master | None:

@@ -17,6 +17,7 @@ from coherer.store import StoreOptions
 
 SCHEME = "tubemq://"
 ROCKETMQ_SCHEME = "rocketmq://"
+ROCKETMQ_TLS_SCHEME = "rocketmqs://"
 NAMESRV_PORT = 9876
 FAST_PORT_STEP = -2
 """Where a RocketMQ client that is in a hurry looks for a broker, seen from its port (2.3)."""
@@ -68,8 +69,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         advertised_rocketmq_port: the port of it that clients are told; None for its own.
         namesrv_port: the port of the RocketMQ name server, beside the master; 0 for any free one,
             None for none.
-        namesrv: name servers elsewhere: `host:port;host:port`. Then there is none here. A node that
-            is only a broker has a RocketMQ door if they are given.
+        namesrv: name servers elsewhere: `host:port;host:port`, with `rocketmqs://` in front where
+            they want TLS. Then there is none here. A node that is only a broker has a RocketMQ door
+            if they are given.
         cluster: the name of the RocketMQ cluster.
         broker_name: the RocketMQ broker's name, the same for a master and its slaves.
         role: the RocketMQ broker is a master, one whose sends wait for a slave, or a slave, which
@@ -197,10 +199,27 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         >>> NodeOptions(directory=Path("."), namesrv="10.0.0.1; 10.0.0.2:9877").name_servers
         ['10.0.0.1:9876', '10.0.0.2:9877']
+        >>> NodeOptions(directory=Path("."), namesrv="rocketmqs://10.0.0.1").name_servers
+        ['10.0.0.1:9876']
         """
-        parts = (self.namesrv or "").replace(",", ";").split(";")
+        addresses = (self.namesrv or "").removeprefix(ROCKETMQ_SCHEME)
+        parts = addresses.removeprefix(ROCKETMQ_TLS_SCHEME).replace(",", ";").split(";")
         named = (part.strip() for part in parts)
         return [part if ":" in part else f"{part}:{NAMESRV_PORT}" for part in named if part]
+
+    @property
+    def outgoing_tls(self) -> net.TlsOptions | None:
+        """How name servers elsewhere, and a slave's master, are asked; None for plainly."""
+        if (self.namesrv or "").startswith(ROCKETMQ_TLS_SCHEME):
+            return self.tls or net.TlsOptions()
+        return None
+
+    @property
+    def rocketmq_scheme(self) -> str:
+        """What the URL of the RocketMQ door begins with."""
+        only_tls = self.tls is not None and self.tls_required
+        secure = only_tls if self.namesrv is None else self.outgoing_tls is not None
+        return ROCKETMQ_TLS_SCHEME if secure else ROCKETMQ_SCHEME
 
     @property
     def has_tubemq(self) -> bool:

@@ -243,6 +243,21 @@ async def test_plain_connections_can_be_refused(tmp_path: Path) -> None:
         assert unheard.cancelled()
         names = await Caller.dial(node.namesrv_port, ANYBODY)
         assert await route(names, "TBW102") is not None
+        assert node.rocketmq_url == f"rocketmqs://127.0.0.1:{node.namesrv_port}"
+        slave = options(
+            tmp_path / "slave",
+            namesrv=f"rocketmqs://127.0.0.1:{node.namesrv_port}",
+            tls=net.TlsOptions(certificate=PEM, trust=PEM, verify=False),
+            role="SLAVE",
+            rocketmq_broker_id=1,
+        )
+        async with Node(slave) as other:
+            assert other.rocketmq_url == node.rocketmq_url
+            async with asyncio.timeout(10):
+                await other.ready()
+            found = await route(names, "TBW102")
+            assert found is not None
+            assert set(found.broker_datas[0].broker_addrs) == {0, 1}
 
 
 async def test_a_broker_registers_with_name_servers_elsewhere(

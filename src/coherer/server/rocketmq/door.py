@@ -62,7 +62,7 @@ class RocketDoor:
         self._embedded: EmbeddedRegistry | None = None
         self._remote: RemoteRegistry | None = None
         self.replicator: Replicator | None = None
-        self._outgoing = Outgoing(options.tls)
+        self._outgoing = Outgoing(options.outgoing_tls)
         self._next_register_ms = 0
 
     async def open_name_server(
