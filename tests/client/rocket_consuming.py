@@ -559,6 +559,51 @@ async def reading_a_range_is_exact(place: Place) -> None:
         await until(lambda: more(reader))
 
 
+async def dealings_are_traced(place: Place) -> None:
+    client, other = place.client(), place.client()
+    await place.make(client, 1)
+    trace = await place.make(client, 1, f"{place.topic}_trace")
+    await place.send(client, "fine", "bad", keys=("k",))
+    async with other.consumer(
+        place.group, place.topic, start="earliest", trace=trace, batch_messages=1, max_attempts=0
+    ) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            async for message in consumer:
+                if message.body == b"bad":
+                    await message.retry()
+                    break
+    [queue] = await client.partitions(trace)
+    lines: list[list[str]] = []
+    async with asyncio.timeout(WAIT_S), client.reader(queue, 0, end=1_000) as reader:
+        while len(lines) < 4:
+            batch = await reader.read()
+            for body in batch.bodies() if batch is not None else ():
+                lines += [line.split("\x01") for line in body.decode().split("\x02") if line]
+    before = {line[5]: line for line in lines if line[0] == "SubBefore"}
+    after = {line[2]: line for line in lines if line[0] == "SubAfter"}
+    assert before.keys() == after.keys()
+    assert {(line[3], line[6], line[7]) for line in before.values()} == {(place.group, "0", "k")}
+    assert sorted((line[4], line[6], line[8]) for line in after.values()) == [
+        ("false", "4", place.group),
+        ("true", "0", place.group),
+    ]
+
+
+async def names_are_in_a_namespace(place: Place) -> None:
+    client, plain = place.client(namespace="team"), place.client()
+    await place.make(plain, 1, f"team%{place.topic}")
+    await place.send(client, "inside")
+    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
+        assert consumer.group == f"team%{place.group}"
+        async with asyncio.timeout(WAIT_S):
+            async for message in consumer:
+                assert (message.topic, message.body) == (place.topic, b"inside")
+                if message.attempt:
+                    break
+                await message.retry(later=1)
+    assert await plain.exists(f"%RETRY%team%{place.group}")
+
+
 async def ends_at(client: RocketClient, queue: Queue, offset: int) -> bool:
     return (await client.offsets(queue.topic))[queue.broker, queue.id][1] == offset
 
@@ -584,4 +629,6 @@ SCENARIOS = [
     brokers_ask_and_are_answered,
     pulling_is_sharing_or_going_anywhere,
     reading_a_range_is_exact,
+    dealings_are_traced,
+    names_are_in_a_namespace,
 ]

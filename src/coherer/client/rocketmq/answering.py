@@ -23,7 +23,7 @@ from coherer.client.rocketmq.held import Held, now_ms
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.process_queue import MIB
-from coherer.client.rocketmq.received import ClaimedBatch, Later
+from coherer.client.rocketmq.received import ClaimedBatch, Later, Watch
 from coherer.record import layout
 from coherer.rocketmq.bodies import (
     ConsumeDirectlyResult,
@@ -196,6 +196,7 @@ class DirectClaim:
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
+        self.watch: Watch | None = None
         self.outcome: tuple[str, str | None] = ("CR_SUCCESS", None)
 
     @property

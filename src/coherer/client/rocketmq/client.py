@@ -71,6 +71,7 @@ class ConsumerKeywords(TypedDict, total=False):
     offsets: Path | None
     on_assigned: Listener | None
     on_revoked: Listener | None
+    trace: bool | str
 
 
 class _Closable(Protocol):

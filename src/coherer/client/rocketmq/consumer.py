@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
 from coherer.client.iteration import BatchIterator
+from coherer.client.rocketmq.consume_trace import ConsumerTrace
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Topics
 from coherer.client.rocketmq.held import HeldClaim, now_ms
 from coherer.client.rocketmq.instance import Instance
@@ -70,6 +71,8 @@ class Consumer(Member):
         super().__init__(instance, group, topics, options or ConsumerOptions())
         if not self._subscriptions:
             raise UsageError("A consumer receives one topic at least.")
+        trace = self._options.trace
+        self._trace = ConsumerTrace(instance, self._group, trace) if trace else None
 
     async def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
         """The next batch, to be passed to `confirm` or `reject`.
@@ -83,7 +86,10 @@ class Consumer(Member):
         Raises:
             ClosedError: the consumer was closed.
         """
-        return await self._receive(timeout_ms)
+        batch = await self._receive(timeout_ms)
+        if self._trace is not None and batch is not None and batch.claim is not None:
+            batch.claim.watch = self._trace.begin(batch)
+        return batch
 
     async def confirm(self, batch: ReceivedBatch) -> int:
         """Say that a batch is dealt with, and have that written down.
@@ -156,6 +162,15 @@ class Consumer(Member):
             await asyncio.gather(*tasks)
         finally:
             await cancel(*tasks)
+
+    async def close(self) -> None:
+        """Give everything back and leave the group. What is not confirmed comes again.
+
+        Calling it again does nothing.
+        """
+        await super().close()
+        if self._trace is not None:
+            await self._trace.close()
 
     # -- inside
 

@@ -59,6 +59,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         offsets: the folder of a broadcast consumer's offsets; Java's when None.
         on_assigned: told which queues have come, before anything is pulled from them.
         on_revoked: told which queues go, while they can still be confirmed.
+        trace: send records of each message to the trace topic, or to the topic of this name. Not
+            with a pull consumer.
     """
 
     start: Start = "latest"
@@ -81,6 +83,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     offsets: Path | None = None
     on_assigned: Listener | None = None
     on_revoked: Listener | None = None
+    trace: bool | str = False
 
     def __post_init__(self) -> None:
         one = (self.pull_messages, self.queue_messages, self.queue_bytes, self.prefetch_bytes)

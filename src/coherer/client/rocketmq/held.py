@@ -24,7 +24,7 @@ from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.offset_store import OffsetTable
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
-from coherer.client.rocketmq.received import ClaimedBatch, Later
+from coherer.client.rocketmq.received import ClaimedBatch, Later, Watch
 from coherer.errors import ClosedError, CohererError, UnavailableError
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
@@ -103,9 +103,10 @@ class HeldClaim:
         held: the queue.
         process: what was here of it when the batch was handed out.
         package: the batch, and what is open of it.
+        watch: told when all of it is dealt with.
     """
 
-    __slots__ = ("held", "package", "process")
+    __slots__ = ("_failures", "held", "package", "process", "watch")
 
     def __init__(
         self,
@@ -116,6 +117,8 @@ class HeldClaim:
         self.held = held
         self.process = process
         self.package = package
+        self.watch: Watch | None = None
+        self._failures: set[int] = set()
 
     @property
     def valid(self) -> bool:
@@ -128,7 +131,7 @@ class HeldClaim:
     def acknowledge(self, offset: int) -> None:
         """One message is dealt with."""
         if self.valid and self.package.acknowledge(offset):
-            self.held.settled()
+            self._settled()
 
     def passed(self, count: int) -> bool:
         """The first `count` messages are dealt with; whether there is more, and it counts."""
@@ -136,7 +139,7 @@ class HeldClaim:
             return False
         self.package.passed(count)
         if self.package.done:
-            self.held.settled()
+            self._settled()
             return False
         return True
 
@@ -144,7 +147,7 @@ class HeldClaim:
         """All of it is dealt with."""
         if self.valid:
             self.process.finish(self.package)
-            self.held.settled()
+            self._settled()
 
     def put_back(self) -> None:
         """What is open of it is to be taken again."""
@@ -157,6 +160,8 @@ class HeldClaim:
         """What is open of it is to be taken again after a pause, as another attempt."""
         if self.valid:
             package = self.package
+            self._failures.update(package.batch.offsets())
+            self._ended()
             self.process.hold_back(package)
             package.batch.tries += 1
             self.held.later(pause_ms, self.process, package)
@@ -165,6 +170,7 @@ class HeldClaim:
         """One message is wanted again."""
         if not self.valid or message.offset is None:
             return
+        self._failures.add(message.offset)
         if await self.held.keeper.send_back(message, later):
             self.acknowledge(message.offset)
         elif self.process.orderly:
@@ -174,7 +180,17 @@ class HeldClaim:
             if aside is not None:
                 aside.batch.tries += 1
                 self.held.later(AGAIN_MS, self.process, aside)
-                self.held.settled()
+                self._settled()
+
+    def _settled(self) -> None:
+        self.held.settled()
+        if self.package.done:
+            self._ended()
+
+    def _ended(self) -> None:
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch(self._failures)
 
     async def reject(self) -> None:
         """All that is open of it is wanted again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
@@ -53,6 +54,7 @@ class Member:
 
     Attributes:
         make: makes batches; facades have their own.
+        namespace: of all names, see `RocketOptions`.
     """
 
     consume_type: ClassVar[str]
@@ -73,6 +75,7 @@ class Member:
             self._subscriptions[name] = Subscription.of(name, selector, version_ms=now_ms())
         Starts(options.start)  # refuses nonsense now
         self.make: Callable[..., ClaimedBatch] = ReceivedBatch
+        self.namespace = namespace
         self._began_ms = 0
         self._state = "new"
         self._wake = asyncio.Event()
@@ -292,7 +295,7 @@ class Member:
             store,
             returner,
             self.flags,
-            self.make,
+            partial(self.make, namespace=self.namespace) if self.namespace else self.make,
         )
         for subscription in self._subscriptions.values():
             await self._known(door, subscription)

@@ -7,7 +7,7 @@ is delivered again, to whoever has the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from coherer.errors import UsageError
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.delivery import MessageBatch
 from coherer.rocketmq.messages import RocketMessage
-from coherer.rocketmq.names import Queue
+from coherer.rocketmq.names import Queue, without_namespace
 
 Later = timedelta | int | None
 """When a message is wanted again: after a time, at a delay level of the broker, or by its count."""
@@ -28,8 +28,14 @@ DEAD = -1
 """The delay level that means: never again (8.13)."""
 
 
+Watch = Callable[[Collection[int]], None]
+"""Told when a batch has been dealt with, and the offsets that were wanted again."""
+
+
 class Claim(Protocol):
     """A batch in the application's hands. What it does has no effect when it is not `valid`."""
+
+    watch: Watch | None
 
     @property
     def valid(self) -> bool:
@@ -99,7 +105,7 @@ class ConsumedMessage(RocketMessage, frozen=True, repr_omit_defaults=True):
 class ClaimedBatch(MessageBatch):
     """Messages of one queue, in the application's hands; in what form is for the kinds to say."""
 
-    __slots__ = ("claim", "count", "tries")
+    __slots__ = ("claim", "count", "namespace", "tries")
 
     kind: ClassVar[Callable[..., RocketMessage]]
 
@@ -114,6 +120,7 @@ class ClaimedBatch(MessageBatch):
         min_offset: int = 0,
         max_offset: int = 0,
         filtered: bool = False,
+        namespace: str = "",
     ) -> None:
         super().__init__(
             body,
@@ -126,6 +133,7 @@ class ClaimedBatch(MessageBatch):
         )
         # Looking at the messages here would be most of the work of receiving them.
         self.count = len(self) if filtered else next_offset - self.offset
+        self.namespace = namespace
         self.claim: Claim | None = None
         self.tries = 0  # beyond those that the messages know of
 
@@ -158,13 +166,18 @@ class ClaimedBatch(MessageBatch):
 
     def maker(self) -> Callable[..., Any]:
         """Makes messages of `kind` that know this batch."""
-        if not self.tries:
-            return partial(self.kind, source=self)
-        tries, kind = self.tries, partial(self.kind, source=self)
+        kind = partial(self.kind, source=self)
+        if not self.tries and not self.namespace:
+            return kind
+        tries, namespace = self.tries, self.namespace
 
         def make(*values: Any) -> RocketMessage:
             message = kind(*values)
-            return replace(message, attempt=message.attempt + tries)
+            return replace(
+                message,
+                topic=without_namespace(namespace, message.topic),
+                attempt=message.attempt + tries,
+            )
 
         return make
 

@@ -23,7 +23,12 @@ from coherer.record import properties as text
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.headers import SendHeader
 from coherer.rocketmq.messages import RocketMessage
-from coherer.rocketmq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic
+from coherer.rocketmq.names import (
+    AUTO_CREATE_TOPIC,
+    INNER_PRODUCER_GROUP,
+    retry_topic,
+    with_namespace,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -70,17 +75,21 @@ class Returner:
             "group": self._group,
             "delayLevel": str(level),
             "originMsgId": message.unique_id or message.id,
-            "originTopic": message.topic,
+            "originTopic": self._topic(message),
             "unitMode": "false",
         }
         if self._options.max_attempts >= 0:  # otherwise the group's own setting counts
             fields["maxReconsumeTimes"] = str(self._options.max_attempts)
         try:
-            await self._door.send_back(message.broker, message.topic, fields)
+            await self._door.send_back(message.broker, self._topic(message), fields)
         except CohererError as error:
             _log.warning("Sending %s back: %s", message.id, error)
             return await self._resend(message, level)
         return True
+
+    def _topic(self, message: RocketMessage) -> str:
+        """The topic's name as brokers know it."""
+        return with_namespace(self._door.instance.options.namespace, message.topic)
 
     async def _resend(self, message: RocketMessage, level: int) -> bool:
         """Send it as a new message to the retry topic."""
@@ -89,7 +98,7 @@ class Returner:
         attempt = limit if level == DEAD else message.attempt + 1
         properties = {
             **message.stored_properties,
-            text.RETRY_TOPIC: message.topic,
+            text.RETRY_TOPIC: self._topic(message),
             "ORIGIN_MESSAGE_ID": message.stored_properties.get("ORIGIN_MESSAGE_ID", message.id),
         }
         for name in ("TRAN_MSG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", text.DELAY):
