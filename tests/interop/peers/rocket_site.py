@@ -166,7 +166,10 @@ class Client:
         self, count: int, event: str = "messages", timeout_s: float = CALL_S
     ) -> list[dict[str, Any]]:
         """Waits for so many messages."""
-        wait_until(lambda: len(self.messages(event)) >= count, timeout_s)
+        try:
+            wait_until(lambda: len(self.messages(event)) >= count, timeout_s)
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}: {count} {event}; there are {self.events}") from None
         return self.messages(event)
 
     def close(self) -> None:
