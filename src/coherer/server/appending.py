@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from coherer import limits
-from coherer.errors import CohererError, StoreError
+from coherer.errors import CohererError, StoreError, UsageError
 from coherer.server.flusher import Flusher
 from coherer.store import Appended, Draft, Store
 
@@ -101,8 +101,17 @@ class Appender:
         if not drafts:
             return
         self._drafts, self._batches = [], []
+        self._append_all(drafts, batches)
+
+    def _append_all(self, drafts: Sequence[Draft], batches: Sequence[_Batch]) -> None:
         try:
             appended = self._store.append(drafts)
+        except UsageError as error:
+            if len(batches) == 1:
+                _refuse(batches, error)
+            else:
+                self._append_each(drafts, batches)
+            return
         except CohererError as error:
             _refuse(batches, error)
             return
@@ -121,6 +130,13 @@ class Appender:
             else:
                 _tell(done, placed, end_offset)
         self._arrived(drafts, appended)
+
+    def _append_each(self, drafts: Sequence[Draft], batches: Sequence[_Batch]) -> None:
+        """One of them cannot be stored: the others must not suffer from it."""
+        begin = 0
+        for batch in batches:
+            self._append_all(drafts[begin : begin + batch[1]], [batch])
+            begin += batch[1]
 
     async def _sync(self) -> None:
         waiting = self._unsynced

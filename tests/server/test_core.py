@@ -1,0 +1,173 @@
+"""What both doors share: one append for all, who is told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from coherer import limits
+from coherer.errors import CohererError, StoreError, UsageError
+from coherer.server.core import Core
+from coherer.store import Appended, Draft, Store, StoreOptions
+from coherer.testing import ManualClock
+
+OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_enabled=False)
+
+
+class Told:
+    """Who submitted something."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.errors: list[CohererError] = []
+        self.ends: list[int] = []
+
+    def __call__(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+        self.ends.append(end_offset)
+        if isinstance(outcome, CohererError):
+            self.errors.append(outcome)
+        else:
+            self.offsets += [place.queue_offset for place in outcome]
+
+
+@pytest.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    clock = ManualClock()
+    with Store.open(tmp_path, OPTIONS, now_ms=clock.now_ms) as store:
+        core = Core(store, clock.now_ms)
+        yield core
+        await core.close()
+
+
+def drafts(count: int, topic: str = "t") -> list[Draft]:
+    return [Draft(topic, 0, b"%d" % number, b"") for number in range(count)]
+
+
+async def test_all_of_a_turn_is_one_append(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    append = core.store.append
+
+    def counting(given: Sequence[Draft]) -> list[Appended]:
+        sizes.append(len(given))
+        return append(given)
+
+    monkeypatch.setattr(core.store, "append", counting)
+    arrived: list[int] = []
+    core.on_arrival(lambda given, placed: arrived.append(len(given) + len(placed)))
+    core.on_arrival(lambda given, placed: arrived.append(-len(given)))
+    one, other = Told(), Told()
+    core.appender.submit(drafts(2), one)
+    core.appender.submit(drafts(3), None)
+    core.appender.submit(drafts(1), other)
+    assert sizes == []
+    await asyncio.sleep(0)
+    assert sizes == [6]
+    assert (one.offsets, other.offsets) == ([0, 1], [5])
+    assert one.ends == other.ends == [core.store.end_offset]
+    assert arrived == [12, -6]
+    core.appender.submit(drafts(limits.APPEND_AT_ONCE), one)
+    assert sizes == [6, limits.APPEND_AT_ONCE], "many do not wait for the turn's end"
+
+
+async def test_who_fails_when_told_does_not_disturb_the_others(
+    core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(outcome: object, end_offset: int) -> None:
+        raise ValueError("of ours")
+
+    told = Told()
+    core.appender.submit(drafts(1), fail)
+    core.appender.submit(drafts(1), told)
+    await asyncio.sleep(0)
+    assert told.offsets == [1]
+    assert "of ours" in caplog.text
+
+
+@pytest.mark.parametrize("error", [UsageError("No."), RuntimeError("Ours.")])
+async def test_everybody_hears_why_nothing_was_stored(
+    core: Core, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    arrived: list[object] = []
+    core.on_arrival(lambda given, placed: arrived.append((given, placed)))
+    told = Told()
+    with monkeypatch.context() as patch:
+        patch.setattr(core.store, "append", fail)
+        core.appender.submit(drafts(1), told)
+        core.appender.submit(drafts(1), None)
+        core.appender.submit(drafts(1), told)
+        await asyncio.sleep(0)
+    assert len(told.errors) == 2
+    assert isinstance(told.errors[0], UsageError if isinstance(error, UsageError) else StoreError)
+    assert arrived == []
+
+
+async def test_a_message_that_cannot_be_stored_disturbs_no_other_batch(core: Core) -> None:
+    good, bad, last = Told(), Told(), Told()
+    core.appender.submit(drafts(2), good)
+    core.appender.submit([*drafts(1), Draft("t", 0, b"x", b"p" * 40_000)], bad)
+    core.appender.submit(drafts(1), last)
+    await asyncio.sleep(0)
+    assert (good.offsets, last.offsets) == ([0, 1], [2])
+    assert [type(error) for error in bad.errors] == [UsageError]
+
+
+async def test_some_wait_for_the_disk(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_flush = asyncio.Event()
+    flush = core.flusher.flush
+
+    async def held() -> int:
+        await may_flush.wait()
+        return await flush()
+
+    monkeypatch.setattr(core.flusher, "flush", held)
+    quick, safe = Told(), Told()
+    durable: list[CohererError | None] = []
+    core.appender.submit(drafts(1), quick)
+    core.appender.submit(drafts(1), safe, wait_durable=True)
+    await asyncio.sleep(0)
+    core.appender.when_durable(core.store.end_offset, durable.append)
+    await asyncio.sleep(0)
+    assert (quick.offsets, safe.offsets, durable) == ([0], [], [])
+    may_flush.set()
+    await core.appender.close()
+    assert (safe.offsets, durable) == ([1], [None])
+
+
+async def test_a_disk_that_fails_is_told_to_all_who_wait(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[bool] = []
+    core.on_change(lambda: changes.append(core.write_failed))
+
+    def fail() -> int:
+        raise StoreError("Input/output error.")
+
+    safe, durable = Told(), list[CohererError | None]()
+    with monkeypatch.context() as patch:
+        patch.setattr(core.store, "flush", fail)
+        core.appender.submit(drafts(1), safe, wait_durable=True)
+        await asyncio.sleep(0)
+        core.appender.when_durable(core.store.end_offset, durable.append)
+        await core.appender.close()
+    assert [error.text for error in safe.errors] == ["Input/output error."]
+    assert safe.ends == [core.store.end_offset], "it is stored nevertheless"
+    assert durable == safe.errors
+    assert (core.write_failed, changes) == (True, [True])
+
+
+async def test_a_topic_goes(core: Core) -> None:
+    told: list[tuple[str, int]] = []
+    core.on_removal(lambda name: told.append((name, core.store.queue_range(name, 0)[1])))
+    core.appender.submit(drafts(3), None)
+    core.offsets.open("g", "t", 0).place(2)
+    await asyncio.sleep(0)
+    core.remove_topic("t")
+    assert told == [("t", 3)], "before its messages are gone"
+    assert core.store.queue_range("t", 0) == (0, 0)
+    assert core.offsets.groups() == set()
