@@ -15,7 +15,7 @@ class Lag(msgspec.Struct, frozen=True):
     """Messages that a stream has still to read.
 
     Args:
-        total: over all partitions of all tubemq sources.
+        total: over all partitions of all sources of ours.
         partitions: by topic, by `broker:partition`.
     """
 
