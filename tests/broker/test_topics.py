@@ -9,7 +9,8 @@ import pytest
 
 from coherer.broker.filters import tag_codes
 from coherer.broker.groups import Group, GroupTable
-from coherer.broker.topics import Topic, TopicDefaults, TopicTable, TubeTopics
+from coherer.broker.topic_defaults import TopicDefaults
+from coherer.broker.topics import Topic, TopicTable, TubeTopics
 from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError
 from coherer.record.hashing import java_hash
@@ -103,9 +104,14 @@ def test_broken_files_are_reported(data: bytes) -> None:
 # -- the system's topics and groups (6.10)
 
 
+def provide(table: TopicTable, **options: Any) -> None:
+    defaults = TopicDefaults(**options)
+    table.provide(defaults.topics(), [defaults.trace_topic])
+
+
 def test_topics_that_every_broker_has() -> None:
     table = TopicTable()
-    table.provide(TopicDefaults(cluster="c", broker="b", queues=4, trace=True))
+    provide(table, cluster="c", broker="b", queues=4, trace=True)
     assert {topic.name: (topic.read_queues, topic.perm) for topic in table} == {
         "SELF_TEST_TOPIC": (1, 6),
         "TBW102": (4, 7),
@@ -123,10 +129,8 @@ def test_topics_that_every_broker_has() -> None:
 
 def test_switches_of_the_systems_topics() -> None:
     table = TopicTable([Topic(name="b", read_queues=3)])
-    table.provide(
-        TopicDefaults(
-            cluster="c", broker="b", auto_create=False, cluster_topic=False, broker_topic=False
-        )
+    provide(
+        table, cluster="c", broker="b", auto_create=False, cluster_topic=False, broker_topic=False
     )
     assert table.get("TBW102") is None
     assert table.get("RMQ_SYS_TRACE_TOPIC") is None
@@ -149,7 +153,7 @@ def test_groups_that_every_broker_has() -> None:
 
 def made(**changes: Any) -> TopicTable:
     table = TopicTable()
-    table.provide(TopicDefaults(**changes))
+    provide(table, **changes)
     return table
 
 

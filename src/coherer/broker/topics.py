@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
+from coherer.broker.topic_file import TopicEntry, TopicsFile
 from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 from coherer.record import reserved
@@ -32,8 +33,6 @@ UNIT, UNIT_SUB = 1, 2
 RETRY_PREFIX = reserved.RETRY_PREFIX
 DLQ_PREFIX = reserved.DLQ_PREFIX
 OFFSET_MOVED_TOPIC = reserved.OFFSET_MOVED_TOPIC
-_SCHEDULE_QUEUES = 18
-_BENCHMARK_QUEUES = 1024
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,63 +150,6 @@ def perm_text(perm: int) -> str:
     )
 
 
-class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which topics a broker always has (6.10).
-
-    Args:
-        cluster: the cluster's name.
-        broker: the broker's name.
-        auto_create: a send may make a topic.
-        queues: queues of the model of such topics (`defaultTopicQueueNums`).
-        cluster_topic: the topic of the cluster's name may be a model with its 16 queues.
-        broker_topic: the topic of the broker's name may be a model.
-        trace: there is a topic for traces.
-        trace_topic: its name.
-    """
-
-    cluster: str = "DefaultCluster"
-    broker: str = "broker-a"
-    auto_create: bool = True
-    queues: int = 8
-    cluster_topic: bool = True
-    broker_topic: bool = True
-    trace: bool = False
-    trace_topic: str = reserved.TRACE_TOPIC
-
-    def topics(self) -> list[Topic]:
-        """The topics.
-
-        >>> [topic.name for topic in TopicDefaults(auto_create=False).topics()][:3]
-        ['SELF_TEST_TOPIC', 'BenchmarkTest', 'DefaultCluster']
-        """
-        model = READ | WRITE | INHERIT
-        made = [_square(reserved.SELF_TEST_TOPIC, 1)]
-        if self.auto_create:
-            made.append(_square(reserved.AUTO_CREATE_TOPIC, self.queues, model))
-        made += [
-            _square(reserved.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
-            _square(
-                self.cluster,
-                16 if self.cluster_topic else 1,
-                model if self.cluster_topic else READ | WRITE,
-            ),
-            _square(self.broker, 1, model if self.broker_topic else READ | WRITE),
-            _square(OFFSET_MOVED_TOPIC, 1),
-            _square(reserved.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
-            _square(self.reply_topic, 1),
-        ]
-        return [*made, _square(self.trace_topic, 1)] if self.trace else made
-
-    @property
-    def reply_topic(self) -> str:
-        """The topic that carries answers to requests (2.14)."""
-        return self.cluster + reserved.REPLY_TOPIC_SUFFIX
-
-
-def _square(name: str, queues: int, perm: int = READ | WRITE) -> Topic:
-    return Topic(name=name, read_queues=queues, write_queues=queues, perm=perm)
-
-
 class TopicTable:
     """The topics of a broker, by name.
 
@@ -244,15 +186,19 @@ class TopicTable:
         """Have `changed` called after every change."""
         self._watchers.append(changed)
 
-    def provide(self, defaults: TopicDefaults) -> None:
+    def provide(self, topics: Iterable[Topic], names: Iterable[str] = ()) -> None:
         """Have the topics that a RocketMQ broker always has; those of the file are as they were.
 
         Java's brokers do the same in memory: neither the version nor the file changes.
+
+        Args:
+            topics: what `TopicDefaults` says.
+            names: further ones that are no user's.
         """
-        for topic in defaults.topics():
+        for topic in topics:
             self._own.add(topic.name)
             self._topics.setdefault(topic.name, topic)
-        self._own.add(defaults.trace_topic)
+        self._own.update(names)
 
     def system_names(self) -> frozenset[str]:
         """The names that this broker keeps for itself, those of `provide` among them."""
@@ -421,9 +367,9 @@ class TopicTable:
         """The file's content."""
         return msgspec.json.format(
             msgspec.json.encode(
-                _File(
+                TopicsFile(
                     self.version,
-                    {name: _entry(topic) for name, topic in sorted(self._topics.items())},
+                    {name: TopicEntry.of(topic) for name, topic in sorted(self._topics.items())},
                 )
             ),
             indent=1,
@@ -443,10 +389,14 @@ class TopicTable:
             DamagedStoreError: it is not such a file.
         """
         try:
-            read = msgspec.convert(loads(data), _File, strict=False)
+            read = msgspec.convert(loads(data), TopicsFile, strict=False)
         except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
             raise DamagedStoreError(f"topics.json cannot be read: {error}") from error
-        table = cls(_topic(name, entry) for name, entry in (read.topics or {}).items() if entry)
+        table = cls(
+            msgspec.convert({"name": name} | entry.given(), Topic)
+            for name, entry in (read.topics or {}).items()
+            if entry is not None
+        )
         table.version = read.version or DataVersion()
         return table
 
@@ -486,57 +436,3 @@ class TubeTopics:
     def replace(self, topics: Iterable[Topic], now_ms: int = 0) -> bool:
         """Take what the master says. Returns whether anything is different now."""
         return self._table.replace(topics, now_ms)
-
-
-class _Entry(msgspec.Struct, rename="camel", omit_defaults=True):
-    topic_name: str | None = None
-    read_queue_nums: int | None = None
-    write_queue_nums: int | None = None
-    perm: int | None = None
-    order: bool | None = None
-    topic_filter_type: str | None = None
-    topic_sys_flag: int | None = None
-    num_topic_stores: int | None = None
-    status_id: int | None = None
-    max_msg_size: int | None = None
-    tubemq: bool | None = None
-
-
-class _File(msgspec.Struct):
-    version: DataVersion | None = msgspec.field(name="dataVersion", default=None)
-    topics: dict[str, _Entry | None] | None = msgspec.field(name="topicConfigTable", default=None)
-
-
-def _entry(topic: Topic) -> _Entry:
-    return _Entry(
-        topic_name=topic.name,
-        read_queue_nums=topic.read_queues,
-        write_queue_nums=topic.write_queues,
-        perm=topic.perm,
-        order=topic.order,
-        topic_filter_type=topic.filter_type,
-        topic_sys_flag=topic.sys_flag,
-        num_topic_stores=topic.stores if topic.stores != 1 else None,
-        status_id=topic.status or None,
-        max_msg_size=topic.message_bytes_max,
-        tubemq=topic.tubemq or None,
-    )
-
-
-def _topic(name: str, entry: _Entry) -> Topic:
-    given = {
-        "read_queues": entry.read_queue_nums,
-        "write_queues": entry.write_queue_nums,
-        "perm": entry.perm,
-        "order": entry.order,
-        "filter_type": entry.topic_filter_type,
-        "sys_flag": entry.topic_sys_flag,
-        "stores": entry.num_topic_stores,
-        "status": entry.status_id,
-        "message_bytes_max": entry.max_msg_size,
-        "tubemq": entry.tubemq,
-    }
-    return msgspec.convert(
-        {"name": name} | {field: value for field, value in given.items() if value is not None},
-        Topic,
-    )

@@ -9,7 +9,7 @@ from typing import Protocol
 from coherer.broker.clients import ConsumerManager, ProducerManager
 from coherer.broker.groups import Group
 from coherer.broker.locks import QueueLocks
-from coherer.broker.topics import TopicDefaults
+from coherer.broker.topic_defaults import TopicDefaults
 from coherer.errors import CohererError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.names import Queue
@@ -65,14 +65,13 @@ class RocketState:
         self.memory_bytes = _memory_bytes()
         self.replication: Replication | None = None
         core.store.store_host = options.store_host
-        core.topics.provide(
-            TopicDefaults(
-                cluster=options.cluster,
-                broker=options.broker,
-                auto_create=options.auto_create_topics,
-                queues=options.default_queues,
-            )
+        defaults = TopicDefaults(
+            cluster=options.cluster,
+            broker=options.broker,
+            auto_create=options.auto_create_topics,
+            queues=options.default_queues,
         )
+        core.topics.provide(defaults.topics(), [defaults.trace_topic])
         core.groups.provide()
         core.on_change(self._grow)
 

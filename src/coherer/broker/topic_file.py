@@ -1,0 +1,77 @@
+"""RocketMQ's `topics.json`: what stands in it (rocketmq 3.12).
+
+What only TubeMQ knows stands in members that RocketMQ skips, and only where it is not the default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coherer.broker.versions import DataVersion
+
+if TYPE_CHECKING:
+    from coherer.broker.topics import Topic
+
+
+_TUBEMQ_DEFAULTS = {"stores": 1, "status": 0, "tubemq": False}
+_NAMES = {
+    "read_queues": "read_queue_nums",
+    "write_queues": "write_queue_nums",
+    "perm": "perm",
+    "order": "order",
+    "filter_type": "topic_filter_type",
+    "sys_flag": "topic_sys_flag",
+    "stores": "num_topic_stores",
+    "status": "status_id",
+    "message_bytes_max": "max_msg_size",
+    "tubemq": "tubemq",
+}
+"""What is called how in `Topic` and in the file."""
+
+
+class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A topic as the file has it; None for what the file does not say."""
+
+    topic_name: str | None = None
+    read_queue_nums: int | None = None
+    write_queue_nums: int | None = None
+    perm: int | None = None
+    order: bool | None = None
+    topic_filter_type: str | None = None
+    topic_sys_flag: int | None = None
+    num_topic_stores: int | None = None
+    status_id: int | None = None
+    max_msg_size: int | None = None
+    tubemq: bool | None = None
+
+    @classmethod
+    def of(cls, topic: Topic) -> TopicEntry:
+        """The entry of a topic."""
+        members = {
+            there: value
+            for here, there in _NAMES.items()
+            if (value := getattr(topic, here)) != _TUBEMQ_DEFAULTS.get(here, _NOTHING)
+        }
+        return cls(topic_name=topic.name, **members)
+
+    def given(self) -> dict[str, object]:
+        """What it says, by the names of `Topic`."""
+        return {
+            here: value
+            for here, there in _NAMES.items()
+            if (value := getattr(self, there)) is not None
+        }
+
+
+_NOTHING = object()
+
+
+class TopicsFile(msgspec.Struct):
+    """The whole file."""
+
+    version: DataVersion | None = msgspec.field(name="dataVersion", default=None)
+    topics: dict[str, TopicEntry | None] | None = msgspec.field(
+        name="topicConfigTable", default=None
+    )
