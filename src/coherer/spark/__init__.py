@@ -1,6 +1,7 @@
 """Spark reads from and writes to a queue: `format("tubemq")`, `format("rocketmq")`, and helpers.
 
-The formats need no import: Spark finds them through `pyspark_tubemq` and `pyspark_rocketmq`. Names here load on first use.
+The formats need no import: Spark finds them through `pyspark_tubemq` and `pyspark_rocketmq`. Names
+here load on first use.
 """
 
 from __future__ import annotations
