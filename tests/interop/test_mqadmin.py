@@ -45,7 +45,9 @@ def tools(
     cluster = rocket.cluster(request.param)
     word = uuid.uuid4().hex[:8]
     topic, group, producers = f"adm{word}", f"readers{word}", f"writers{word}"
-    admin = rocket.client(cluster, "admin")
+    # A JVM of its own: some commands keep their clients in static places.
+    own = rocket.new_driver("java")
+    admin = Client(own, "admin", {"namesrv": cluster.namesrv})
     queues = ["-r", "4", "-w", "4"]
     admin("run", arguments=["updateTopic", "-b", cluster.broker.address, "-t", topic, *queues])
     producer = rocket.client(cluster, "producer", group=producers, trace=True)

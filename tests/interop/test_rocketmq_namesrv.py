@@ -14,10 +14,13 @@ import pytest
 from peers.cache import JavaSystem, UnavailableError, prepare
 from peers.driver import Event, Json
 from peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver, has_route
+from rocketmq_caller import Caller
 
 from coherer import net
 from coherer.blocking.portal import Portal
 from coherer.broker.topics import Topic, TopicTable
+from coherer.rocketmq import fastjson
+from coherer.rocketmq.codes import RequestCode as Code
 from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.server.rocketmq.broker.registration import Registration, RemoteRegistry
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
@@ -232,6 +235,85 @@ def test_java_clients_with_and_without_tls_by_the_same_ports(
 def as_dict(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict)
     return value
+
+
+REGISTRATION = (
+    b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":%d,"timestamp":'
+    b'1650000000000},"topicConfigTable":{"T1":{"order":false,"perm":7,"readQueueNums":4,'
+    b'"topicFilterType":"SINGLE_TAG","topicName":"T1","topicSysFlag":%d,"writeQueueNums":3}}}}'
+)
+BROKER = {"brokerName": "b", "clusterName": "c"}
+MASTER = {**BROKER, "brokerAddr": "10.0.0.1:1", "brokerId": "0", "haServerAddr": "10.0.0.1:2"}
+SLAVE = {**BROKER, "brokerAddr": "10.0.0.2:1", "brokerId": "1", "haServerAddr": "10.0.0.2:2"}
+VERSION = b'{"counter":1,"timestamp":1650000000000}'
+ITEM = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T1"}
+
+CONVERSATION: list[tuple[Code, dict[str, str], bytes]] = [
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.GET_BROKER_CLUSTER_INFO, {}, b""),
+    (Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, b""),
+    (Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, b""),
+    (Code.QUERY_DATA_VERSION, MASTER, VERSION),
+    (Code.REGISTER_BROKER, {**MASTER, "bodyCrc32": "5"}, REGISTRATION % (1, 0)),
+    (Code.REGISTER_BROKER, SLAVE, REGISTRATION % (1, 0)),
+    (Code.REGISTER_BROKER, MASTER, REGISTRATION % (1, 3)),
+    (Code.REGISTER_BROKER, SLAVE, REGISTRATION % (1, 0)),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.QUERY_DATA_VERSION, MASTER, VERSION),
+    (Code.QUERY_DATA_VERSION, MASTER, b'{"counter":2,"timestamp":1650000000000}'),
+    (Code.GET_BROKER_CLUSTER_INFO, {}, b""),
+    (Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, b""),
+    (Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, b""),
+    (Code.GET_TOPICS_BY_CLUSTER, {"cluster": "c"}, b""),
+    (Code.GET_TOPICS_BY_CLUSTER, {"cluster": "nowhere"}, b""),
+    (Code.GET_UNIT_TOPIC_LIST, {}, b""),
+    (Code.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, b""),
+    (Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}, b""),
+    (Code.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"}, b""),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "b"}, b""),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "nobody"}, b""),
+    (Code.GET_KV_CONFIG, ITEM, b""),
+    (Code.GET_KVLIST_BY_NAMESPACE, ITEM, b""),
+    (Code.PUT_KV_CONFIG, {"namespace": "n"}, b""),
+    (Code.PUT_KV_CONFIG, {**ITEM, "value": "b:4"}, b""),
+    (Code.GET_KV_CONFIG, ITEM, b""),
+    (Code.GET_KVLIST_BY_NAMESPACE, ITEM, b""),
+    (Code.REGISTER_BROKER, MASTER, REGISTRATION % (2, 3)),
+    (Code.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n"),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.DELETE_KV_CONFIG, ITEM, b""),
+    (Code.GET_KVLIST_BY_NAMESPACE, ITEM, b""),
+    (Code.UNREGISTER_BROKER, MASTER, b""),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.DELETE_TOPIC_IN_NAMESRV, {"topic": "T1"}, b""),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.UNREGISTER_BROKER, SLAVE, b""),
+    (Code.GET_BROKER_CLUSTER_INFO, {}, b""),
+]
+
+
+async def talk(port: int) -> list[object]:
+    caller = await Caller.dial(port)
+    said: list[object] = []
+    for code, fields, body in CONVERSATION:
+        answer = await caller.ask(code, fields, body)
+        told = fastjson.loads(answer.body) if answer.body else None
+        said.append((code.name, answer.code, answer.remark, answer.fields, told))
+    await caller.hang_up()
+    return said
+
+
+def test_both_name_servers_say_the_same(rocket: JavaSystem, folder: Path) -> None:
+    java, ours = JavaNameServer(rocket, folder / "alike"), OurNames()
+    try:
+        java.wait()
+        theirs = ours.portal.call(lambda: talk(java.port))
+        assert ours.portal.call(lambda: talk(ours.listener.port)) == theirs
+    finally:
+        ours.stop()
+        java.stop()
 
 
 def test_our_registration_at_a_java_name_server(

@@ -1,4 +1,4 @@
-"""Node's and C++'s clients of RocketMQ at our name server and broker, with our client beside them."""
+"""Node's and C++'s clients of RocketMQ at our node, with our client beside them."""
 
 from __future__ import annotations
 

@@ -214,9 +214,14 @@ class RocketSite:
     def driver(self, language: str = "java") -> Driver:
         """A process with clients: java, node or cpp; shared by all tests."""
         if language not in self._drivers:
-            self._drivers[language] = self._make_driver(language)
-            self._stops.append(self._drivers[language].stop)
+            self._drivers[language] = self.new_driver(language)
         return self._drivers[language]
+
+    def new_driver(self, language: str = "java") -> Driver:
+        """A process with clients, for one test alone."""
+        driver = self._make_driver(language)
+        self._stops.append(driver.stop)
+        return driver
 
     def client(
         self, cluster: Cluster, kind: str, language: str = "java", **parameters: object

@@ -1,0 +1,341 @@
+"""Sends, pulls, offsets, queries and retries: the same bytes to Java's broker and to ours.
+
+Each test writes down what a broker answers, without what differs from place to place, and what
+Java's broker said is what ours has to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import pytest
+from client_stage import Client, consumer, heartbeat, sql, tags
+from peers.rocket_place import Place
+from peers.rocket_site import RocketSite
+from rocket_stage import (
+    COMMIT,
+    LETTERS,
+    PULL,
+    SEND,
+    SEND_BACK,
+    SEND_V2,
+    SUBSCRIPTION,
+    SUSPEND,
+    pull_fields,
+    records_of,
+    send_fields,
+)
+
+from coherer.record.properties import decode
+from coherer.rocketmq.batches import encode_item
+from coherer.rocketmq.command import Command
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+BATCH, MAXIMUM = 320, 30
+WAIT_S = 15.0
+Line: TypeAlias = tuple[Any, ...]
+
+
+class Scribe:
+    """Asks a broker and writes down what it says."""
+
+    def __init__(self, place: Place, client: Client) -> None:
+        self.place = place
+        self.client = client
+        self.lines: list[Line] = []
+
+    async def ask(
+        self, label: str, code: int, fields: dict[str, str], body: bytes = b""
+    ) -> Command:
+        answer = await self.client.ask(code, fields, body)
+        self.note(label, answer)
+        return answer
+
+    def note(self, label: str, answer: Command) -> None:
+        fields = {name: self.plain(value) for name, value in sorted(answer.fields.items())}
+        if "msgId" in fields:
+            fields["msgId"] = f"{answer.fields['msgId'].count(',') + 1} ids"
+        remark = None if answer.remark is None else self.plain(answer.remark)
+        if remark is not None and answer.code == 1 and "Exception" in remark:
+            remark = "some exception"
+        self.lines.append((label, answer.code, remark, fields, self.messages(answer)))
+
+    def messages(self, answer: Command) -> list[Line]:
+        try:
+            records = records_of(answer)
+        except Exception:  # noqa: BLE001 - not every body is messages
+            return [(self.plain(bytes(answer.body).decode()),)]
+        return [
+            (
+                bytes(record.body),
+                self.plain(record.topic),
+                record.queue_id,
+                record.queue_offset,
+                record.flag,
+                record.sys_flag,
+                record.born_ms,
+                record.reconsume_times,
+                {
+                    name: self.plain(value)
+                    for name, value in sorted(decode(record.properties).items())
+                    if name != "ORIGIN_MESSAGE_ID"
+                },
+            )
+            for record in records
+        ]
+
+    def plain(self, text: str) -> str:
+        """Without the names of this test and this place."""
+        text = text.replace(self.place.topic, "TOPIC").replace(self.place.group, "GROUP")
+        return re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
+
+    def sending(self, **changes: object) -> dict[str, str]:
+        return send_fields(**{"b": self.place.topic, **changes})
+
+    def pulling(self, **changes: object) -> dict[str, str]:
+        return pull_fields(
+            **{"topic": self.place.topic, "consumerGroup": self.place.group, **changes}
+        )
+
+    def queue(self, **changes: object) -> dict[str, str]:
+        fields = {"topic": self.place.topic, "queueId": 0, **changes}
+        return {name: str(value) for name, value in fields.items()}
+
+    async def visible(self, count: int, topic: str | None = None, queue: int = 0) -> None:
+        """Java's brokers show a message a moment after they have taken it."""
+        fields = self.queue(topic=topic or self.place.topic, queueId=queue)
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                answer = await self.client.ask(MAXIMUM, fields)
+                if int(answer.fields["offset"]) >= count:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def fill(self, count: int) -> None:
+        for number in range(count):
+            text = f"TAGS\x01{'ab'[number % 2]}\x02n\x01{number}\x02UNIQ_KEY\x01U{number}"
+            answer = await self.client.ask(SEND_V2, self.sending(i=text), b"%d" % number)
+            assert answer.code == 0, answer.remark
+        await self.visible(count)
+
+
+Script: TypeAlias = Callable[[Scribe], Awaitable[None]]
+
+
+@pytest.fixture
+async def same(rocket: RocketSite) -> Any:
+    """Plays a script at both brokers, and compares."""
+
+    async def play(script: Script) -> None:
+        said: dict[str, list[Line]] = {}
+        for kind in ("java", "ours"):
+            place = Place(await asyncio.to_thread(rocket.cluster, kind))
+            scribe = Scribe(place, await place.dial())
+            await script(scribe)
+            said[kind] = scribe.lines
+            for client in place.clients:
+                client.connection.close()
+        assert len(said["java"]) > 2
+        for java, ours in zip(said["java"], said["ours"], strict=True):
+            assert ours == java
+
+    return play
+
+
+async def test_sends(same: Callable[[Script], Awaitable[None]]) -> None:
+    async def script(scribe: Scribe) -> None:
+        async def send(
+            label: str, body: bytes = b"x", code: int = SEND_V2, **changes: object
+        ) -> None:
+            await scribe.ask(label, code, scribe.sending(**changes), body)
+
+        await send("blank", b="")
+        await send("letters", b="a b")
+        await send("long", b="x" * 128)
+        await send("schedule", b="SCHEDULE_TOPIC_XXXX")
+        await send("no model", c="nothing")
+        await send("model without heirs", c="BenchmarkTest")
+        await send("queue of a new topic", e=4)
+        await send("first", i="TAGS\x01A\x02KEYS\x01a  b\x02WAIT\x01false\x02UNIQ_KEY\x010A\x02")
+        await send("second", e=3, i="empty\x01\x02x\x02k\x01v\x02k\x01w")
+        await send("no properties", i=None)
+        await send("empty", b"")
+        await send("compressed", b"zipped", f=1)
+        await send("queue", e=4)
+        await send("too large", b"x" * (4 << 20))
+        await send("properties", i="k\x01" + "v" * 33_000)
+        await send("not a number", e="x")
+        await send("without a letter", a=None)
+        long = {LETTERS[name]: value for name, value in scribe.sending(i="k\x01v").items()}
+        await scribe.ask("long names", SEND, long, b"long")
+        await scribe.ask("no topic", SEND, {**long, "topic": ""}, b"long")
+        await send("no retries", b=f"%RETRY%{scribe.place.group}", c="none", i="", j=1)
+        await send("dead", b=f"%RETRY%{scribe.place.group}", c="none", j=16)
+        await scribe.visible(5)
+        await scribe.ask("stored", PULL, scribe.pulling())
+        await scribe.ask("stored elsewhere", PULL, scribe.pulling(queueId=3))
+        dead = f"%DLQ%{scribe.place.group}"
+        await scribe.visible(1, dead)
+        await scribe.ask("dead letters", PULL, scribe.pulling(topic=dead))
+
+    await same(script)
+
+
+async def test_batches(same: Callable[[Script], Awaitable[None]]) -> None:
+    async def script(scribe: Scribe) -> None:
+        items = [encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true"), encode_item(b"two", b"", 5)]
+        body = b"".join(items)
+
+        async def send(label: str, body: bytes = body, **changes: object) -> None:
+            fields = scribe.sending(**{"m": "true", "i": "WAIT\x01true", **changes})
+            await scribe.ask(label, BATCH, fields, body)
+
+        await send("a batch")
+        await send("without properties", i="")
+        await send("a transaction", f=4)
+        await send("delayed", i="DELAY\x013")
+        await send("not said to be one", m="false")
+        await scribe.visible(5)
+        await scribe.ask("stored", PULL, scribe.pulling())
+
+    await same(script)
+
+
+async def test_pulls(same: Callable[[Script], Awaitable[None]]) -> None:
+    async def script(scribe: Scribe) -> None:
+        async def pull(label: str, **changes: object) -> None:
+            await scribe.ask(label, PULL, scribe.pulling(**changes))
+
+        await pull("no topic")
+        await scribe.fill(6)
+        await pull("everything")
+        await pull("two", maxMsgNums=2, queueOffset=3)
+        await pull("none asked for", maxMsgNums=0)
+        for text in ("a", "a || b", "c", "", None, "||", " * ", "a||b||c"):
+            await pull(f"tags {text}", subscription=text)
+        await pull("tags of no type", subscription="a", expressionType=None)
+        for text in ("n > 2", "TAGS = 'a'", "n < 0", "n =", "", "n > 2 AND"):
+            await pull(f"expression {text}", subscription=text, expressionType="SQL92")
+        for offset in (6, 7, 100, -1):
+            await pull(f"at {offset}", queueOffset=offset)
+            await pull(f"at {offset} of an empty queue", queueOffset=offset, queueId=1)
+        await pull("at the beginning of an empty queue", queueId=1)
+        for queue in (-1, 4):
+            await pull(f"queue {queue}", queueId=queue)
+        await pull("no such topic", topic="none")
+        for name in ("queueId", "queueOffset", "maxMsgNums", "sysFlag"):
+            await pull(f"without {name}", **{name: None})
+
+    await same(script)
+
+
+async def test_pulls_by_the_groups_subscription(
+    same: Callable[[Script], Awaitable[None]],
+) -> None:
+    async def script(scribe: Scribe) -> None:
+        place = scribe.place
+        await scribe.fill(4)
+
+        async def pull(label: str, version: int = 5) -> None:
+            fields = scribe.pulling(sysFlag=0, subVersion=version, subscription=None)
+            await scribe.ask(label, PULL, fields)
+
+        async def beat(*topics: dict[str, Any]) -> None:
+            await scribe.client.beat(heartbeat("me", [consumer(place.group, *topics)]))
+
+        await pull("nobody")
+        await beat(tags("other"))
+        await pull("another topic")
+        await beat(tags(place.topic, 4))
+        await pull("too old")
+        await beat(tags(place.topic, 5, subString="b", tagsSet=["b"], codeSet=[98]))
+        await pull("tags")
+        await beat(sql(place.topic, "n =", 6))
+        await pull("a wrong expression", 6)
+        await beat(sql(place.topic, "n > 1", 7))
+        await pull("an expression", 7)
+        await pull("a newer one", 8)
+
+    await same(script)
+
+
+async def test_pulls_that_wait(same: Callable[[Script], Awaitable[None]]) -> None:
+    async def script(scribe: Scribe) -> None:
+        await scribe.fill(2)
+        flags = SUSPEND | SUBSCRIPTION | COMMIT
+        wanted = scribe.pulling(queueOffset=2, sysFlag=flags, subscription="c", commitOffset=2)
+        waits = scribe.client.begin(PULL, wanted)
+        await scribe.client.ask(SEND_V2, scribe.sending(i="TAGS\x01a"), b"passed over")
+        await scribe.visible(3)
+        of_group = scribe.queue(consumerGroup=scribe.place.group)
+        await scribe.ask("the offset is known", 14, of_group)
+        assert not waits.done()
+        await scribe.client.ask(SEND_V2, scribe.sending(i="TAGS\x01c"), b"wanted")
+        async with asyncio.timeout(WAIT_S):
+            scribe.note("woken", await waits)
+        short = scribe.pulling(queueOffset=4, sysFlag=flags, suspendTimeoutMillis=1)
+        async with asyncio.timeout(WAIT_S):
+            scribe.note("in vain", await scribe.client.begin(PULL, short))
+
+    await same(script)
+
+
+async def test_offsets_and_queries(same: Callable[[Script], Awaitable[None]]) -> None:
+    async def script(scribe: Scribe) -> None:
+        of_group = scribe.queue(consumerGroup=scribe.place.group)
+        await scribe.ask("a new group", 14, of_group)
+        for code in (30, 31, 32):
+            await scribe.ask(f"{code} of nothing", code, scribe.queue())
+        await scribe.fill(5)
+        await scribe.ask("still new", 14, of_group)
+        for offset in (4, 2, 99):
+            await scribe.ask(f"commit {offset}", 15, {**of_group, "commitOffset": str(offset)})
+            await scribe.ask(f"after {offset}", 14, of_group)
+        for code in (30, 31):
+            await scribe.ask(f"{code}", code, scribe.queue())
+        for time in ("0", "9999999999999"):
+            await scribe.ask(f"at {time}", 29, scribe.queue(timestamp=time))
+            await scribe.ask(f"at {time} of nothing", 29, scribe.queue(timestamp=time, queueId=1))
+        key = {"topic": scribe.place.topic, "maxNum": "10", "beginTimestamp": "0"}
+        key["endTimestamp"] = "9999999999999"
+        async with asyncio.timeout(WAIT_S):
+            while (await scribe.client.ask(12, {**key, "key": "U4"})).code:
+                await asyncio.sleep(0.05)  # Java's index follows
+        answer = await scribe.client.ask(12, {**key, "key": "U3"})
+        scribe.lines.append(("by key", answer.code, scribe.messages(answer)))
+        await scribe.ask("no such key", 12, {**key, "key": "none"})
+        sent = await scribe.place.send(scribe.client, b"by its place")
+        place = int(sent["msgId"][16:], 16)
+        await scribe.visible(6)
+        answer = await scribe.client.ask(33, {"offset": str(place)})
+        scribe.lines.append(("by place", answer.code, scribe.messages(answer)))
+
+    await same(script)
+
+
+async def test_what_consumers_give_back(same: Callable[[Script], Awaitable[None]]) -> None:
+    async def script(scribe: Scribe) -> None:
+        group = scribe.place.group
+        sent = await scribe.place.send(scribe.client, b"bad")
+        place = int(sent["msgId"][16:], 16)
+        await scribe.visible(1)
+
+        def back(**changes: object) -> dict[str, str]:
+            fields = {"offset": place, "group": group, "delayLevel": 0, **changes}
+            return {name: str(value) for name, value in fields.items()}
+
+        await scribe.ask("not there", SEND_BACK, back(offset=1 << 50))
+        await scribe.ask("at once", SEND_BACK, back(delayLevel=1))
+        await scribe.visible(1, f"%RETRY%{group}")
+        again = scribe.pulling(topic=f"%RETRY%{group}")
+        await scribe.ask("again", PULL, again)
+        await scribe.ask("dead", SEND_BACK, back(delayLevel=-1))
+        await scribe.ask("dead by its limit", SEND_BACK, back(maxReconsumeTimes=0))
+        await scribe.visible(2, f"%DLQ%{group}")
+        await scribe.ask("dead letters", PULL, scribe.pulling(topic=f"%DLQ%{group}"))
+
+    await same(script)
