@@ -34,7 +34,7 @@ texts = st.text(max_size=9)
 sends = st.builds(
     SendHeader,
     producer_group=texts,
-    topic=texts,
+    topic=st.text(min_size=1, max_size=9).filter(str.strip),
     default_topic=texts,
     default_topic_queue_nums=int32,
     queue_id=int32,
@@ -141,10 +141,17 @@ def test_a_send_of_node_without_m_and_with_odd_optional_fields() -> None:
     assert found.max_reconsume_times is None
 
 
-def test_a_send_by_names_without_a_topic_has_a_blank_one() -> None:
-    fields = SendHeader("p", "t", "d", 1, 2, 3, 4, 5).long_fields()
-    del fields["topic"]
-    assert read_send(10, fields).topic == ""
+@pytest.mark.parametrize("code", [10, 324, 325])
+def test_some_sends_without_a_topic_have_a_blank_one(code: int) -> None:
+    for fields in ({}, {"queueId": "x", "e": "x", "topic": " ", "b": " "}):
+        with pytest.raises(RefusedError, match=r"The specified topic is blank\.") as refusal:
+            read_send(code, fields)
+        assert refusal.value.code == 1
+    header = SendHeader("", "t", "", 1, 2, 3, 4, 5)
+    fields = header.fields() if code == 325 else header.long_fields()
+    for name in ("a", "c", "producerGroup", "defaultTopic"):
+        fields.pop(name, None)
+    assert read_send(code, fields) == header
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coherer.rocketmq.command import Int32, Int64
 from coherer.rocketmq.headers.base import Header
+
+NULL: Final = "null"
+"""What Java looks for where it was not told what."""
 
 
 class TopicHeader(Header):
@@ -35,7 +40,7 @@ class DeleteGroupHeader(Header):
 class ConsumeStatsHeader(Header):
     """208: how far behind a group is."""
 
-    consumer_group: str
+    consumer_group: str = NULL
     topic: str | None = None
 
 
@@ -55,8 +60,8 @@ class ConsumeTimeSpanHeader(Header):
 class ViewStatsHeader(Header):
     """315: one counter."""
 
-    stats_name: str
-    stats_key: str
+    stats_name: str = NULL
+    stats_key: str = NULL
 
 
 class QueryConsumeQueueHeader(Header):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from msgspec import field
 
 from coherer.rocketmq.codes import RequestCode, refused
 from coherer.rocketmq.command import Int32, Int64
 from coherer.rocketmq.headers.base import Header, parse
+from coherer.rocketmq.names import topic_fault
 
 _LETTERS: Final = "abcdefghijklm"
 _LETTERS_REQUIRED: Final = _LETTERS[:8]
@@ -44,6 +46,7 @@ _LONG_NAMES: Final = {
     "m": "batch",
 }
 _LONG_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
+_PATIENT_CODES: Final = _LONG_CODES | {RequestCode.SEND_REPLY_MESSAGE_V2}
 
 
 class SendHeader(Header, rename=dict(zip(_SEND_NAMES, _LETTERS, strict=True)), gc=False):
@@ -81,17 +84,25 @@ def read_send(code: int, fields: Mapping[str, str]) -> SendHeader:
     >>> read_send(310, dict(zip("abcdefgh", ("p", "t", "TBW102", *"41000"), strict=True))).queue_id
     1
     """
+    if code not in _PATIENT_CODES:
+        return _read_strictly(fields)
     if code in _LONG_CODES:
-        # Java does without these three: a missing topic is a blank one (2.4.2, step 3).
-        named = {"producerGroup": "", "topic": "", "defaultTopic": "", **fields}
-        return parse(
-            SendHeader,
-            {letter: named[name] for letter, name in _LONG_NAMES.items() if name in named},
-        )
-    for letter in _LETTERS_REQUIRED:
-        if letter not in fields:
-            raise refused(1, f"the custom field <{letter}> is null")
+        fields = {letter: fields[name] for letter, name in _LONG_NAMES.items() if name in fields}
+    # Java does without these three: a missing topic is a blank one (2.4.2, step 3).
+    fields = {"a": "", "b": "", "c": "", **fields}
+    if not fields["b"].strip():
+        raise refused(1, topic_fault(""))
     return parse(SendHeader, fields)
+
+
+def _read_strictly(fields: Mapping[str, str]) -> SendHeader:
+    try:
+        return msgspec.convert(fields, SendHeader, strict=False)
+    except msgspec.ValidationError:
+        for letter in _LETTERS_REQUIRED:
+            if letter not in fields:
+                raise refused(1, f"the custom field <{letter}> is null") from None
+        return parse(SendHeader, fields)
 
 
 class SendResult(Header):

@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from coherer.errors import CohererError
+from coherer.errors import CohererError, RefusedError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import HOSTS_V6
 from coherer.record.properties import TAGS, decode, encode, index_keys
@@ -60,12 +60,14 @@ class ReplyMessages:
         Raises:
             Refusal: it cannot be sent to this topic.
         """
-        header = read_send(request.code, request.fields)
         common = self._sends.replies.fields
         try:
+            header = read_send(request.code, request.fields)
             topic = self._sends.check(channel, header, self._state.now_ms())
         except Refusal as refusal:
             raise Refusal(refusal.code, refusal.remark, common) from refusal
+        except RefusedError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, error.text, common) from error
         if header.queue_id < 0:
             header.queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
         body = bytes(request.body)

@@ -11,7 +11,7 @@ from coherer.errors import CohererError
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import CreateTopicHeader, TopicHeader, parse
+from coherer.rocketmq.headers import CreateTopicHeader, parse
 from coherer.rocketmq.names import topic_fault
 from coherer.server.rocketmq.broker.admin.common import done, done_unsaid
 from coherer.server.rocketmq.broker.state import RocketState
@@ -50,11 +50,12 @@ class TopicDesk:
         Raises:
             Refusal: a topic cannot be called or be so.
         """
-        header = parse(CreateTopicHeader, request.fields)
-        if header.topic_filter_type not in FILTER_TYPES:
-            remark = f"topicFilterType = [{header.topic_filter_type}] value invalid"
+        kind = request.fields.get("topicFilterType")
+        if request.fields and kind not in FILTER_TYPES:
+            remark = f"topicFilterType = [{kind}] value invalid"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-        self._check(header.topic)
+        self._check(request.fields.get("topic", ""))
+        header = parse(CreateTopicHeader, request.fields)
         numbers = (header.read_queue_nums, header.write_queue_nums)
         if not 0 <= min(numbers) <= max(numbers) <= limits.TOPIC_PARTITIONS_MAX:
             remark = f"a topic has 0 to {limits.TOPIC_PARTITIONS_MAX} queues, not {numbers}"
@@ -83,7 +84,7 @@ class TopicDesk:
             Refusal: it is one that the broker needs.
             StoreError: the disk failed.
         """
-        name = parse(TopicHeader, request.fields).topic
+        name = request.fields.get("topic", "")
         self._check(name)
         self._state.topics.remove(name, self._state.now_ms())
         self._state.core.remove_topic(name)
