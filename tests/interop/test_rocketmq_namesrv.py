@@ -9,6 +9,7 @@ import queue
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from peers.cache import JavaSystem, UnavailableError, prepare
@@ -300,6 +301,8 @@ async def talk(port: int) -> list[object]:
     for code, fields, body in CONVERSATION:
         answer = await caller.ask(code, fields, body)
         told = fastjson.loads(answer.body) if answer.body else None
+        if isinstance(told, dict) and isinstance(told.get("topicList"), list):
+            told["topicList"] = sorted(map(str, as_list(cast("Json", told["topicList"]))))
         said.append((code.name, answer.code, answer.remark, answer.fields, told))
     await caller.hang_up()
     return said

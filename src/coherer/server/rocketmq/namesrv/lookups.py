@@ -69,7 +69,7 @@ class Lookups:
         clusters = self._routes.clusters
         brokers = [name for names in clusters.values() for name in names]
         first = next(iter(self._routes.brokers.values()), None)
-        address = next(iter(first.addresses.values()), None) if first is not None else None
+        address = first.addresses[min(first.addresses)] if first is not None else None
         return _names([*clusters, *brokers], address)
 
     def unit_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
