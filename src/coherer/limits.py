@@ -122,6 +122,10 @@ REMOTING_BYTES_MAX: Final = 16 * 1024 * 1024
 JSON_DEPTH_MAX: Final = 64
 """Objects and lists within each other in a JSON body: RocketMQ's own are 8 deep at most."""
 
+SELECTOR_CHARS_MAX: Final = 64 * 1024
+"""Length of an SQL92 selector: a broker compiles it between other requests, and so many take a
+third of a second."""
+
 SELECTOR_DEPTH_MAX: Final = 200
 """Nesting of an SQL92 selector: each level is a call when a message is tested (Java's stack ends
 at some thousands)."""

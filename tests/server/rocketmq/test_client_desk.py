@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -460,6 +461,17 @@ async def test_checking_a_client(
     body = {"clientId": "me", "group": "g", "subscriptionData": data}
     answer = await client.ask(CHECK, body=msgspec.json.encode(body))
     assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_an_expression_without_end(stage: Stage, client: Client) -> None:
+    expression = "a = 1 OR " * 1_000_000 + "a = 1"
+    began = time.monotonic()
+    body = msgspec.json.encode({"subscriptionData": sql("t", expression)})
+    answer = await client.ask(CHECK, body=body)
+    assert answer.code == 23
+    assert (await client.consume("g", sql("t", expression))).code == 0
+    assert stage.state.filters.get("t", "g") is None
+    assert time.monotonic() - began < 5  # it would take minutes to compile
 
 
 async def test_a_broker_that_does_not_filter(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from coherer.limits import SELECTOR_CHARS_MAX
 from coherer.rocketmq.selector.building import build
 from coherer.rocketmq.selector.errors import SelectorError, UnmatchableError
 from coherer.rocketmq.selector.parsing import parse
@@ -64,6 +65,8 @@ def compile_selector(text: str) -> Selector:
     Traceback (most recent call last):
     coherer.rocketmq.selector.errors.SelectorError: No selector: Illegal values of between, ...
     """
+    if len(text) > SELECTOR_CHARS_MAX:
+        raise SelectorError(f"It has {len(text)} characters; {SELECTOR_CHARS_MAX} are allowed.")
     found = _compiled(text)
     if isinstance(found, Selector):
         return found
