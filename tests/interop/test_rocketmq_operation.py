@@ -142,6 +142,17 @@ REFUSED = [
         json.dumps({"groupName": f"{GROUP}3", "retryMaxTimes": 3}).encode(),
     ),
     Asked(Code.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "never", "group": GROUP, "timestamp": -1}),
+    *map(
+        Asked,
+        (
+            Code.SEND_MESSAGE,
+            Code.UPDATE_AND_CREATE_TOPIC,
+            Code.DELETE_TOPIC_IN_BROKER,
+            Code.VIEW_BROKER_STATS_DATA,
+            Code.SEND_REPLY_MESSAGE,
+            Code.SEND_REPLY_MESSAGE_V2,
+        ),
+    ),
     Asked(Code.QUERY_BROKER_OFFSET),
     Asked(Code.SUSPEND_CONSUMER),
     Asked(4711),
@@ -153,6 +164,32 @@ async def test_codes_and_remarks(two: Two, asked: Asked) -> None:
     java, ours = await two(asked)
     assert (ours.code, ours.remark) == (java.code, java.remark)
     assert bool(ours.body) == bool(java.body)
+
+
+NULLS = [
+    Code.GET_CONSUME_STATS,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO,
+    Code.QUERY_CORRECTION_OFFSET,
+    Code.CLONE_GROUP_OFFSET,
+    Code.GET_TOPIC_STATS_INFO,
+    Code.PULL_MESSAGE,
+    Code.QUERY_CONSUMER_OFFSET,
+    Code.GET_MAX_OFFSET,
+    Code.QUERY_MESSAGE,
+    Code.VIEW_MESSAGE_BY_ID,
+    Code.CONSUMER_SEND_MSG_BACK,
+    Code.SEND_MESSAGE_V2,
+    Code.SEND_BATCH_MESSAGE,
+]
+
+
+@pytest.mark.parametrize("code", NULLS)
+async def test_what_nothing_works_without(two: Two, code: Code) -> None:
+    """Both fail with 1; Java's remark names a line of its own."""
+    java, ours = await two(Asked(code))
+    assert (java.code, ours.code) == (1, 1)
+    assert java.remark
+    assert ours.remark
 
 
 BODIES = [

@@ -419,9 +419,8 @@ async def test_connections_that_are_not_there(client: Client) -> None:
     assert (answer.code, answer.remark) == (206, "the consumer group[g] not online")
     answer = await client.ask(PRODUCERS, {"producerGroup": "p"})
     assert (answer.code, answer.remark) == (1, "the producer group[p] not exist")
-    for code in (CONSUMERS, PRODUCERS):
+    for code in (CONSUMERS, PRODUCERS, WHO):
         assert (await client.ask(code)).code == 1
-    assert bytes((await client.ask(WHO)).body) == b'{"groupList":[]}'  # as Java answers
 
 
 async def test_who_consumes_a_topic(stage: Stage, client: Client) -> None:

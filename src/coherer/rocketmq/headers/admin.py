@@ -40,7 +40,7 @@ class DeleteGroupHeader(Header):
 class ConsumeStatsHeader(Header):
     """208: how far behind a group is."""
 
-    consumer_group: str = NULL
+    consumer_group: str
     topic: str | None = None
 
 

@@ -104,7 +104,7 @@ class UpdateOffsetHeader(Header):
 class CorrectionOffsetHeader(Header):
     """308: the smallest offsets among the groups of a topic."""
 
-    topic: str = "null"  # what Java looks for where it was not told what
+    topic: str
     compare_group: str | None = None
     filter_groups: str | None = None
 
@@ -112,7 +112,7 @@ class CorrectionOffsetHeader(Header):
 class CloneOffsetHeader(Header):
     """314: one group is to stand where another does."""
 
-    src_group: str = "null"
-    dest_group: str = "null"
+    src_group: str
+    dest_group: str
     topic: str | None = None
     offline: bool = False

@@ -26,7 +26,7 @@ from coherer.errors import DamagedStoreError
 from coherer.rocketmq import bodies, fastjson
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import GroupHeader, ProducerGroupHeader, parse
+from coherer.rocketmq.headers import GroupHeader, ProducerGroupHeader, TopicHeader, parse
 from coherer.server.rocketmq.broker.expressions import expression_fault
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
@@ -216,7 +216,7 @@ class ClientDesk:
 
     def groups_of_topic(self, _: Channel, request: Command) -> Command:
         """Code 300: the groups that subscribe to a topic, or have read of it."""
-        topic = request.fields.get("topic", "")  # of no topic there are no groups
+        topic = parse(TopicHeader, request.fields).topic
         online = self._state.consumers.groups_of(topic)
         groups = dict.fromkeys([*online, *self._state.offsets.groups_of(topic)])
         return Command(ResponseCode.SUCCESS, body=bodies.GroupList(group_list=[*groups]).encode())
