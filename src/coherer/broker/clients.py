@@ -182,7 +182,7 @@ class ConsumerGroup(Generic[C]):
             if old is None:
                 self.subscriptions[new.topic] = new
                 changed = True
-                _log.info("Group %s subscribes to %s", self.name, new)
+                _log.info("Group %s subscribes to %s: %.200s", self.name, new.topic, new.expression)
             elif new.version > old.version:
                 self.subscriptions[new.topic] = new
         for topic in [topic for topic in self.subscriptions if topic not in topics]:

@@ -89,7 +89,7 @@ class Filter(msgspec.Struct, kw_only=True, eq=False):
         try:
             return self.compiled(properties) is True
         except CohererError as error:
-            _log.debug("%r cannot be evaluated: %s", self.expression, error)
+            _log.debug("%.200r cannot be evaluated: %s", self.expression, error)
             return False
 
 
@@ -148,7 +148,7 @@ class ConsumerFilters:
             compiled = self._compile(subscription.expression, subscription.type)
         except CohererError as error:
             _log.warning(
-                "Group %s, topic %s: %r cannot be compiled: %s",
+                "Group %s, topic %s: %.200r cannot be compiled: %s",
                 group,
                 subscription.topic,
                 subscription.expression,

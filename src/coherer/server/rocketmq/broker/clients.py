@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from coherer import limits
 from coherer.broker.clients import (
     TAG,
     Changed,
@@ -136,10 +137,13 @@ class ClientDesk:
         self._state.filters.unregister(event.group, self._state.now_ms())
 
     def _tell(self, group: str, channels: Iterable[Channel]) -> None:
-        """Code 40 to every member (4.2)."""
-        if self._state.options.notify_members:
-            for channel in channels:
-                channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+        """Code 40 to every member (4.2) that listens: the others rebalance by themselves."""
+        if not self._state.options.notify_members:
+            return
+        fields = {"consumerGroup": group}
+        for channel in channels:
+            if channel.connection.unsent_bytes < limits.OUTBOX_HIGH_BYTES:
+                channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
 
     # -- questions
 
