@@ -7,10 +7,11 @@ and a counter. (protocol page, 5.6 and 5.8)
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
-import threading
 import time
+from itertools import islice
 from typing import NamedTuple
 
 from coherer.errors import UsageError
@@ -83,38 +84,35 @@ class UniqueIds:
     def __init__(self, address: bytes, loader: int = 0) -> None:
         self._address = address
         self._loader = loader
-        self._counter = 0
-        self._lock = threading.Lock()
+        self._counter = itertools.count(1)
         self._month_ms = 0
         self._month_ends_ms = 0
         self._now_ms = -1
         self._head = ""  # everything before the counter, for the present millisecond
 
+    # Threads may share this without a lock: no two of them get the same count, and a head that is
+    # late by a moment is as good as another.
+
     def next(self) -> str:
         """Give an id that this client has not given before."""
         now_ms = time.time_ns() // 1_000_000
-        with self._lock:
-            if now_ms != self._now_ms:
-                self._head = self._head_at(now_ms)
-            self._counter = counter = self._counter + 1
-            return f"{self._head}{counter & 0xFFFF:04X}"
+        head = self._head if now_ms == self._now_ms else self._head_at(now_ms)
+        return f"{head}{next(self._counter) & 0xFFFF:04X}"
 
     def take(self, count: int) -> list[str]:
         """Give so many ids that this client has not given before, 65,536 at most."""
         now_ms = time.time_ns() // 1_000_000
-        with self._lock:
-            if now_ms != self._now_ms:
-                self._head = self._head_at(now_ms)
-            head, first = self._head, self._counter + 1
-            self._counter += count
-        return [f"{head}{counter & 0xFFFF:04X}" for counter in range(first, first + count)]
+        head = self._head if now_ms == self._now_ms else self._head_at(now_ms)
+        return [f"{head}{n & 0xFFFF:04X}" for n in islice(self._counter, count)]
 
     def _head_at(self, now_ms: int) -> str:
         if now_ms >= self._month_ends_ms:
             self._month_ms, self._month_ends_ms = _month_around(now_ms)
+        since_ms = now_ms - self._month_ms
+        head = unique_id(self._address, os.getpid(), self._loader, since_ms, 0)[:-4]
+        self._head = head
         self._now_ms = now_ms
-        whole = unique_id(self._address, os.getpid(), self._loader, now_ms - self._month_ms, 0)
-        return whole[:-4]
+        return head
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:

@@ -36,15 +36,14 @@ def encode_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
     >>> encode_item(b"b2", b"WAIT\x01true").hex(" ", -4)
     '00000021 00000000 00000000 00000000 00000002 62320009 57414954 01747275 65'
     """
+    return b"".join(item_parts(body, properties, flag))
+
+
+def item_parts(body: bytes, properties: bytes, flag: int = 0) -> tuple[bytes, bytes, bytes, bytes]:
+    """The pieces of one message of a batch, for who joins those of all messages at once."""
     size = ITEM_BYTES + len(body) + len(properties)
-    return b"".join(
-        (
-            _HEAD.pack(size, 0, 0, flag & 0xFFFFFFFF, len(body)),
-            body,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
-    )
+    head = _HEAD.pack(size, 0, 0, flag & 0xFFFFFFFF, len(body))
+    return head, body, _SHORT.pack(len(properties)), properties
 
 
 def encode_batch(messages: Iterable[Outgoing]) -> bytes:

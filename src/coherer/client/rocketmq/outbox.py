@@ -18,14 +18,14 @@ from coherer.client.rocketmq.observers import Kind, Observer, observe
 from coherer.client.rocketmq.producer_options import ProducerOptions
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.selection import Key, Selector
-from coherer.client.rocketmq.sends import Lane, Place, Sent, now_ms
+from coherer.client.rocketmq.sends import BATCH, SINGLE, Lane, Place, Sent, now_ms
 from coherer.client.tasks import cancel
 from coherer.client.window import Window
 from coherer.errors import ClosedError, ConnectError, UnavailableError, UsageError
 from coherer.message import Message
 from coherer.record.ids import UniqueIds
 from coherer.rocketmq import names
-from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import Outgoing, outgoing
 from coherer.rocketmq.names import Queue
 from coherer.rocketmq.sending import SendEncoder
@@ -179,7 +179,7 @@ class Outbox:
         queue: Queue | None = None,
         system: Mapping[str, str] = NOTHING,
         sys_flag: int = 0,
-        code: int = RequestCode.SEND_MESSAGE_V2,
+        code: int = SINGLE,
     ) -> Sent:
         """Send a message and have `sink` told; does not look at the window.
 
@@ -242,7 +242,7 @@ class Outbox:
             ids,
             now_ms(),
             tries,
-            RequestCode.SEND_BATCH_MESSAGE,
+            BATCH,
         )
         self.window.take(len(body))
         place.lane.post(sent)

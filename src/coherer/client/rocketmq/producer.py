@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Final, Self, cast, overload
 
@@ -29,11 +30,12 @@ from coherer.client.rocketmq.outbox import NOTHING, Outbox, system_of
 from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
 from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key
+from coherer.client.rocketmq.sends import SINGLE
 from coherer.client.rocketmq.tracing import ProducerTrace, Tracer, transaction_record
 from coherer.client.rocketmq.transactions import PREPARED, STATES, Transaction, end_header
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
-from coherer.rocketmq.batches import encode_item, split_by_size
+from coherer.rocketmq.batches import ITEM_BYTES, item_parts, split_by_size
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.messages import RocketMessage, RocketReceipt, outgoing
 from coherer.rocketmq.names import TRACE_TOPIC, Queue
@@ -45,6 +47,9 @@ TRACE_TIMEOUT_MS: Final = 5_000
 """How long Java lets a trace message take."""
 
 _tracers: Final = itertools.count(1)
+
+Item = tuple[bytes, bytes, bytes, bytes]
+"""The pieces of a message of a batch."""
 
 IDS_AT_ONCE: Final = 4_096
 """Unique ids are different among 65,536 that are made in one millisecond."""
@@ -299,23 +304,24 @@ class Producer:
         if not self._outbox.publishes(topic):
             await self.publish(topic)
         ids: list[str] = []
-        items: list[bytes] = []
+        items: list[Item] = []
         for start in range(0, len(messages), IDS_AT_ONCE):
             some = messages[start : start + IDS_AT_ONCE]
             ids += self._outbox.ids.take(len(some))
             items += map(_item, some, ids[start:])
         receipts: list[RocketReceipt] = []
-        for part in split_by_size(list(map(len, items)), self._options.max_bytes):
+        sizes = [ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
+        for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
             place, tries = self._outbox.choose(topic, order_by, queue)
             batch: Sequence[Message] = messages[part]
-            body = b"".join(items[part])
+            body = _joined(items[part])
             future: asyncio.Future[Receipt] = self._loop.create_future()
             sink: Sink = FutureSink(future)
             if self._outbox.observers:
                 group, observers = self._outbox.group, self._outbox.observers
                 batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
-                body = b"".join(map(_item, batch, ids[part]))
+                body = _joined(map(_item, batch, ids[part]))
             self._outbox.post_batch(batch[0], body, ",".join(ids[part]), sink, place, tries)
             receipts.append(cast("RocketReceipt", await future))
         return receipts
@@ -398,7 +404,7 @@ class Producer:
         topic, system = reply_target(request)
         await self._published(topic)
         message = reply_message(topic, reply)
-        code = RequestCode.SEND_REPLY_MESSAGE_V2
+        code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
         return await self._post(message, system, code=code, broker=request.broker)
 
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
@@ -501,7 +507,7 @@ class Producer:
         system: Mapping[str, str],
         *,
         sys_flag: int = 0,
-        code: int = RequestCode.SEND_MESSAGE_V2,
+        code: int = SINGLE,
         broker: str | None = None,
     ) -> asyncio.Future[RocketReceipt]:
         future: asyncio.Future[Receipt] = self._loop.create_future()
@@ -543,7 +549,16 @@ def _topic_of(messages: Sequence[Message]) -> str:
     return topic
 
 
-def _item(message: Message, unique_id: str) -> bytes:
+def _item(message: Message, unique_id: str) -> Item:
     """A message as a part of a batch, where nothing is compressed."""
-    body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
-    return encode_item(body, properties.encode())
+    body = message.body
+    plain = message.tag is None and message.time is None
+    if not plain or message.keys or message.properties or not body:
+        body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
+        return item_parts(body, properties.encode())
+    return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
+
+
+def _joined(items: Iterable[Item]) -> bytes:
+    """The body of a batch."""
+    return b"".join(chain.from_iterable(items))
