@@ -118,6 +118,7 @@ class RocketBroker:
     def close(self) -> None:
         """Serve nothing more. What was sent is answered when the core is closed."""
         self.pulls.holding.close()
+        self.delays.stop()
 
     def closed(self) -> None:
         """Write what the files lack; the core is closed, the store not yet.

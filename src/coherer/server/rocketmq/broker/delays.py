@@ -2,7 +2,8 @@
 
 `tick`, called ten times a second, looks at each level's next entry; what is due is stored in its
 real queue, and the level's position moves behind it. A level has one delivery under way at a time,
-so that its messages keep their order. What could not be stored is tried again with the next tick.
+so that its messages keep their order; a burst comes in pieces, one per turn of the loop. What could
+not be stored is tried again with the next tick.
 
 The positions are written every few seconds, and only when the messages that they count as
 delivered are on the disk: a power cut repeats deliveries, it loses none.
@@ -10,6 +11,7 @@ delivered are on the disk: a power cut repeats deliveries, it loses none.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -26,7 +28,7 @@ from coherer.store.queue import BLANK_SIZE, fits
 _log = logging.getLogger(__name__)
 
 DELAY_FILE: Final = "delayOffset.json"
-ENTRIES_AT_ONCE: Final = 1_000
+ENTRIES_AT_ONCE: Final = 200
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """One delivery of a level: others have their turn between."""
 
@@ -46,6 +48,7 @@ class DelayService:
         self._core = core
         self._levels_ms = levels_ms
         self._busy: set[int] = set()
+        self._stopped = False
         self._next_ms: dict[int, int] = {}  # by level: when the entry at its position is due
         self.positions = DelayPositions()
         self._saved = b""
@@ -100,6 +103,10 @@ class DelayService:
             await self._core.flusher.run(lambda: self._core.store.save_config(DELAY_FILE, data))
             self._saved = data
 
+    def stop(self) -> None:
+        """Deliver nothing more; what is under way ends."""
+        self._stopped = True
+
     def close(self) -> None:
         """Write the positions. The appender has told of everything; the flusher may be closed.
 
@@ -141,8 +148,15 @@ class DelayService:
                 _log.warning("Messages of delay level %d wait on: %s", level, outcome)
             else:
                 self.positions[level] = following
+                if following < end:
+                    asyncio.get_running_loop().call_soon(self._go_on, level, delay_ms)
 
         self._core.appender.submit(drafts, done, wait_durable=False)
+
+    def _go_on(self, level: int, delay_ms: int) -> None:
+        """There may be more that is due: others have had their turn."""
+        if not self._stopped and level not in self._busy:
+            self._deliver(level, delay_ms, self._core.now_ms())
 
     def _gather(self, entries: Sequence[Entry]) -> tuple[list[Draft], int]:
         """What to store for these entries, or for the first of them; and where to go on."""
