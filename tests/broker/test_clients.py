@@ -13,11 +13,11 @@ from coherer.broker.clients import (
     ConsumerManager,
     Event,
     GroupSettings,
-    ProducerManager,
     Registered,
     Subscription,
     Unregistered,
 )
+from coherer.broker.producers import ProducerManager
 
 
 def client(channel: str, now_ms: int = 0, client_id: str = "") -> ClientInfo[str]:

@@ -6,9 +6,10 @@ import asyncio
 import os
 from typing import Protocol
 
-from coherer.broker.clients import ConsumerManager, ProducerManager
+from coherer.broker.clients import ConsumerManager
 from coherer.broker.groups import Group
 from coherer.broker.locks import QueueLocks
+from coherer.broker.producers import ProducerManager
 from coherer.broker.topic_defaults import TopicDefaults
 from coherer.errors import CohererError
 from coherer.rocketmq.codes import ResponseCode
