@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from coherer.rocketmq.fastjson import utf8
 
@@ -23,6 +23,10 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE: Final = "Signature"
 _UNSIGNED: Final = frozenset((SIGNATURE, "_UNIQUE_KEY_QUERY"))
+
+
+Signer: TypeAlias = "Callable[[Mapping[str, str], bytes | memoryview], dict[str, str]]"
+"""Gets the fields and the body of a request, and returns the fields with the signature."""
 
 
 def content(fields: Mapping[str, str], body: bytes | memoryview) -> bytes:
@@ -43,9 +47,7 @@ def sign(data: bytes, secret_key: str) -> str:
     return b64encode(hmac.digest(utf8(secret_key), data, "sha1")).decode()
 
 
-def signer(
-    access_key: str, secret_key: str, token: str | None = None
-) -> Callable[[Mapping[str, str], bytes | memoryview], dict[str, str]]:
+def signer(access_key: str, secret_key: str, token: str | None = None) -> Signer:
     """Returns what adds account and signature to the fields of a request.
 
     Args:

@@ -84,7 +84,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         transaction_checks_max: how often it is asked.
         transaction_interval_ms: from one round of questions to the next.
         rocketmq_access: whether the RocketMQ broker serves accounts only; who may do what stands in
-            `conf/plain_acl.yml` of the directory, in Java's form.
+            `conf/plain_acl.yml` of the directory, in Java's form. The account by which this broker
+            itself asks others, a slave its master, stands in `conf/tools.yml`.
         tls_required: with `tls`, the RocketMQ ports refuse plain connections; else they tell one
             kind from the other by itself.
     """

@@ -18,7 +18,8 @@ from coherer.rocketmq.acl import signer
 from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.codes import ResponseCode as Result
 from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.acl import RELOAD_MS, Access
+from coherer.server.rocketmq.acl import RELOAD_MS, Access, tools_signer
+from coherer.server.rocketmq.outgoing import Outgoing
 from coherer.testing import ManualClock
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
@@ -345,3 +346,26 @@ async def test_without_access_control(peer: Client) -> None:
     }
     for code, result in codes.items():
         assert (await peer.ask(code)).code == result
+
+
+async def test_a_broker_asks_others_with_its_own_account(stage: BrokerStage, conf: Path) -> None:
+    address = f"127.0.0.1:{stage.port}"
+    assert tools_signer(conf.parent) is None
+    plain = Outgoing()
+    answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)
+    assert fault(answer) == "No accessKey is configured"
+    plain.close()
+    (conf / "tools.yml").write_text("accessKey: operator\nsecretKey: 87654321\n")
+    signing = Outgoing(sign=tools_signer(conf.parent))
+    assert (await signing.ask(address, Code.GET_ALL_TOPIC_CONFIG)).code == 0
+    assert (
+        await signing.ask(address, Code.GET_MAX_OFFSET, {"topic": "t", "queueId": "0"})
+    ).code == 0
+    signing.close()
+
+
+@pytest.mark.parametrize("text", ["", "- a", "accessKey: operator", "a: ["])
+def test_an_account_of_its_own_that_cannot_be_read(conf: Path, text: str) -> None:
+    (conf / "tools.yml").write_text(text)
+    with pytest.raises(UsageError):
+        tools_signer(conf.parent)

@@ -30,6 +30,7 @@ from coherer.server.rocketmq.remoting import Channel
 _log = logging.getLogger(__name__)
 
 DEFAULT_FILE: Final = "plain_acl.yml"
+TOOLS_FILE: Final = "tools.yml"
 TRUSTED: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"
 VERSION: Final = "dataVersion"
@@ -248,6 +249,28 @@ class Access:
         except OSError as error:
             self._use(before)
             raise StoreError(f"{path} cannot be written: {error}.") from error
+
+
+def tools_signer(home: Path) -> signatures.Signer | None:
+    """What signs a broker's own requests to other servers: with the account in `conf/tools.yml`.
+
+    Returns:
+        None without such a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    path = home / "conf" / TOOLS_FILE
+    if not path.exists():
+        return None
+    try:
+        content: object = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    account = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+    if not account.get("accessKey") or not account.get("secretKey"):
+        raise UsageError(f"{path} has no accessKey and secretKey.")
+    return signatures.signer(str(account["accessKey"]), str(account["secretKey"]))
 
 
 def resources(request: Command) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from coherer import net
 from coherer.broker.routes import Master
 from coherer.errors import ClosedError
+from coherer.rocketmq.acl import Signer
 from coherer.server.core import Core
 from coherer.server.node_options import NodeOptions
 from coherer.server.rocketmq.broker.broker import RocketBroker
@@ -62,7 +63,7 @@ class RocketDoor:
         self._embedded: EmbeddedRegistry | None = None
         self._remote: RemoteRegistry | None = None
         self.replicator: Replicator | None = None
-        self._outgoing = Outgoing(options.outgoing_tls)
+        self._outgoing = Outgoing(options.outgoing_tls, self._signer())
         self._next_register_ms = 0
 
     async def open_name_server(
@@ -106,6 +107,14 @@ class RocketDoor:
         if self.ha_port >= 0 or options.is_slave:
             self.replicator = Replicator(self.broker, self._outgoing)
             self.replicator.start()
+
+    def _signer(self) -> Signer | None:
+        directory = self._options.directory
+        if not (directory / "conf" / "tools.yml").exists():
+            return None
+        from coherer.server.rocketmq.acl import tools_signer
+
+        return tools_signer(directory)
 
     def _access(self) -> Access | None:
         if not self._options.rocketmq_access:

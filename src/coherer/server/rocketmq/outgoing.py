@@ -9,6 +9,7 @@ import asyncio
 
 from coherer import net
 from coherer.errors import UsageError
+from coherer.rocketmq.acl import Signer
 from coherer.rocketmq.command import Command
 from coherer.server.rocketmq.remoting import Channel, Remoting
 
@@ -18,11 +19,13 @@ class Outgoing:
 
     Args:
         tls: how connections are made secret; None for plain ones.
+        sign: adds account and signature to the fields of a request; None for neither.
     """
 
-    def __init__(self, tls: net.TlsOptions | None = None) -> None:
+    def __init__(self, tls: net.TlsOptions | None = None, sign: Signer | None = None) -> None:
         self._remoting = Remoting({})
         self._tls = tls
+        self._sign = sign
         self._channels: dict[str, Channel] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -50,6 +53,8 @@ class Outgoing:
         """
         channel = await self._channel(address, timeout_ms)
         try:
+            if self._sign is not None:
+                fields = self._sign(fields or {}, body)
             return await channel.call(code, fields, body, timeout_ms)
         except TimeoutError:
             channel.close()
