@@ -6,36 +6,33 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from contextlib import closing
 from datetime import datetime
 from functools import partial
+from itertools import count, repeat
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from coherer.blocking.portal import Portal
 from coherer.client.progress import Progress
 from coherer.client.rocketmq.consumer import Consumer as AsyncConsumer
 from coherer.client.rocketmq.consumer_options import Selection
-from coherer.client.rocketmq.held import HeldClaim
 from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.pull_consumer import POLL_MS
 from coherer.client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
 from coherer.client.rocketmq.received import DEAD, ClaimedBatch, Later, ReceivedBatch
 from coherer.client.rocketmq.start import Edge
+from coherer.client.rocketmq.views import View
 from coherer.errors import ClosedError
-from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import Queue
 
 M = TypeVar("M", bound=Member)
 
 
-class RocketReceived(RocketMessage, frozen=True, repr_omit_defaults=True):
+class RocketReceived(View, frozen=True, eq=False, gc=False):
     """A message that a blocking consumer has handed out; see `ConsumedMessage`."""
-
-    source: RocketBatch | None = None
 
     def ack(self) -> None:
         """Say that the message is dealt with. Doing so again changes nothing."""
-        source = self.source
-        if source is not None:
-            source.portal.post(lambda: source.acknowledge(self))
+        source, number = self.source, self.number
+        _portal(source).post(lambda: source.acknowledge(number))
 
     def retry(self, *, later: Later = None) -> None:
         """Say that the message could not be dealt with: it comes again, with a higher `attempt`.
@@ -46,9 +43,8 @@ class RocketReceived(RocketMessage, frozen=True, repr_omit_defaults=True):
         Raises:
             UsageError: there is no such delay level.
         """
-        source = self.source
-        if source is not None:
-            source.portal.call(lambda: source.retry(self, later))
+        source, number = self.source, self.number
+        _portal(source).call(lambda: source.retry(number, later))
 
     def dead_letter(self) -> None:
         """Say that the message will never be dealt with: it goes to the dead letters now."""
@@ -60,14 +56,19 @@ class RocketBatch(ClaimedBatch):
 
     __slots__ = ("portal",)
 
-    kind: ClassVar[Callable[..., RocketMessage]] = RocketReceived
-
     def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
         super().__init__(*values, **fields)
         self.portal = portal
 
     def __iter__(self) -> Iterator[RocketReceived]:
-        return self.messages(self.maker())
+        return map(_VIEW, self.bodies(), repeat(self), count())
+
+
+_VIEW: Final[Callable[..., RocketReceived]] = RocketReceived
+
+
+def _portal(batch: ClaimedBatch) -> Portal:
+    return cast("RocketBatch", batch).portal
 
 
 Handler = Callable[[RocketBatch], Awaitable[None] | None]
@@ -252,14 +253,12 @@ class RocketConsumer(BaseMember[AsyncConsumer]):
 
     def _messages(self, batch: RocketBatch) -> Iterator[RocketReceived]:
         claim = batch.claim
-        held = claim if isinstance(claim, HeldClaim) else None
-        for number, message in enumerate(batch):
-            if number and held is not None:
-                if not held.valid:
-                    return  # the queue rests after a failure, or is not ours any more
-                # This only notes the number; the last one is dealt with in the loop's thread.
-                held.package.passed(number)
+        for message in batch:
             yield message
+            if claim is not None:
+                if claim.over:
+                    return  # the queue rests after a failure, or all of it is dealt with
+                claim.seen += 1  # what follows from the last one happens in the loop's thread
 
 
 class RocketPullConsumer(BaseMember[AsyncPullConsumer]):

@@ -36,7 +36,6 @@ from coherer.rocketmq.bodies import (
 )
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import Queue
 
 DIRECTLY_MS: Final = 9_000
@@ -191,41 +190,36 @@ class DirectClaim:
 
     Attributes:
         done: set when it is.
+        over, seen, watch: see `received.Claim`.
         outcome: Java's word for what became of it, and why.
     """
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
         self.watch: Watch | None = None
+        self.over = False
+        self.seen = 0
         self.outcome: tuple[str, str | None] = ("CR_SUCCESS", None)
 
-    @property
-    def valid(self) -> bool:
+    def acknowledge(self, number: int) -> None:
         """See `received.Claim`."""
-        return not self.done.is_set()
-
-    def acknowledge(self, offset: int) -> None:
-        """See `received.Claim`."""
-        del offset
+        del number
         self.finish()
-
-    def passed(self, count: int) -> bool:
-        """See `received.Claim`."""
-        if count:
-            self.finish()
-        return self.valid
 
     def finish(self) -> None:
         """See `received.Claim`."""
+        self.over = True
         self.done.set()
 
     def put_back(self) -> None:
         """See `received.Claim`."""
+        if self.seen:
+            self.finish()
         self._failed("The loop over the messages ended.")
 
-    async def retry(self, message: RocketMessage, later: Later) -> None:
+    async def retry(self, number: int, later: Later) -> None:
         """See `received.Claim`."""
-        del message, later
+        del number, later
         self._failed(None)
 
     async def reject(self) -> None:
@@ -233,9 +227,9 @@ class DirectClaim:
         self._failed(None)
 
     def _failed(self, why: str | None) -> None:
-        if self.valid:
+        if not self.over:
             self.outcome = "CR_LATER", why
-            self.done.set()
+            self.finish()
 
 
 def running_info(running: Running, stacks: str | None = None) -> RunningInfo:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
 from coherer.client.iteration import BatchIterator
@@ -29,9 +29,9 @@ from coherer.client.rocketmq.consume_trace import ConsumerTrace
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Topics
 from coherer.client.rocketmq.held import HeldClaim, now_ms
 from coherer.client.rocketmq.instance import Instance
-from coherer.client.rocketmq.iteration import MessageIterator
+from coherer.client.rocketmq.iteration import messages
 from coherer.client.rocketmq.member import Member
-from coherer.client.rocketmq.received import ReceivedBatch
+from coherer.client.rocketmq.received import Claim, ConsumedMessage, ReceivedBatch
 from coherer.client.tasks import cancel
 from coherer.errors import ClosedError, RefusedError, UsageError
 from coherer.rocketmq.bodies import CONSUME_PASSIVELY
@@ -104,6 +104,8 @@ class Consumer(Member):
         """
         claim = self._in_hand(batch)
         claim.finish()
+        if not isinstance(claim, HeldClaim):
+            return batch.next_offset
         offset = claim.process.commit_offset
         await self._holdings.confirm(batch.queue, offset)
         return offset
@@ -120,7 +122,7 @@ class Consumer(Member):
         """
         claim = self._in_hand(batch)
         await claim.reject()
-        return claim.process.commit_offset
+        return claim.process.commit_offset if isinstance(claim, HeldClaim) else batch.next_offset
 
     def done(self, batch: ReceivedBatch) -> None:
         """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
@@ -139,9 +141,9 @@ class Consumer(Member):
         """
         return BatchIterator(self)
 
-    def __aiter__(self) -> MessageIterator:
+    def __aiter__(self) -> AsyncGenerator[ConsumedMessage]:
         """Messages for `async for`; each is confirmed when the loop asks for the next."""
-        return MessageIterator(self)
+        return messages(self)
 
     async def run(self, handler: Handler, *, workers: int = 1) -> None:
         """Have every batch dealt with by `handler`, until the consumer is closed.
@@ -181,16 +183,16 @@ class Consumer(Member):
             services["overdue"] = self._every(OVERDUE_CHECK_MS, self._send_back_overdue)
         return services
 
-    def _in_hand(self, batch: ReceivedBatch) -> HeldClaim:
+    def _in_hand(self, batch: ReceivedBatch) -> Claim:
         self._check()
         claim = batch.claim
-        if not isinstance(claim, HeldClaim) or (not claim.valid and not claim.process.dropped):
+        if claim is None or claim.over:
             raise UsageError(
                 "The batch has been confirmed, rejected or lost already.",
                 topic=batch.topic,
                 partition=batch.partition,
             )
-        if not claim.valid:
+        if isinstance(claim, HeldClaim) and not claim.valid:
             raise RefusedError(
                 "The queue is not ours any more.",
                 topic=batch.topic,
@@ -227,7 +229,7 @@ class Consumer(Member):
         for held in list(self._holdings.held.values()):
             for package in held.process.overdue(before_ms):
                 _log.warning("%s: a batch is not dealt with in time", held.queue)
-                claim, numbers = package.batch.claim, package.open_numbers
-                if claim is not None and numbers:
-                    for message in package.batch.pick(numbers):
-                        await claim.retry(message, OVERDUE_LEVEL)
+                claim = package.batch.claim
+                if claim is not None:
+                    for number in package.open_numbers:
+                        await claim.retry(number, OVERDUE_LEVEL)

@@ -97,16 +97,18 @@ class Keeper(Protocol):
 
 
 class HeldClaim:
-    """A batch of a queue in the application's hands.
+    """A batch of a queue in the application's hands. A `received.Claim`.
 
     Attributes:
         held: the queue.
         process: what was here of it when the batch was handed out.
         package: the batch, and what is open of it.
+        over: whether the batch is not in the application's hands any more.
+        seen: how many messages from its beginning are dealt with; a loop counts here.
         watch: told when all of it is dealt with.
     """
 
-    __slots__ = ("_failures", "held", "package", "process", "watch")
+    __slots__ = ("_failures", "held", "over", "package", "process", "seen", "watch")
 
     def __init__(
         self,
@@ -117,86 +119,94 @@ class HeldClaim:
         self.held = held
         self.process = process
         self.package = package
+        self.over = False
+        self.seen = 0
         self.watch: Watch | None = None
         self._failures: set[int] = set()
 
     @property
     def valid(self) -> bool:
         """Whether the batch is still in the application's hands, and counts."""
-        package = self.package
-        if self.process.dropped or package.taken_ms <= 0 or package.done:
-            return False
-        return package.batch.claim is self  # otherwise it has been handed out again since
+        return not self.over and not self.process.dropped
 
-    def acknowledge(self, offset: int) -> None:
-        """One message is dealt with."""
-        if self.valid and self.package.acknowledge(offset):
-            self._settled()
+    def count(self) -> None:
+        """Note what a loop has dealt with."""
+        if self.seen and self.valid:
+            self.package.passed(self.seen)
+            if self.package.done:
+                self._done()
 
-    def passed(self, count: int) -> bool:
-        """The first `count` messages are dealt with; whether there is more, and it counts."""
-        if not self.valid:
-            return False
-        self.package.passed(count)
-        if self.package.done:
-            self._settled()
-            return False
-        return True
+    def acknowledge(self, number: int) -> None:
+        """The message of this place is dealt with."""
+        if self.valid and self.package.acknowledge(number):
+            if self.package.done:
+                self._done()
+            else:
+                self.held.settled()
 
     def finish(self) -> None:
         """All of it is dealt with."""
         if self.valid:
             self.process.finish(self.package)
-            self._settled()
+            self._done()
 
     def put_back(self) -> None:
         """What is open of it is to be taken again."""
+        self.count()
         if self.valid:
+            self._end()
             self.process.give_back(self.package)
             self.held.counted()
             self.held.keeper.ready(self.held)
 
     def suspend(self, pause_ms: int) -> None:
         """What is open of it is to be taken again after a pause, as another attempt."""
+        self.count()
         if self.valid:
             package = self.package
             self._failures.update(package.batch.offsets())
-            self._ended()
+            self._told()
+            self._end()
             self.process.hold_back(package)
-            package.batch.tries += 1
             self.held.later(pause_ms, self.process, package)
 
-    async def retry(self, message: RocketMessage, later: Later) -> None:
-        """One message is wanted again."""
-        if not self.valid or message.offset is None:
+    async def retry(self, number: int, later: Later) -> None:
+        """The message of this place is wanted again."""
+        if not self.valid or number not in self.package.open_numbers:
             return
-        self._failures.add(message.offset)
+        message = self.package.batch.message(number)
+        self._failures.add(message.offset or 0)
         if await self.held.keeper.send_back(message, later):
-            self.acknowledge(message.offset)
+            self.acknowledge(number)
         elif self.process.orderly:
             self.suspend(self.held.pause_ms(later))
         elif self.valid:
-            aside = self.process.set_aside(self.package, message.offset)
+            aside = self.process.set_aside(self.package, number)
             if aside is not None:
-                aside.batch.tries += 1
                 self.held.later(AGAIN_MS, self.process, aside)
-                self._settled()
+            if self.package.done:
+                self._done()
 
-    def _settled(self) -> None:
+    async def reject(self) -> None:
+        """All that is open of it is wanted again."""
+        for number in self.package.open_numbers if self.valid else ():
+            await self.retry(number, None)
+
+    def _done(self) -> None:
+        self._told()
+        self._end()
         self.held.settled()
-        if self.package.done:
-            self._ended()
 
-    def _ended(self) -> None:
+    def _told(self) -> None:
         watch, self.watch = self.watch, None
         if watch is not None:
             watch(self._failures)
 
-    async def reject(self) -> None:
-        """All that is open of it is wanted again."""
-        numbers = self.package.open_numbers if self.valid else []
-        for message in list(self.package.batch.pick(numbers)) if numbers else ():
-            await self.retry(message, None)
+    def _end(self) -> None:
+        # Also breaks the circle of batch, claim and package, so that the bytes are freed at once.
+        self.over = True
+        if self.package.batch.claim is self:
+            self.package.batch.claim = None
 
 
 class Held:
@@ -300,11 +310,12 @@ class Held:
         process: ProcessQueue[ClaimedBatch],
         package: Package[ClaimedBatch],
     ) -> None:
-        """Let a package be taken again after a pause."""
+        """Let a package be taken again after a pause, as another attempt."""
 
         def again() -> None:
             self._timers.discard(timer)
             process.give_back(package)
+            package.batch.tries += 1
             self.counted()
             self.keeper.ready(self)
 
@@ -322,6 +333,10 @@ class Held:
 
     def sync(self) -> None:
         """Note how far everything is dealt with."""
+        for package in list(self.process):
+            claim = package.batch.claim
+            if isinstance(claim, HeldClaim):
+                claim.count()
         self._commit(self.process.commit_offset)
 
     def settled(self) -> None:

@@ -15,7 +15,6 @@ An orderly queue gives one package at a time: the next can be taken when the one
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic, Protocol, Self, TypeVar
@@ -128,13 +127,9 @@ class Package(Generic[P]):
             self._first = count
             self._close_gap()
 
-    def acknowledge(self, offset: int) -> bool:
-        """One message is dealt with; whether it was open until now."""
-        offsets = self._all()
-        number = bisect_left(offsets, offset)
-        if self.done or number == len(offsets) or offsets[number] != offset:
-            return False
-        if number < self._first or number in self._beyond:
+    def acknowledge(self, number: int) -> bool:
+        """The message of this place is dealt with; whether it was open until now."""
+        if self.done or number < self._first or number in self._beyond:
             return False
         self._beyond.add(number)
         self._close_gap()
@@ -143,10 +138,9 @@ class Package(Generic[P]):
     def reopen(self) -> None:
         """Make it wait again, without the messages that are dealt with."""
         self.taken_ms = 0
-        open_numbers = self.open_numbers if self._first or self._beyond else None
-        if open_numbers is not None:
-            self.batch = self.batch.pick(open_numbers)
-            self._first, self._beyond, self._offsets = 0, set(), None
+        # Another object in any case: whoever still has the old one must not mix up the two.
+        self.batch = self.batch.pick(self.open_numbers)
+        self._first, self._beyond, self._offsets = 0, set(), None
 
     def _all(self) -> Sequence[int]:
         if self._offsets is None:
@@ -272,10 +266,9 @@ class ProcessQueue(Generic[P]):
         """Take a package out of the application's hands; it waits for `give_back`."""
         package.taken_ms = HELD_BACK
 
-    def set_aside(self, package: Package[P], offset: int) -> Package[P] | None:
+    def set_aside(self, package: Package[P], number: int) -> Package[P] | None:
         """Make one open message of a package a package of its own, which waits for `give_back`."""
-        number = bisect_left(package.batch.offsets(), offset)
-        if not package.acknowledge(offset):
+        if not package.acknowledge(number):
             return None
         aside = Package(package.batch.pick([number]))
         aside.taken_ms = HELD_BACK

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
-from functools import partial
-from itertools import pairwise
-from typing import Any, ClassVar, Protocol, Self
+from itertools import count, pairwise, repeat
+from typing import Final, Protocol, Self
 
 from msgspec.structs import replace
 
+from coherer.client.rocketmq.views import View
 from coherer.errors import UsageError
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.delivery import MessageBatch
@@ -33,21 +33,18 @@ Watch = Callable[[Collection[int]], None]
 
 
 class Claim(Protocol):
-    """A batch in the application's hands. What it does has no effect when it is not `valid`."""
+    """A batch in the application's hands. When it is `over`, nothing here has an effect."""
 
     watch: Watch | None
 
-    @property
-    def valid(self) -> bool:
-        """Whether the batch is still in the application's hands, and counts."""
-        ...
+    over: bool
+    """Whether the batch is not in the application's hands any more."""
 
-    def acknowledge(self, offset: int) -> None:
-        """One message is dealt with."""
-        ...
+    seen: int
+    """How many messages from its beginning are dealt with; a loop counts here."""
 
-    def passed(self, count: int) -> bool:
-        """The first `count` messages are dealt with; whether there is more, and it counts."""
+    def acknowledge(self, number: int) -> None:
+        """The message of this place is dealt with."""
         ...
 
     def finish(self) -> None:
@@ -58,8 +55,8 @@ class Claim(Protocol):
         """What is open of it is to be received again."""
         ...
 
-    async def retry(self, message: RocketMessage, later: Later) -> None:
-        """One message is wanted again."""
+    async def retry(self, number: int, later: Later) -> None:
+        """The message of this place is wanted again."""
         ...
 
     async def reject(self) -> None:
@@ -67,35 +64,32 @@ class Claim(Protocol):
         ...
 
 
-class ConsumedMessage(RocketMessage, frozen=True, repr_omit_defaults=True):
-    """A message that a consumer has handed out.
+class ConsumedMessage(View, frozen=True, eq=False, gc=False):
+    """A message that a consumer has handed out; see `views` for what it is.
 
     Without `ack` or `retry` it is confirmed together with its batch, or when a loop asks for the
     message after it.
     """
 
-    source: ReceivedBatch | None = None
-
     def ack(self) -> None:
         """Say that the message is dealt with. Doing so again changes nothing."""
-        if self.source is not None:
-            self.source.acknowledge(self)
+        self.source.acknowledge(self.number)
 
     async def retry(self, *, later: Later = None) -> None:
         """Say that the message could not be dealt with: it comes again, with a higher `attempt`.
 
         It waits at the broker meanwhile; after too many attempts it goes to the dead letters. A
-        consumer in order stops its queue instead, and reads on from this message.
+        consumer in order stops its queue instead, and reads on from this message. When no broker
+        takes it back, this consumer delivers it again after some seconds.
 
         Args:
             later: when; brokers know some delays only (`coherer.record.schedule`) and take the next
                 longer one. A number is one of those levels. None: the later the more often.
 
         Raises:
-            UnavailableError: no broker took it back; it is delivered again by this consumer.
+            UsageError: there is no such level.
         """
-        if self.source is not None:
-            await self.source.retry(self, later)
+        await self.source.retry(self.number, later)
 
     async def dead_letter(self) -> None:
         """Say that the message will never be dealt with: it goes to the dead letters now."""
@@ -105,9 +99,7 @@ class ConsumedMessage(RocketMessage, frozen=True, repr_omit_defaults=True):
 class ClaimedBatch(MessageBatch):
     """Messages of one queue, in the application's hands; in what form is for the kinds to say."""
 
-    __slots__ = ("claim", "count", "namespace", "tries")
-
-    kind: ClassVar[Callable[..., RocketMessage]]
+    __slots__ = ("_made", "claim", "count", "namespace", "tries")
 
     def __init__(
         self,
@@ -135,22 +127,35 @@ class ClaimedBatch(MessageBatch):
         self.count = len(self) if filtered else next_offset - self.offset
         self.namespace = namespace
         self.claim: Claim | None = None
+        self._made: dict[int, RocketMessage] = {}
         self.tries = 0  # beyond those that the messages know of
 
-    def acknowledge(self, message: RocketMessage) -> None:
+    def acknowledge(self, number: int) -> None:
         """See `ConsumedMessage.ack`."""
-        if self.claim is not None and message.offset is not None:
-            self.claim.acknowledge(message.offset)
+        if self.claim is not None:
+            self.claim.acknowledge(number)
 
-    async def retry(self, message: RocketMessage, later: Later) -> None:
+    async def retry(self, number: int, later: Later) -> None:
         """See `ConsumedMessage.retry`."""
         if self.claim is not None:
-            await self.claim.retry(message, later)
+            await self.claim.retry(number, later)
+
+    def message(self, number: int) -> RocketMessage:
+        """The message of a place."""
+        made = self._made.get(number)
+        if made is None:
+            [made] = super().pick((number,)).messages(RocketMessage)
+            if self.tries or self.namespace:
+                topic = without_namespace(self.namespace, made.topic)
+                made = replace(made, topic=topic, attempt=made.attempt + self.tries)
+            self._made[number] = made
+        return made
 
     def pick(self, numbers: Sequence[int]) -> Self:
         """Some of the messages, by their places; there is one at least."""
         part = super().pick(numbers)
         part.count = len(numbers)
+        part._made = {}
         return part
 
     def parts(self, size: int) -> list[Self]:
@@ -164,22 +169,8 @@ class ClaimedBatch(MessageBatch):
             part.next_offset = following.offset
         return cuts
 
-    def maker(self) -> Callable[..., Any]:
-        """Makes messages of `kind` that know this batch."""
-        kind = partial(self.kind, source=self)
-        if not self.tries and not self.namespace:
-            return kind
-        tries, namespace = self.tries, self.namespace
 
-        def make(*values: Any) -> RocketMessage:
-            message = kind(*values)
-            return replace(
-                message,
-                topic=without_namespace(namespace, message.topic),
-                attempt=message.attempt + tries,
-            )
-
-        return make
+_VIEW: Final[Callable[..., ConsumedMessage]] = ConsumedMessage
 
 
 class ReceivedBatch(ClaimedBatch):
@@ -187,10 +178,8 @@ class ReceivedBatch(ClaimedBatch):
 
     __slots__ = ()
 
-    kind: ClassVar[Callable[..., RocketMessage]] = ConsumedMessage
-
     def __iter__(self) -> Iterator[ConsumedMessage]:
-        return self.messages(self.maker())
+        return map(_VIEW, self.bodies(), repeat(self), count())
 
 
 def delay_level(later: Later) -> int:
