@@ -46,6 +46,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield node
 
 
+SEND = dict(zip("abcdefghi", ("p", "t", "TBW102", "4", "0", "0", "1", "0", ""), strict=True))
+
+
 async def send(caller: Caller, topic: str, body: bytes, queue: int = 0, **more: str) -> Command:
     letters = dict(
         zip("abcdefghi", ["p", topic, "TBW102", "4", str(queue), "0", "1", "0", ""], strict=True)
@@ -206,6 +209,35 @@ async def test_a_held_pull_does_not_hold_the_node_up(tmp_path: Path) -> None:
     async with asyncio.timeout(10):
         await caller.lost.wait()
     assert held.cancelled()
+
+
+async def test_what_was_acknowledged_before_the_stop_is_there_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    acknowledged = 0
+
+    async def load(caller: Caller) -> None:
+        nonlocal acknowledged
+        while not caller.connection.closed:
+            waiting = [caller.begin(Code.SEND_MESSAGE_V2, SEND, b"x") for _ in range(20)]
+            done = await asyncio.gather(*waiting, return_exceptions=True)
+            answers = [answer for answer in done if isinstance(answer, Command)]
+            acknowledged += sum(answer.code == 0 for answer in answers)
+            assert {answer.code for answer in answers} <= {0, 1, 14}
+
+    with caplog.at_level(logging.ERROR, "coherer"):
+        async with Node(options(tmp_path)) as node:
+            node.create_topic("t", 1)
+            callers = [await Caller.dial(node.rocketmq_port) for _ in range(4)]
+            loads = [asyncio.create_task(load(caller)) for caller in callers]
+            await until(lambda: acknowledged > 500)
+        await asyncio.gather(*loads)
+    assert caplog.text == ""
+    async with Node(options(tmp_path)) as node:
+        caller = await Caller.dial(node.rocketmq_port)
+        queue = {"topic": "t", "queueId": "0"}
+        found = await caller.ask(Code.GET_MAX_OFFSET, queue)
+        assert int(found.fields["offset"]) >= acknowledged
 
 
 @pytest.mark.parametrize("tls", [None, ANYBODY])
