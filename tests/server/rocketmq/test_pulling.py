@@ -214,7 +214,7 @@ async def test_the_checks_in_their_order(broker_stage: BrokerStage, peer: Client
         assert answer.code == 1
         assert answer.remark is not None
         assert answer.remark.startswith(
-            f"queueId[{queue}] is illegal, topic:[demo] topicConfig.readQueueNums:[2] consumer:["
+            f"queueId[{queue}] is illegal, topic:[demo] topicConfig.readQueueNums:[2] consumer:[/"
         )
     wrong["queueId"] = 1
     await refused(23, "parse the consumer's subscription failed", **wrong)

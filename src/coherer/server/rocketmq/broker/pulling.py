@@ -115,7 +115,7 @@ class Pulls:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{channel.peer}]",
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{channel.peer}]",
             )
         return group
 

@@ -44,7 +44,9 @@ class Queries:
         )
         if not found:
             raise Refusal(
-                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                QueryMessageResult(0, 0).fields(),
             )
         newest = found[0]
         result = QueryMessageResult(

@@ -16,7 +16,7 @@ from coherer import limits
 from coherer.broker.delays import delay_level, delayed
 from coherer.broker.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
 from coherer.broker.transactions import half, is_transactional
-from coherer.errors import CohererError
+from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer.rocketmq.batches import decode_batch
 from coherer.rocketmq.codes import FAQ, RequestCode, ResponseCode
@@ -83,17 +83,14 @@ class Sends:
                     quick = quick or Sent(self._state, self.replies, channel, wait=False)
                     quick.add_one(request, draft)
             except Refusal as refusal:
-                self._refuse(channel, request, refusal.code, refusal.remark)
-            except CohererError as error:
-                self._refuse(channel, request, error.code or 1, error.text)
+                channel.respond(request, refusal.code, refusal.remark, self.replies.fields)
+            except CohererError as error:  # what Java throws: nobody says the region (1.4)
+                channel.respond(request, error.code or ResponseCode.SYSTEM_ERROR, error.text)
             except Exception as error:  # noqa: BLE001 - the other sends of this read go on
-                self._refuse(channel, request, ResponseCode.SYSTEM_ERROR, java_exception(error))
+                channel.respond(request, ResponseCode.SYSTEM_ERROR, java_exception(error))
         for answers in (safe, quick):
             if answers is not None:
                 answers.submit()
-
-    def _refuse(self, channel: Channel, request: Command, code: int, remark: str | None) -> None:
-        channel.respond(request, code, remark, self.replies.fields)
 
     def _refresh(self) -> None:
         state, options = self._state, self._state.options
@@ -145,7 +142,7 @@ class Sends:
     # -- any send
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
-        header = read_send(request.code, request.fields)
+        header = _header(request)
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
@@ -272,9 +269,8 @@ class Sends:
         if header.sys_flag & ROLLED_BACK or delay_level(own.encode("utf-8", "replace")) > 0:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
         if len(request.body) > self._bytes_max:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most",
+            raise UsageError(
+                f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most"
             )
         # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
         items = decode_batch(bytes(request.body))
@@ -286,7 +282,7 @@ class Sends:
         for flag, body, text in items:
             data, code, keys = stored(bytes(text))
             if len(data) > limits.PROPERTIES_BYTES_MAX:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, "message properties length too long")
+                raise UsageError("message properties length too long")
             drafts.append(
                 Draft(
                     topic.name,
@@ -316,9 +312,19 @@ class Sends:
 
 
 _ILLEGAL = (
-    "the message is illegal: body or properties are too long, or something does not go together"
-)
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit 128k, msg properties length limit 32k."
+)  # in these words also where the limits are others, as in Java
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
+
+
+def _header(request: Command) -> SendHeader:
+    try:
+        return read_send(request.code, request.fields)
+    except RefusedError as error:
+        if error.text == topic_fault(""):  # a check of Java's: its answer says the region
+            raise Refusal(ResponseCode.SYSTEM_ERROR, error.text) from error
+        raise
 
 
 def _draft(
