@@ -22,21 +22,24 @@ SCRIPTS = [block for block in BLOCKS if block not in SPARK + FIXTURE]
 
 def run(block: str, url: str) -> dict[str, object]:
     names: dict[str, object] = {"__name__": "readme"}
-    exec(compile(block.replace("tubemq://127.0.0.1:8715", url), "README.md", "exec"), names)
+    for usual in ("tubemq://127.0.0.1:8715", "rocketmq://127.0.0.1:9876"):
+        block = block.replace(usual, url)
+    exec(compile(block, "README.md", "exec"), names)
     return names
 
 
 def test_there_is_something_to_run() -> None:
-    assert (len(SCRIPTS), len(SPARK), len(FIXTURE)) == (3, 1, 1)
+    assert (len(SCRIPTS), len(SPARK), len(FIXTURE)) == (4, 1, 1)
 
 
 def test_the_scripts_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     with embedded_node() as node:
         for block in SCRIPTS:
-            run(block, node.url)
+            run(block, node.rocketmq_url if "rocketmq://" in block else node.url)
     said = capsys.readouterr().out
     assert "stored in partition" in said
     assert "en b'hello'" in said
+    assert "('42',) b'42'" in said
 
 
 def test_the_test_runs(coherer_url: str) -> None:
