@@ -148,9 +148,12 @@ class Outbox:
         """The queue for a message, and how often it may be tried again.
 
         Raises:
+            ClosedError: the producer is closed.
             UsageError: the topic is not published, or does not have that queue.
             UnavailableError: it has no queue any more.
         """
+        if not self._open:
+            self.check()
         selector = self._selectors.get(topic)
         if selector is None:
             raise UsageError(

@@ -1,0 +1,178 @@
+"""Which queue, which broker, and what a route says (rocketmq 8.3, 8.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.client.rocketmq.faults import FaultRules, Faults
+from coherer.client.rocketmq.routes import route_of, template_route
+from coherer.client.rocketmq.selection import Selector, hash_of
+from coherer.rocketmq.bodies import BrokerData, QueueData, TopicRoute
+from coherer.rocketmq.names import Queue
+
+
+@dataclass
+class Place:
+    queue: Queue
+    open: bool = True
+
+
+def places(*brokers: str, queues: int = 2) -> list[Place]:
+    return [Place(Queue("t", broker, number)) for broker in brokers for number in range(queues)]
+
+
+def brokers(selector: Selector[Place], count: int, now_ms: int = 0) -> list[str]:
+    return [selector.next(now_ms).queue.broker for _ in range(count)]
+
+
+def test_in_turn() -> None:
+    selector = Selector(places("a", "b"), counter=3)
+    assert brokers(selector, 5) == ["a", "a", "b", "b", "a"]
+
+
+def test_only_brokers_with_a_connection_if_there_are_any() -> None:
+    one, two, three, four = places("a", "b")
+    selector = Selector([one, two, three, four], counter=0)
+    one.open = two.open = False
+    assert set(brokers(selector, 4)) == {"b"}
+    three.open = four.open = False
+    assert set(brokers(selector, 4)) == {"b"}  # nobody has told it yet
+    selector.stale = True
+    assert set(brokers(selector, 4)) == {"a", "b"}
+    selector.renew(places("c"))
+    assert set(brokers(selector, 4)) == {"c"}
+
+
+def test_a_second_try_goes_elsewhere() -> None:
+    selector = Selector(places("a", "b", "c"), counter=0)
+    assert {selector.avoiding("a").queue.broker for _ in range(9)} == {"b", "c"}
+    alone = Selector(places("a"), counter=0)
+    assert alone.avoiding("a").queue.broker == "a"
+
+
+def test_a_second_try_goes_to_a_broker_without_a_connection_rather_than_back() -> None:
+    one, two = places("a", "b", queues=1)
+    two.open = False
+    selector = Selector([one, two], counter=0)
+    assert selector.avoiding("a") is two
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    # Java: Math.abs of "abc".hashCode(), "refund".hashCode(), Integer and Long hash codes
+    [("abc", 96354), ("refund", 934813832), (7, 7), (-7, 7), (2**32 + 1, 0), (2**40, 256)],
+)
+def test_hashes_of_keys(key, number: int) -> None:
+    assert hash_of(key) == number
+
+
+@given(st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1)))
+def test_a_key_has_one_queue(key) -> None:
+    selector = Selector(places("a", "b", queues=3))
+    assert selector.of_key(key) is selector.of_key(key)
+
+
+def test_an_exact_queue() -> None:
+    selector = Selector(places("a"))
+    found = selector.exactly(Queue("t", "a", 1))
+    assert found is not None
+    assert found.queue.id == 1
+    assert selector.exactly(Queue("t", "b", 1)) is None
+
+
+# -- faults
+
+
+def test_slow_brokers_are_avoided_for_a_while() -> None:
+    faults = Faults()
+    selector = Selector(places("a", "b"), faults, counter=0)
+    faults.took("a", 549, now_ms=0)
+    assert set(brokers(selector, 8)) == {"a", "b"}
+    faults.took("a", 550, now_ms=0)
+    assert set(brokers(selector, 8, now_ms=29_999)) == {"b"}
+    assert set(brokers(selector, 8, now_ms=30_000)) == {"a", "b"}
+    faults.failed("b", now_ms=30_000)
+    assert set(brokers(selector, 8, now_ms=629_999)) == {"a"}
+    assert set(brokers(selector, 8, now_ms=630_000)) == {"a", "b"}
+
+
+def test_when_all_are_bad_the_better_half_is_taken() -> None:
+    faults = Faults()
+    selector = Selector(places("a", "b", "c", "d"), faults, counter=0)
+    for number, broker in enumerate("abcd"):
+        faults.took(broker, 600 + number, now_ms=0)
+    assert set(brokers(selector, 40)) == {"a", "b"}
+    faults.forget({"c", "d"})
+    assert faults.available("a", 0)
+    assert not faults.available("c", 0)
+
+
+def test_a_single_bad_broker_is_taken() -> None:
+    faults = Faults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
+    selector = Selector(places("a"), faults, counter=0)
+    assert faults.least_bad(0, 0, list.sort) is None
+    faults.took("a", 10, now_ms=0)
+    assert brokers(selector, 2) == ["a", "a"]
+    assert faults.least_bad(0, 7, list.sort) == "a"
+
+
+# -- routes
+
+
+def data(*queues: QueueData, order: str | None = None, masters: str = "ab") -> TopicRoute:
+    return TopicRoute(
+        order_topic_conf=order,
+        queue_datas=list(queues),
+        broker_datas=[
+            BrokerData(
+                cluster="c",
+                broker_name=name,
+                broker_addrs={0 if name in masters else 1: f"{name}:1"},
+            )
+            for name in "ab"
+        ],
+    )
+
+
+def queues(name: str, count: int = 2, perm: int = 6) -> QueueData:
+    return QueueData(broker_name=name, read_queue_nums=count, write_queue_nums=count, perm=perm)
+
+
+def test_a_route() -> None:
+    route = route_of("t", data(queues("b", 1), queues("a", 2)))
+    assert [(queue.broker, queue.id) for queue in route.writable] == [("a", 0), ("a", 1), ("b", 0)]
+    assert route.readable == route.writable
+    assert route.brokers == {"a": {0: "a:1"}, "b": {0: "b:1"}}
+    assert (route.clusters, route.ordered) == ({"a": "c", "b": "c"}, False)
+
+
+def test_permissions() -> None:
+    route = route_of("t", data(queues("a", 1, perm=2), queues("b", 1, perm=4)))
+    assert [queue.broker for queue in route.writable] == ["a"]
+    assert [queue.broker for queue in route.readable] == ["b"]
+
+
+def test_without_a_master_nothing_is_written() -> None:
+    route = route_of("t", data(queues("a"), queues("b"), masters="a"))
+    assert {queue.broker for queue in route.writable} == {"a"}
+    assert {queue.broker for queue in route.readable} == {"a", "b"}
+
+
+def test_an_order_topic() -> None:
+    route = route_of("t", data(queues("a"), order="a:3;b:1;;c"))
+    assert [(queue.broker, queue.id) for queue in route.writable] == [
+        *(("a", 0), ("a", 1), ("a", 2), ("b", 0)),
+    ]
+    assert route.ordered
+
+
+def test_a_topic_that_will_be_created() -> None:
+    route = template_route("t", data(queues("a", 8), queues("b", 2)))
+    assert [(queue.broker, queue.id) for queue in route.writable] == [
+        *(("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)),
+    ]
+    assert {queue.topic for queue in route.writable} == {"t"}
