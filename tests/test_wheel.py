@@ -45,4 +45,4 @@ def test_the_wheel_is_pure_and_runs_elsewhere(tmp_path: Path) -> None:
     path = {"PYTHONPATH": str(target)}
     assert run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, **path) == "0\n"
     version = run(sys.executable, "-m", "coherer.cli", "--version", cwd=tmp_path, **path)
-    assert "0.1.0" in version
+    assert "0.2.0" in version

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Client", "CohererError", "Message", "Receipt", "ReceivedMessage", "connect"]
 
