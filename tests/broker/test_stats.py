@@ -56,6 +56,7 @@ def test_batches_of_several_topics_and_queues() -> None:
     assert (total("TOPIC_PUT_NUMS", "a"), total("TOPIC_PUT_NUMS", "b")) == (3, 1)
     assert (total("TOPIC_PUT_SIZE", "a"), total("TOPIC_PUT_SIZE", "b")) == (300, 100)
     assert (total("QUEUE_PUT_NUMS", "a@0"), total("QUEUE_PUT_NUMS", "a@1")) == (2, 1)
+    assert (total("QUEUE_PUT_SIZE", "a@0"), total("QUEUE_PUT_SIZE", "b@7")) == (200, 100)
     assert (total("GROUP_GET_NUMS", "a@g"), total("GROUP_GET_SIZE", "a@g")) == (3, 300)
     assert (total("QUEUE_GET_NUMS", "a@1@g"), total("QUEUE_GET_SIZE", "a@1@g")) == (3, 300)
 

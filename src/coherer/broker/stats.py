@@ -6,7 +6,7 @@ difference of the last look and the first, and a rate is that by the time betwee
 that nobody asks for costs an addition per batch, and one look in ten seconds.
 
 Names of counters are Java's: `TOPIC_PUT_NUMS` and `TOPIC_PUT_SIZE` by topic, `GROUP_GET_NUMS`,
-`GROUP_GET_SIZE` and `SNDBCK_PUT_NUMS` by topic@group, `QUEUE_PUT_NUMS` by topic@queue,
+`GROUP_GET_SIZE` and `SNDBCK_PUT_NUMS` by topic@group, `QUEUE_PUT_NUMS` and `_SIZE` by topic@queue,
 `QUEUE_GET_NUMS` and `QUEUE_GET_SIZE` by topic@queue@group, `BROKER_PUT_NUMS` and `BROKER_GET_NUMS`
 by cluster.
 """
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 QUEUE_PUT_NUMS: Final = "QUEUE_PUT_NUMS"
+QUEUE_PUT_SIZE: Final = "QUEUE_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 QUEUE_GET_NUMS: Final = "QUEUE_GET_NUMS"
@@ -95,15 +96,18 @@ class StatsTable:
 
         Args:
             queues: topic and queue of each message.
-            batch_bytes: size of all together. It is counted by topic where there is only one, and
-                else in proportion: who wants more looks at the log.
+            batch_bytes: size of all together, which is counted in proportion: of the messages of
+                one batch, none is looked at for its size.
         """
         counts = Counter(queues)
         total = counts.total()
         for (topic, queue_id), count in counts.items():
             self.add(TOPIC_PUT_NUMS, topic, count)
-            self.add(TOPIC_PUT_SIZE, topic, batch_bytes * count // total)
-            self.add(QUEUE_PUT_NUMS, f"{topic}@{queue_id}", count)
+            size_bytes = batch_bytes * count // total
+            of_queue = f"{topic}@{queue_id}"
+            self.add(TOPIC_PUT_SIZE, topic, size_bytes)
+            self.add(QUEUE_PUT_NUMS, of_queue, count)
+            self.add(QUEUE_PUT_SIZE, of_queue, size_bytes)
 
     def read(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
         """Count what a group was given."""

@@ -18,6 +18,7 @@ from coherer.rocketmq.acl import signer
 from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.codes import ResponseCode as Result
 from coherer.rocketmq.command import Command
+from coherer.server.node import Node, NodeOptions
 from coherer.server.rocketmq.acl import RELOAD_MS, Access, tools_signer
 from coherer.server.rocketmq.outgoing import Outgoing
 from coherer.testing import ManualClock
@@ -154,6 +155,27 @@ async def test_trusted_addresses_need_no_account(tmp_path: Path, clock: ManualCl
     (conf / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]")
     async with running(tmp_path, clock, access=Access(tmp_path, 0)) as stage:
         assert (await (await stage.dial()).send()).code == 0
+
+
+async def test_a_node_with_accounts(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
+    options = NodeOptions(
+        directory=tmp_path,
+        doors=frozenset({"rocketmq"}),
+        admin_port=None,
+        rocketmq_port=0,
+        namesrv_port=0,
+        rocketmq_access=True,
+    )
+    async with Node(options) as node:
+        client = await Client.dial(node.rocketmq_port)
+        assert isinstance(client, Client)
+        assert fault(await client.send()) == "No accessKey is configured"
+        assert (await ask(client, Code.SEND_MESSAGE_V2, send("topicB"), b"x")).code == 0
+    (tmp_path / "conf" / "plain_acl.yml").write_text("accounts: [{accessKey: short}]")
+    with pytest.raises(UsageError):
+        await Node(options).start()
 
 
 # -- files
