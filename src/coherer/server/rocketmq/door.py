@@ -105,7 +105,7 @@ class RocketDoor:
         chosen = options.rocket_options(self.port, max(self.ha_port, 0))
         self.broker = RocketBroker(chosen, core, access=self._access())
         if self.ha_port >= 0 or options.is_slave:
-            self.replicator = Replicator(self.broker, self._outgoing)
+            self.replicator = Replicator(self.broker, self._outgoing, tls=options.outgoing_tls)
             self.replicator.start()
 
     def _signer(self) -> Signer | None:

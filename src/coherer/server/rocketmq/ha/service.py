@@ -24,6 +24,7 @@ class Replicator:
     Args:
         broker: the broker; its options say which role it has.
         outgoing: connections to other servers; the caller closes it.
+        tls: how a slave fetches the log secretly; None for plainly.
         retry_s: how long a slave waits before it connects again.
 
     Attributes:
@@ -33,13 +34,18 @@ class Replicator:
     """
 
     def __init__(
-        self, broker: RocketBroker, outgoing: Outgoing, *, retry_s: float = RETRY_S
+        self,
+        broker: RocketBroker,
+        outgoing: Outgoing,
+        *,
+        tls: net.TlsOptions | None = None,
+        retry_s: float = RETRY_S,
     ) -> None:
         self.master: HaMaster | None = None
         self.slave: HaSlave | None = None
         self.metadata: MetadataSync | None = None
         if broker.state.is_slave:
-            self.slave = HaSlave(broker.core, retry_s=retry_s)
+            self.slave = HaSlave(broker.core, tls=tls, retry_s=retry_s)
             self.metadata = MetadataSync(broker.core, outgoing, broker.delays.follow)
             return
         self.master = HaMaster(broker.core)

@@ -35,6 +35,7 @@ class HaSlave:
 
     Args:
         core: what the doors share.
+        tls: how the log comes secretly; None for plainly, which is Java's masters' only way.
         retry_s: how long to wait after a connection has ended.
 
     Attributes:
@@ -42,8 +43,11 @@ class HaSlave:
         link: the connection; None while there is none.
     """
 
-    def __init__(self, core: Core, *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, core: Core, *, tls: net.TlsOptions | None = None, retry_s: float = RETRY_S
+    ) -> None:
         self.core = core
+        self._tls = tls
         self.address = ""
         self.link: MasterLink | None = None
         self._retry_s = retry_s
@@ -82,7 +86,7 @@ class HaSlave:
             await self._known.wait()
             try:
                 host, port = host_and_port(self.address)
-                self.link = await net.dial(host, port, self._make)
+                self.link = await net.dial(host, port, self._make, tls=self._tls)
                 self._trouble = ""
                 await self.link.ended.wait()
                 trouble = self.link.trouble

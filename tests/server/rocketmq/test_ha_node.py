@@ -1,0 +1,241 @@
+"""Nodes as master and slave: what a slave knows, serves, refuses, and does as a master."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocket_stage import Client, bodies_of, pull_fields, send_fields
+
+from coherer import net
+from coherer.broker.groups import Group
+from coherer.broker.topics import Topic
+from coherer.errors import UsageError
+from coherer.record.properties import encode
+from coherer.rocketmq.codes import RequestCode as Code
+from coherer.server.node import Node, NodeOptions
+from coherer.server.rocketmq.ha.metadata import MetadataSync
+
+PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
+
+
+class Stage:
+    """A master with a name server, and slaves of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.master: Node
+        self._nodes: list[Node] = []
+        self._clients: list[Client] = []
+
+    async def start(self, **options: Any) -> Stage:
+        self.master = await self.node("master", namesrv_port=0, ha_port=0, **options)
+        assert self.master.core is not None
+        now_ms = time.time_ns() // 10**6
+        self.master.core.topics.put(Topic(name="t", read_queues=2, write_queues=2), now_ms)
+        self.master.core.groups.put(Group(group_name="g", retry_max_times=5), now_ms)
+        return self
+
+    async def node(self, name: str, **options: Any) -> Node:
+        usual: dict[str, Any] = {
+            "doors": frozenset({"rocketmq"}),
+            "admin_port": None,
+            "rocketmq_port": 0,
+            "segment_bytes": 1 << 20,
+        }
+        node = Node(NodeOptions(directory=self.directory / name, **{**usual, **options}))
+        self._nodes.append(node)
+        await node.start()
+        return node
+
+    async def slave(self, *, scheme: str = "", **options: Any) -> Node:
+        node = await self.node(
+            "slave",
+            roles=frozenset({"broker"}),
+            namesrv=f"{scheme}127.0.0.1:{self.master.namesrv_port}",
+            role="SLAVE",
+            rocketmq_broker_id=1,
+            **options,
+        )
+        async with asyncio.timeout(10):
+            await node.ready()
+        return node
+
+    async def dial(self, node: Node, tls: net.TlsOptions | None = None) -> Client:
+        client = await Client.dial(node.rocketmq_port, tls)
+        assert isinstance(client, Client)
+        self._clients.append(client)
+        return client
+
+    async def stop(self) -> None:
+        for client in self._clients:
+            client.connection.close()
+        for node in reversed(self._nodes):
+            await node.stop()
+
+
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    """Ask until something is so that another node does in its own time."""
+    async with asyncio.timeout(20):
+        while not await holds():  # noqa: ASYNC110 - there is no event for it here
+            await asyncio.sleep(0.01)
+
+
+async def bodies(client: Client, queue: int = 0) -> list[bytes]:
+    return bodies_of(await client.ask(Code.PULL_MESSAGE, pull_fields(topic="t", queueId=queue)))
+
+
+async def send(client: Client, body: bytes, **properties: str) -> int:
+    born_ms = time.time_ns() // 10**6
+    fields = send_fields(b="t", e="0", g=born_ms, i=encode(properties).decode())
+    return (await client.ask(Code.SEND_MESSAGE_V2, fields, body)).code
+
+
+async def offset(client: Client, group: str) -> str | None:
+    where = {"consumerGroup": group, "topic": "t", "queueId": "1"}
+    return (await client.ask(Code.QUERY_CONSUMER_OFFSET, where)).fields.get("offset")
+
+
+def metadata(node: Node) -> MetadataSync:
+    assert node.rocketmq.replicator is not None
+    assert node.rocketmq.replicator.metadata is not None
+    return node.rocketmq.replicator.metadata
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(tmp_path)
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def test_a_slave_follows_log_and_tables(stage: Stage) -> None:
+    await stage.start()
+    client = await stage.dial(stage.master)
+    assert await send(client, b"before") == 0
+    where = {"consumerGroup": "g", "topic": "t", "queueId": "1", "commitOffset": "7"}
+    await client.ask(Code.UPDATE_CONSUMER_OFFSET, where)
+    slave = await stage.slave()
+    await metadata(slave).run_once()
+    reader = await stage.dial(slave)
+    assert await send(client, b"after") == 0
+
+    async def has_both() -> bool:
+        return await bodies(reader) == [b"before", b"after"]
+
+    await until(has_both)
+    assert slave.core is not None
+    assert stage.master.core is not None
+    assert slave.core.topics["t"] == stage.master.core.topics["t"]
+    assert slave.core.topics.version == stage.master.core.topics.version
+    group = slave.core.groups.get("g")
+    assert group is not None
+    assert group.retry_max_times == 5
+    assert await offset(reader, "g") == "7"
+
+
+async def test_a_slave_takes_no_messages(stage: Stage) -> None:
+    await stage.start()
+    slave = await stage.slave()
+    await metadata(slave).run_once()
+    assert await send(await stage.dial(slave), b"x") != 0
+    assert slave.core is not None
+    assert slave.core.store.end_offset == 0
+
+
+async def test_a_held_pull_at_a_slave_is_answered_by_what_the_master_gets(stage: Stage) -> None:
+    await stage.start()
+    slave = await stage.slave()
+    await metadata(slave).run_once()
+    reader, client = await stage.dial(slave), await stage.dial(stage.master)
+    held = reader.begin_pull(topic="t", sysFlag=4 | 2, suspendTimeoutMillis=30_000)
+    await reader.settle()
+    assert await send(client, b"news") == 0
+    async with asyncio.timeout(20):
+        assert bodies_of(await held) == [b"news"]
+
+
+async def test_sends_to_a_synchronous_master_wait_for_its_slave(stage: Stage) -> None:
+    await stage.start(role="SYNC_MASTER")
+    client = await stage.dial(stage.master)
+    assert await send(client, b"alone") == 11  # SLAVE_NOT_AVAILABLE: stored, not replicated
+    slave = await stage.slave()
+
+    async def waited() -> bool:
+        return await send(client, b"together") == 0
+
+    await until(waited)
+    assert await send(client, b"last") == 0
+    assert slave.core is not None
+    assert stage.master.core is not None
+    assert slave.core.store.end_offset == stage.master.core.store.end_offset
+
+
+async def test_a_slave_that_is_started_as_a_master_goes_on(stage: Stage) -> None:
+    quick = {"transaction_timeout_ms": 1, "transaction_interval_ms": 100}
+    await stage.start()
+    client = await stage.dial(stage.master)
+    slave = await stage.slave()
+    assert await send(client, b"plain") == 0
+    assert await send(client, b"late", DELAY="1") == 0
+    assert await send(client, b"half", TRAN_MSG="true", PGROUP="payers") == 0
+    assert stage.master.core is not None
+    assert slave.core is not None
+    theirs, ours = stage.master.core.store, slave.core.store
+
+    async def followed() -> bool:
+        return ours.end_offset == theirs.end_offset
+
+    await until(followed)
+    await metadata(slave).run_once()
+    await slave.stop()
+    await stage.master.stop()
+    heir = await stage.node("slave", namesrv_port=0, **quick)
+    reader = await stage.dial(heir)
+
+    async def delivered() -> bool:
+        return b"late" in await bodies(reader)
+
+    await until(delivered)
+    assert await bodies(reader) == [b"plain", b"late"]
+    assert heir.core is not None
+    store = heir.core.store
+
+    async def asked() -> bool:
+        return store.queue_range("RMQ_SYS_TRANS_HALF_TOPIC", 0)[1] > 1
+
+    await until(asked)
+
+
+async def test_replication_in_secret(stage: Stage) -> None:
+    tls = net.TlsOptions(certificate=PEM, key=PEM, verify=False)
+    await stage.start(tls=tls, tls_required=True)
+    slave = await stage.slave(scheme="rocketmqs://", tls=tls)
+    assert await send(await stage.dial(stage.master, net.TlsOptions(verify=False)), b"x") == 0
+    assert slave.core is not None
+    store = slave.core.store
+
+    async def followed() -> bool:
+        return store.end_offset > 0
+
+    await until(followed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"role": "SLAVE"},
+        {"role": "SLAVE", "rocketmq_broker_id": 1},
+        {"rocketmq_broker_id": 1},
+        {"role": "SYNC_MASTER"},
+    ],
+)
+def test_roles_that_cannot_be(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        NodeOptions(directory=tmp_path, **options)
