@@ -207,6 +207,10 @@ class ConsumerManager(Generic[C]):
         """The group, or None while it has no members."""
         return self._groups.get(group)
 
+    def groups(self) -> list[ConsumerGroup[C]]:
+        """The groups that have members."""
+        return list(self._groups.values())
+
     def find(self, group: str, client_id: str) -> ClientInfo[C] | None:
         """A member of a group by its name."""
         found = self._groups.get(group)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from client_stage import HEARTBEAT, consumer, heartbeat, tags
 from rocket_stage import BrokerStage, Client, bodies_of
 
+from coherer.server.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock
 
 QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, SEARCH, MAXIMUM, MINIMUM = 12, 14, 15, 29, 30, 31
@@ -36,6 +39,22 @@ async def test_where_a_group_stands(broker_stage: BrokerStage, peer: Client) -> 
     assert await offset(peer, QUERY_OFFSET, of_group(topic="unknown", queueId=9)) == 1
     answer = await peer.ask(ALL_OFFSETS)
     assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3},"unknown@g":{9:1}}}'
+
+
+async def test_groups_that_read_are_not_forgotten(
+    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+) -> None:
+    await peer.send()
+    subscribed = heartbeat("me", [consumer("online", tags("demo"))])
+    await peer.ask(HEARTBEAT, body=msgspec.json.encode(subscribed))
+    for group in ("online", "commits", "rests"):
+        await peer.ask(UPDATE_OFFSET, of_group(consumerGroup=group, commitOffset=1))
+    broker_stage.core.clean()
+    clock.advance(GROUP_IDLE_MS)
+    await peer.ask(UPDATE_OFFSET, of_group(consumerGroup="commits", commitOffset=1))
+    broker_stage.core.clean()
+    broker_stage.core.clean()
+    assert broker_stage.core.offsets.groups() == {"online", "commits"}
 
 
 async def test_a_new_group_of_a_queue_with_an_old_beginning(

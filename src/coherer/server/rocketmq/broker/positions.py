@@ -46,8 +46,9 @@ class Positions:
     def update(self, _: Channel, request: Command) -> Command:
         """Code 15: where a group stands from now on, be it back. Nothing is checked, as in Java."""
         header = parse(UpdateOffsetHeader, request.fields)
-        position = self._state.offsets.open(header.consumer_group, header.topic, header.queue_id)
-        position.place(header.commit_offset)
+        self._state.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
         return Command(ResponseCode.SUCCESS)
 
     def search(self, _: Channel, request: Command) -> Command:

@@ -75,8 +75,8 @@ class Pulls:
         if self._state.is_slave and code is MOVED:
             code, next_offset = RETRY, header.queue_offset  # it may only be behind its master
         if may_wait and header.sys_flag & COMMIT and not self._state.is_slave:
-            self._state.offsets.open(header.consumer_group, header.topic, header.queue_id).place(
-                header.commit_offset
+            self._state.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         if code is NOT_FOUND and may_wait and header.sys_flag & SUSPEND:
             self.holding.hold(Held(channel, request, header, wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from typing import Protocol
 
 from coherer.broker.clients import ConsumerManager
@@ -75,6 +76,8 @@ class RocketState:
         core.topics.provide(defaults.topics(), [defaults.trace_topic])
         core.groups.provide()
         core.on_change(self._grow)
+        core.on_idle_check(self._in_use)
+        self._committed: set[tuple[str, str]] = set()
 
     def change(self, options: RocketOptions) -> None:
         """Behave differently from now on."""
@@ -85,6 +88,11 @@ class RocketState:
         """A group's settings, made where that is allowed."""
         auto_create = self.options.auto_create_groups
         return self.groups.find(name, self.now_ms(), auto_create=auto_create)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take a group's word for where it is."""
+        self.offsets.open(group, topic, queue_id).place(offset)
+        self._committed.add((topic, group))
 
     def in_memory(self, physical_offset: int) -> bool:
         """Whether Java would take what lies there for "in memory"."""
@@ -126,6 +134,13 @@ class RocketState:
     def is_slave(self) -> bool:
         """Whether it only follows a master."""
         return self.options.role == "SLAVE"
+
+    def _in_use(self) -> Iterable[tuple[str, str]]:
+        """What is being read, or was since the last time (see `Core.on_idle_check`)."""
+        used, self._committed = self._committed, set()
+        for group in self.consumers.groups():
+            used.update((topic, group.name) for topic in group.subscriptions)
+        return used
 
     def _grow(self) -> None:
         self.version += 1
