@@ -192,7 +192,18 @@ def test_defaults_there_and_back(kind: type[Body]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"null", b"5", b"{", b'"x"', b"\xff", b"{" * 9999, b'{"$ref":"$"}']
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"5",
+        b"{",
+        b'"x"',
+        b"\xff",
+        b"{" * 9999,
+        b'{"$ref":"$"}',
+    ],
 )
 def test_no_body(kind: type[Body], data: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -214,6 +225,17 @@ def test_a_body_or_our_own_error(kind: type[Body], data: st.DataObject) -> None:
     except ProtocolError:
         return
     assert isinstance(found, kind)
+
+
+@pytest.mark.parametrize("name", ["offsetTable", "x"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bodies_of_any_depth(kind: type[Body], name: str) -> None:
+    for depth in (63, 64, 65, 300, 500, 900, 5000):
+        try:
+            found = kind.decode(b'{"%b":%b%b}' % (name.encode(), b"[" * depth, b"]" * depth))
+        except ProtocolError:
+            continue
+        assert found == kind()
 
 
 def test_short_registrations() -> None:

@@ -135,6 +135,7 @@ def test_what_java_reads_too(header: str, expected: Command) -> None:
         '{"code":1,"opaque":2147483648}',
         '{"code":1',
         "[" * 100_000,
+        '{"code":1,"extFields":{"a":' + "[" * 500 + "]" * 500 + "}}",
         '{"extFields":' * 50_000,
         '{"code":' + "9" * 10_000 + "}",
     ],
@@ -142,6 +143,17 @@ def test_what_java_reads_too(header: str, expected: Command) -> None:
 def test_what_is_no_header(header: str) -> None:
     with pytest.raises(ProtocolError):
         decode(JSON, header.encode())
+
+
+@pytest.mark.parametrize("name", ["remark", "code", "x", "extFields"])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+def test_headers_of_any_depth(name: str, begin: str, end: str) -> None:
+    for depth in (1, 63, 64, 65, 300, 400, 500, 900, 990, 5000):
+        header = f'{{"code":1,"{name}":{begin * depth}1{end * depth}}}'
+        try:
+            assert decode(JSON, header.encode()).code == 1
+        except ProtocolError:
+            assert depth > 60 or name == "code"
 
 
 def test_malformed_utf_8_is_read_with_replacements() -> None:

@@ -65,12 +65,29 @@ def loads(data: bytes | memoryview | str) -> Value:
     try:
         try:
             value: Value = msgspec.json.decode(data)
+            _check_depth(value)
         except (msgspec.MsgspecError, UnicodeError):
             value = _Reader(data if isinstance(data, str) else str(data, "utf-8", "replace")).read()
         found = '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data)
         return _References(value).resolved() if found else value
     except (RecursionError, ValueError) as error:
         raise ProtocolError(f"This is no JSON: {error}.") from error
+
+
+def _check_depth(value: Value) -> None:
+    """Refuses what goes deeper than our own reader would: whoever walks over it may recurse."""
+    level: list[Value] = [value]
+    for _ in range(JSON_DEPTH_MAX + 1):
+        inner: list[Value] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        if not inner:
+            return
+        level = inner
+    raise ProtocolError(f"JSON deeper than {JSON_DEPTH_MAX} is not read.")
 
 
 class _Reader:
