@@ -278,7 +278,12 @@ async def test_a_topic_that_the_send_creates(cluster, client: RocketClient) -> N
     cluster.topics["TBW102"] = 8
     async with client.producer("young") as producer:
         receipts = [await producer.send(Message("young", b"x")) for _ in range(8)]
-    assert {receipt.partition for receipt in receipts} == {0, 1, 2, 3}
+        assert {receipt.partition for receipt in receipts} == {0, 1, 2, 3}
+        await client._instance.heartbeat_now()  # does not forget the broker
+        cluster.topics["young"] = 8  # by now it exists
+        await client._instance.refresh()
+        receipts = [await producer.send(Message("young", b"x")) for _ in range(8)]
+        assert {receipt.partition for receipt in receipts} == set(range(8))
 
 
 async def test_a_topic_that_nobody_may_write_to(cluster, client: RocketClient) -> None:

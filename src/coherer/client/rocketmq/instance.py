@@ -101,7 +101,7 @@ class Instance:
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
-        self._created: set[str] = set()  # topics that a send creates, looked up until they exist
+        self._created: dict[str, Route] = {}  # topics that a send creates, until they exist
         self._watchers: list[Watcher] = []
         self._producers: Counter[str] = Counter()
         self._consumers: dict[str, ConsumerMember] = {}
@@ -162,7 +162,7 @@ class Instance:
     def forget(self, topic: str) -> None:
         """Do not keep a topic's route any longer; it is gone."""
         self._routes.pop(topic, None)
-        self._created.discard(topic)
+        self._created.pop(topic, None)
 
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` called with each route that is new or has changed."""
@@ -175,7 +175,7 @@ class Instance:
 
     async def refresh(self) -> None:
         """Look up every topic in use again, and tell the watchers what changed."""
-        topics = self._created | self._routes.keys()
+        topics = self._created.keys() | self._routes.keys()
         for consumer in list(self._consumers.values()):
             topics.update(consumer.topics)
         for topic in topics:
@@ -349,7 +349,7 @@ class Instance:
         route = route_of(topic, TopicRoute.decode(answer.body))
         if self._routes.get(topic) != route:
             self._routes[topic] = route
-            self._created.discard(topic)
+            self._created.pop(topic, None)
             self._learn(route)
             for watcher in list(self._watchers):
                 watcher(route)
@@ -363,7 +363,7 @@ class Instance:
         except RefusedError:
             raise missing from None
         route = template_route(topic, TopicRoute.decode(answer.body))
-        self._created.add(topic)
+        self._created[topic] = route
         self._learn(route)
         return route
 
@@ -372,12 +372,12 @@ class Instance:
             self._brokers[broker] = dict(addresses)
 
     def _forget_offline(self) -> None:
-        """Drop addresses that no route names; keep those of topics that are about to be created."""
+        """Drop addresses that no route names."""
         if not self._routes:
             return
         live = {
             address
-            for route in self._routes.values()
+            for route in (*self._routes.values(), *self._created.values())
             for addresses in route.brokers.values()
             for address in addresses.values()
         }

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+import coherer
+from coherer.client import RocketmqKeywords, connect_rocketmq, connect_tubemq
+from coherer.client.rocketmq.client import RocketClient
+from coherer.errors import RefusedError, UsageError
+from coherer.net import TlsOptions
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.names import Queue
+
+MIN, MAX = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
+
+
+def test_the_scheme_decides() -> None:
+    client = coherer.connect("rocketmq://10.0.0.1:9876;10.0.0.2", timeout_ms=5_000)
+    assert isinstance(client, RocketClient)
+    assert client.options.addresses == (("10.0.0.1", 9876), ("10.0.0.2", 9876))
+    assert (client.options.timeout_ms, client.options.tls) == (5_000, None)
+    secure = coherer.connect("rocketmqs://a")
+    assert secure.options.tls == TlsOptions()
+    own = TlsOptions(verify=False)
+    assert connect_rocketmq("rocketmqs://a", tls=own).options.tls is own
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        ("rocketmq://a", {"admin": "http://a:8080"}, "no option admin"),
+        ("tubemq://a", {"namespace": "n", "vip": True}, "no option namespace, vip"),
+        ("kafka://a", {}, "no URL"),
+        ("rocketmq://", {}, "no host"),
+        ("rocketmq://a;;b", {}, "no host"),
+        ("rocketmq://a", {"user": "u"}, "go together"),
+    ],
+)
+def test_what_makes_no_sense(url: str, options: RocketmqKeywords, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        coherer.connect(url, **options)
+
+
+def test_typed_ways_take_one_protocol() -> None:
+    with pytest.raises(UsageError, match="no URL of rocketmq"):
+        connect_rocketmq("tubemq://a")
+    with pytest.raises(UsageError, match="no URL of tubemq"):
+        connect_tubemq("rocketmq://a")
+
+
+async def test_queues_and_offsets(cluster, client: RocketClient) -> None:
+    cluster.topics["demo"] = 2
+    cluster.always(MIN, lambda asked: asked.answer(fields={"offset": "3"}))
+    cluster.always(MAX, lambda asked: asked.answer(fields={"offset": "7"}))
+    assert await client.partitions("demo") == [
+        Queue("demo", "broker-a", 0),
+        Queue("demo", "broker-a", 1),
+    ]
+    assert await client.offsets("demo") == {("broker-a", 0): (3, 7), ("broker-a", 1): (3, 7)}
+    assert await client.exists("demo")
+
+
+async def test_a_topic_that_is_not_there(cluster, kit, client: RocketClient) -> None:
+    with pytest.raises(RefusedError) as caught:
+        await client.partitions("nothing")
+    assert caught.value.code == 17
+    assert not await client.exists("nothing")
+    cluster.topics["empty"] = 0
+    with pytest.raises(RefusedError, match="no queues"):
+        await client.partitions("empty")
+    cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(1, "broken"))
+    with pytest.raises(RefusedError, match="broken"):
+        await client.exists("demo")
