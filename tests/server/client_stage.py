@@ -30,14 +30,16 @@ HEARTBEAT, UNREGISTER, IDS_CHANGED = 34, 35, 40
 class Stage:
     """The broker."""
 
-    def __init__(self, directory: Path, clock: ManualClock, options: RocketOptions) -> None:
+    def __init__(
+        self, directory: Path, clock: ManualClock, options: RocketOptions, patience_ms: int = 9_000
+    ) -> None:
         self.clock = clock
         self.store = Store.open(directory, OPTIONS, now_ms=clock.now_ms)
         self.core = Core(self.store, clock.now_ms)
         self.state = RocketState(options, self.core)
         self.desk = ClientDesk(self.state)
-        self.calls = Calls(self.state, call_ms=200, status_ms=200)
-        replies = ReplyMessages(self.state, Sends(self.state), call_ms=200)
+        self.calls = Calls(self.state, call_ms=patience_ms, status_ms=patience_ms)
+        replies = ReplyMessages(self.state, Sends(self.state), call_ms=patience_ms)
         self.remoting = Remoting(
             {**self.desk.handlers(), **self.calls.handlers(), **replies.handlers()},
             closed=self._closed,
