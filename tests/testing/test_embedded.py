@@ -44,10 +44,12 @@ def test_two_do_not_meet(tmp_path: Path) -> None:
 
 def test_restarted_it_is_where_it_was() -> None:
     with embedded_node() as node:
-        url, admin_url = node.url, node.admin_url
+        url, admin_url, rocketmq_url = node.url, node.admin_url, node.rocketmq_url
+        broker_port = node.node.rocketmq_port
         node.create_topic("orders", 3)
         node.restart()
-        assert (node.url, node.admin_url) == (url, admin_url)
+        assert (node.url, node.admin_url, node.rocketmq_url) == (url, admin_url, rocketmq_url)
+        assert node.node.rocketmq_port == broker_port
         assert node.call(node.node.topics) == {"orders": {1: 3}}
         node.stop()
         node.stop()
@@ -84,5 +86,16 @@ def test_it_starts_in_milliseconds() -> None:
     assert min(once() for _ in range(3)) < 0.3
 
 
-def test_the_node_of_the_session(coherer_node: EmbeddedNode, coherer_url: str) -> None:
+def test_the_node_of_the_session(
+    coherer_node: EmbeddedNode, coherer_url: str, coherer_rocketmq_url: str
+) -> None:
     assert coherer_node.url == coherer_url
+    assert coherer_node.rocketmq_url == coherer_rocketmq_url
+
+
+def test_one_door_is_enough() -> None:
+    with embedded_node(doors=frozenset({"rocketmq"})) as node:
+        assert node.url == node.rocketmq_url
+        assert node.url.startswith("rocketmq://127.0.0.1:")
+    with embedded_node(namesrv_port=None) as node, pytest.raises(UsageError, match="RocketMQ"):
+        _ = node.rocketmq_url
