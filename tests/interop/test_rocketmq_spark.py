@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from landing import finish, land_and_kill
 from peers.rocket_clients import Clients
-from peers.rocket_site import Cluster, RocketSite
+from peers.rocket_site import Cluster, RocketSite, wait_until
 
 from coherer import Message
 from coherer.spark.columns import arrow_schema
-from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
+from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
 from coherer.spark.planning import Range, between, bounded, cut
 from coherer.spark.reading import Reading, rows
@@ -48,6 +48,16 @@ def send(queue: RocketMQQueue, topic: str, numbers: range) -> None:
     assert sent == len(numbers)
 
 
+async def held(queue: RocketMQQueue, topic: str, count: int) -> Bounds:
+    """What the broker holds, when it holds `count`: Java's tells of a message after its receipt."""
+
+    def all_there() -> bool:
+        return sum(end - first for first, end in queue.bounds(topic).values()) == count
+
+    await asyncio.to_thread(wait_until, all_there)
+    return bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+
+
 def never(lost: Range) -> None:
     raise AssertionError(lost)
 
@@ -73,10 +83,10 @@ async def test_ranges_of_spark_hold_each_message_once(
     async with Clients(rocket, cluster, f"g{topic}") as clients:
         producer = await clients.producer("java")
         await producer.send(topic, "first")
-        ends = [earliest(bounds_of(topic, await asyncio.to_thread(queue.bounds, topic)))]
+        ends = [earliest(await held(queue, topic, 1))]
         for numbers in ROUNDS:
             await producer.send_many(topic, [f"n{number}" for number in numbers])
-            found = bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+            found = await held(queue, topic, 1 + numbers.stop)
             # As with maxOffsetsPerTrigger: an end in the middle, then the whole.
             ends += [canonical(bounded(ends[-1], latest(found), 57)), latest(found)]
     values: list[bytes] = []
@@ -95,7 +105,7 @@ async def test_rows_of_what_java_sent(
             topic, "long " * 4_000, tag="red", keys=["k1", "k2"], properties={"a": "1", "b": "zwei"}
         )
         await producer.batch(topic, ["b1", "b2"])
-    bounds = bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+    bounds = await held(queue, topic, 3)
     ranges, _ = between(earliest(bounds), latest(bounds), bounds)
     reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
     found = await asyncio.to_thread(
@@ -115,7 +125,7 @@ async def test_a_busy_broker_gets_its_messages_later(
     """More at a time than Java's broker likes: none is lost, none is sent twice."""
     messages = [Message(topic, b"%d" % number * 50) for number in range(10_000)]
     assert await asyncio.to_thread(queue.send, messages, 5_000) == 10_000
-    bounds = bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
+    bounds = await held(queue, topic, 10_000)
     values = await asyncio.to_thread(read, queue, earliest(bounds), latest(bounds), topic)
     assert Counter(values) == Counter(message.body for message in messages)
 
