@@ -17,6 +17,7 @@ SCAN_ENTRIES: Final = 16_000
 """A filter that lets nothing through looks at this many entries per read, as in Java."""
 
 _CHUNK_ENTRIES: Final = 2_000
+_FEW_ENTRIES: Final = 256
 
 
 class _Collector:
@@ -139,7 +140,11 @@ def _read_at_once(
 
     None where it does not, or where a record is not what the queue says: look closely then.
     """
-    entries = queue.read(offset, min(max_count, queue.max - offset))
+    wanted = min(max_count, queue.max - offset)
+    if wanted > _FEW_ENTRIES:  # not thousands of entries where the bytes allow a few hundred
+        _, size, _ = ENTRY.unpack(queue.read(offset, 1))
+        wanted = min(wanted, max(_FEW_ENTRIES, 2 * max_bytes // max(size, 1)))
+    entries = queue.read(offset, wanted)
     count = len(entries) // ENTRY.size
     numbers = _entries(count).unpack(entries)
     physical, sizes = numbers[::3], numbers[1::3]
