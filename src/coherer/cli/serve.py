@@ -112,6 +112,7 @@ def serve(
     role: r.Replication = None,
     rocketmq_broker_id: r.RocketmqBrokerId = None,
     ha_port: r.HaPort = None,
+    trace_topic: r.TraceTopic = None,
     rocketmq_access: r.RocketmqAccess = None,
     tls_required: r.TlsRequired = None,
     more: r.More = None,

@@ -109,6 +109,15 @@ More = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+TraceTopic = Annotated[
+    bool | None,
+    typer.Option(
+        "--trace-topic/--no-trace-topic",
+        help="Whether there is a topic for message traces from the start. Default: the first "
+        "trace makes it.",
+        rich_help_panel=PANEL,
+    ),
+]
 RocketmqAccess = Annotated[
     bool | None,
     typer.Option(

@@ -83,6 +83,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         transaction_timeout_ms: how old a half message is when its producer is asked first.
         transaction_checks_max: how often it is asked.
         transaction_interval_ms: from one round of questions to the next.
+        trace_topic: whether there is a topic for RocketMQ's message traces from the start.
         rocketmq_access: whether the RocketMQ broker serves accounts only; who may do what stands in
             `conf/plain_acl.yml` of the directory, in Java's form. The account by which this broker
             itself asks others, a slave its master, stands in `conf/tools.yml`.
@@ -138,6 +139,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     transaction_timeout_ms: int = 6_000
     transaction_checks_max: int = 15
     transaction_interval_ms: int = 60_000
+    trace_topic: bool = False
     rocketmq_access: bool = False
     tls_required: bool = False
 
@@ -302,6 +304,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             message_bytes_max=self.max_message_bytes or MESSAGE_BYTES,
             role=self.role,
             broker_id=self.rocketmq_broker_id,
+            trace_topic=self.trace_topic,
             transaction_timeout_ms=self.transaction_timeout_ms,
             transaction_checks_max=self.transaction_checks_max,
             transaction_interval_ms=self.transaction_interval_ms,

@@ -136,6 +136,17 @@ async def test_the_names_of_the_broker(peer: Client) -> None:
     } == set(bodies.TopicList.decode(answer.body).topic_list)  # fmt: skip
 
 
+async def test_a_topic_for_traces_from_the_start(tmp_path: Path, clock: ManualClock) -> None:
+    for trace_topic in (False, True):
+        directory = tmp_path / str(trace_topic)
+        async with running(
+            directory, clock, trace_topic=trace_topic, auto_create_topics=False
+        ) as stage:
+            answer = await (await stage.dial()).send(b="RMQ_SYS_TRACE_TOPIC")
+            assert answer.code == (0 if trace_topic else Result.TOPIC_NOT_EXIST)
+            assert "RMQ_SYS_TRACE_TOPIC" in stage.state.topics.system_names()
+
+
 async def test_unused_queues_are_deleted(broker_stage: BrokerStage, peer: Client) -> None:
     await peer.send()
     await peer.send(b="kept")

@@ -49,6 +49,8 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         notify_members: whether the consumers of a group are told when one comes or goes
             (`notifyConsumerIdsChangedEnable`).
         store_replies: whether answers to requests are stored, too (`storeReplyMessageEnable`).
+        trace_topic: whether there is a topic for traces from the start (`traceTopicEnable`); else
+            the first trace makes it, where sends may make topics.
         slave_reads: whether consumers that are far behind are sent to a slave (`slaveReadEnable`).
         flush_timeout_ms: how long a send waits for the disk (`syncFlushTimeout`).
         slave_timeout_ms: how long a send waits for a slave (`slaveTimeout`).
@@ -83,6 +85,7 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_sends_from_ms: int = 0
     notify_members: bool = True
     store_replies: bool = True
+    trace_topic: bool = False
     slave_reads: bool = False
     flush_timeout_ms: int = 5_000
     slave_timeout_ms: int = 3_000

@@ -72,6 +72,7 @@ class RocketState:
             broker=options.broker,
             auto_create=options.auto_create_topics,
             queues=options.default_queues,
+            trace=options.trace_topic,
         )
         core.topics.provide(defaults.topics(), [defaults.trace_topic])
         core.groups.provide()

@@ -39,6 +39,7 @@ FIXED: Final = {
     "haListenPort": "ha_port",
     "brokerRole": "role",
     "defaultTopicQueueNums": "default_queues",
+    "traceTopicEnable": "trace_topic",
     "transactionTimeOut": "transaction_timeout_ms",
     "transactionCheckMax": "transaction_checks_max",
     "transactionCheckInterval": "transaction_interval_ms",
@@ -71,7 +72,6 @@ CHANGEABLE: Final = {
 ABSENT: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
-    "traceTopicEnable": "false",
     "useTLS": "false",
 }
 """What this broker does not have, or not by a setting; Java's tools stop without them."""
