@@ -67,8 +67,12 @@ async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: 
     async with place_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place)
         retry = f"%RETRY%{place.group}"
-        retry_is_ours = not await java_queues(java, retry, 1)
-        await until(lambda: bool(ids(ours, retry)) == retry_is_ours)
+
+        async def settled() -> bool:
+            return bool(ids(ours, retry)) != await java_queues(java, retry, 1)
+
+        await until(settled)
+        retry_is_ours = bool(ids(ours, retry))
         sender = place.client()
         if retry_is_ours:  # what Java fails comes to us: 10 s later, as Java wants it
             for queue in range(4):
