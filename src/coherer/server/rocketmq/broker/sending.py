@@ -12,12 +12,15 @@ import random
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
 from coherer import limits
 from coherer.broker.delays import delay_level, delayed
 from coherer.broker.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
 from coherer.broker.transactions import half, is_transactional
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
+from coherer.record.properties import WAIT, decode
 from coherer.rocketmq.batches import decode_batch
 from coherer.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
@@ -43,13 +46,11 @@ CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND
 class _Lane:
     """A topic that takes messages."""
 
-    __slots__ = ("queues", "sys_flag", "topic", "version", "write_queues")
+    __slots__ = ("queues", "sys_flag", "topic")
 
-    def __init__(self, topic: Topic, version: int) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.topic = topic.name
-        self.version = version
         self.queues = max(topic.write_queues, topic.read_queues)
-        self.write_queues = topic.write_queues
         self.sys_flag = _MULTI_TAG if topic.filter_type == "MULTI_TAG" else 0
 
 
@@ -166,6 +167,8 @@ class Sends:
             Refusal: there is none, or it takes no such message (2.4.2, steps 1 to 6).
         """
         state, options = self._state, self._state.options
+        if self._version != state.version:
+            self._refresh()
         if now_ms < options.accept_sends_from_ms:
             until = datetime.fromtimestamp(options.accept_sends_from_ms / 1000)  # noqa: DTZ006 - Java's
             text = f"{until:%Y-%m-%d %H:%M:%S},{options.accept_sends_from_ms % 1000:03}"
@@ -190,7 +193,7 @@ class Sends:
         if not self._accepting:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE)
         if not topic.name.startswith(RETRY_PREFIX):
-            self._lanes[topic.name] = _Lane(topic, state.version)
+            self._lanes[topic.name] = _Lane(topic)
         return topic
 
     def _create(self, header: SendHeader, now_ms: int) -> Topic:
@@ -237,15 +240,15 @@ class Sends:
                 host = self._state.options.host
                 remark = f"the broker[{host}] sending transaction message is forbidden"
                 raise Refusal(ResponseCode.NO_PERMISSION, remark)
-            draft = half(draft)
-        return self._scheduled(draft)
+            draft = half(_with_wait(draft, text))
+        return self._scheduled(draft, text)
 
-    def _scheduled(self, draft: Draft) -> Draft:
+    def _scheduled(self, draft: Draft, text: str) -> Draft:
         # 6.2: half messages that a client made by itself stay where they are.
         if draft.sys_flag & ROLLED_BACK in (0, 8):
             level = delay_level(draft.properties)
             if level > 0:
-                return delayed(draft, level)
+                return delayed(_with_wait(draft, text), level)
         return draft
 
     def _is_dead(self, request: Command, header: SendHeader) -> bool:
@@ -350,6 +353,15 @@ def _draft(
         0,
         stored.keys,
     )
+
+
+def _with_wait(draft: Draft, text: str) -> Draft:
+    """Java writes what it puts elsewhere anew, with the WAIT that it leaves out otherwise."""
+    wait = decode(text.encode("utf-8", "replace")).get(WAIT)
+    if wait is None:
+        return draft
+    properties = draft.properties + f"\x02{WAIT}\x01{wait}".encode()
+    return msgspec.structs.replace(draft, properties=properties)
 
 
 def _without_delay(text: str) -> str:
