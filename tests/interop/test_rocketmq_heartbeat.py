@@ -376,6 +376,29 @@ async def test_reset_offset(place: Place) -> None:
     assert outcome(answer) == (1, "the client does not support this feature. version=V3_0_6")
 
 
+async def test_reset_offset_by_time(place: Place) -> None:
+    """It goes where the search by time goes (29), and not forward unless it is forced."""
+    admin = await place.dial()
+    between: list[int] = []
+    for _ in range(4):
+        await place.send(admin)
+        await asyncio.sleep(0.02)  # so that they are stored at different times
+        between.append(time.time_ns() // 10**6)
+        await asyncio.sleep(0.02)
+    await place.commit(admin, 0, 3)
+    await place.commit(admin, 1, 0)
+    await place.member("c")
+    for time_ms in (0, *between, between[-1] + 60_000):
+        where = {"topic": place.topic, "queueId": "0", "timestamp": str(time_ms)}
+        target = int((await admin.ask(29, where)).fields["offset"])
+        for force, offset in (("true", target), ("false", min(target, 3))):
+            fields = {"topic": place.topic, "group": place.group, "timestamp": str(time_ms)}
+            answer = await admin.ask(222, {**fields, "isForce": force})
+            assert answer.code == 0, answer.remark
+            table = ResetOffset.decode(answer.body).offset_table
+            assert table == {place.queue(0): offset, place.queue(1): 0}
+
+
 async def test_consumer_status(place: Place) -> None:
     admin = await place.dial()
     fields = {"topic": place.topic, "group": place.group}
