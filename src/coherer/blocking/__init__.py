@@ -17,7 +17,10 @@ It is a facade over `coherer.client`: one event loop in a thread of its own does
 
 from __future__ import annotations
 
-from coherer.blocking.client import Client
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from coherer.blocking.connecting import (
     connect,
     connect_rocketmq,
@@ -25,18 +28,40 @@ from coherer.blocking.connecting import (
     forget,
     shared,
 )
-from coherer.blocking.consumer import Consumer
-from coherer.blocking.producer import Producer
-from coherer.blocking.reader import Reader
+
+if TYPE_CHECKING:
+    from coherer.blocking.client import Client
+    from coherer.blocking.consumer import Consumer
+    from coherer.blocking.producer import Producer
+    from coherer.blocking.reader import Reader
+    from coherer.blocking.rocketmq import RocketClient
 
 __all__ = [
     "Client",
     "Consumer",
     "Producer",
     "Reader",
+    "RocketClient",
     "connect",
     "connect_rocketmq",
     "connect_tubemq",
     "forget",
     "shared",
 ]
+
+_HOMES: Final[Mapping[str, str]] = {
+    "Client": "client",
+    "Consumer": "consumer",
+    "Producer": "producer",
+    "Reader": "reader",
+    "RocketClient": "rocketmq",
+}
+
+
+def __getattr__(name: str) -> object:
+    # As in `coherer.client`: a client of one protocol does not load the other's.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coherer.blocking' has no attribute {name!r}")
+    value = getattr(import_module(f"coherer.blocking.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import weakref
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from coherer import limits
+from coherer.blocking.base import BaseClient
 from coherer.blocking.consumer import Consumer
-from coherer.blocking.portal import Portal
 from coherer.blocking.producer import Producer
 from coherer.blocking.reader import Reader
 from coherer.client.tubemq.client import Client as AsyncClient
@@ -20,55 +17,6 @@ from coherer.tubemq.names import Partition
 
 if TYPE_CHECKING:
     from coherer.blocking.admin import Admin
-
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Closable)
-
-
-class BaseClient(Generic[C]):
-    """What clients of both protocols have in common: a thread in the background with an event loop.
-
-    Any number of threads may use it. A client that is still open when the program ends leaves
-    politely.
-
-    Args:
-        client: does the work; nobody else uses it.
-    """
-
-    def __init__(self, client: C) -> None:
-        self._client = client
-        self._portal = Portal()
-        _open.add(self)
-
-    def __repr__(self) -> str:
-        return repr(self._client)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close what the client made, its connections and its thread.
-
-        Calling it again does nothing, and so does calling it after a fork.
-        """
-        _open.discard(self)
-        if self._portal.usable:
-            try:
-                self._portal.call(self._client.close)
-            finally:
-                self._portal.close()
 
 
 class Client(BaseClient[AsyncClient]):
@@ -164,12 +112,3 @@ class Client(BaseClient[AsyncClient]):
         from coherer.blocking.admin import Admin  # brings an HTTP library along
 
         return Admin(self._portal, self._client.admin())
-
-
-_open: weakref.WeakSet[BaseClient[Any]] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for client in list(_open):
-        client.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from coherer import client as asynchronous
-from coherer.blocking.client import Client
 from coherer.client import ConnectKeywords, RocketmqKeywords, TubemqKeywords
+from coherer.client.address import parse
 
 if TYPE_CHECKING:
+    from coherer.blocking.client import Client
     from coherer.blocking.rocketmq import RocketClient
 
 
@@ -29,12 +30,14 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClie
     ...     client
     <Client of tubemq://127.0.0.1:8715>
     """
-    client = asynchronous.connect(url, **options)
-    if isinstance(client, asynchronous.Client):
-        return Client(client)
+    client = asynchronous.connect(url, **options)  # first: it checks its arguments
+    if parse(url).scheme.startswith("tubemq"):
+        from coherer.blocking.client import Client
+
+        return Client(cast("asynchronous.Client", client))
     from coherer.blocking.rocketmq import RocketClient
 
-    return RocketClient(client)
+    return RocketClient(cast("asynchronous.RocketClient", client))
 
 
 def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
@@ -43,6 +46,8 @@ def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
     Raises:
         UsageError: the URL or an option makes no sense.
     """
+    from coherer.blocking.client import Client
+
     return Client(asynchronous.connect_tubemq(url, **options))
 
 

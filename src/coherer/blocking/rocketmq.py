@@ -8,11 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack, overload
 
-from coherer.blocking.client import BaseClient
+from coherer.blocking.base import BaseClient
 from coherer.blocking.portal import Portal
-from coherer.blocking.producer import BaseProducer, Post
-from coherer.blocking.reader import BaseReader
+from coherer.blocking.reading import BaseReader
 from coherer.blocking.rocketmq_consumer import RocketConsumer, RocketPullConsumer
+from coherer.blocking.sending import BaseProducer, Post
 from coherer.client.outcomes import Outcome
 from coherer.client.rocketmq.client import ConsumerKeywords, ProducerKeywords
 from coherer.client.rocketmq.client import RocketClient as AsyncClient

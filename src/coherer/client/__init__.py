@@ -1,29 +1,30 @@
 """The client: `coherer.connect`.
 
-What it makes is asyncio; `coherer.blocking` has the same names for programs without it. The parts
-for RocketMQ are loaded when somebody asks for them.
+What it makes is asyncio; `coherer.blocking` has the same names for programs without it. Names load
+when they are first asked for, so that a client of one protocol does not load the other's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
 from coherer.client.address import Address, parse
-from coherer.client.outcomes import Bulk, SendReport
-from coherer.client.tubemq.client import Client, ConsumerKeywords
-from coherer.client.tubemq.cluster import ClientOptions
-from coherer.client.tubemq.consumer import Consumer
-from coherer.client.tubemq.consumer_options import ConsumerOptions, Progress
-from coherer.client.tubemq.positions import Bound
-from coherer.client.tubemq.producer import Producer
-from coherer.client.tubemq.quality import QualityRules
-from coherer.client.tubemq.reader import Reader
 from coherer.errors import UsageError
 from coherer.net import TlsOptions
 
 if TYPE_CHECKING:
+    from coherer.client.outcomes import Bulk, SendReport
     from coherer.client.rocketmq.client import RocketClient
+    from coherer.client.tubemq.client import Client, ConsumerKeywords
+    from coherer.client.tubemq.cluster import ClientOptions
+    from coherer.client.tubemq.consumer import Consumer
+    from coherer.client.tubemq.consumer_options import ConsumerOptions, Progress
+    from coherer.client.tubemq.positions import Bound
+    from coherer.client.tubemq.producer import Producer
+    from coherer.client.tubemq.quality import QualityRules
+    from coherer.client.tubemq.reader import Reader
 
 __all__ = [
     "Bound",
@@ -39,6 +40,7 @@ __all__ = [
     "Progress",
     "QualityRules",
     "Reader",
+    "RocketClient",
     "RocketmqKeywords",
     "SendReport",
     "TlsOptions",
@@ -47,6 +49,31 @@ __all__ = [
     "connect_rocketmq",
     "connect_tubemq",
 ]
+
+
+_HOMES: Final[Mapping[str, str]] = {
+    "Bound": "tubemq.positions",
+    "Bulk": "outcomes",
+    "Client": "tubemq.client",
+    "ClientOptions": "tubemq.cluster",
+    "Consumer": "tubemq.consumer",
+    "ConsumerKeywords": "tubemq.client",
+    "ConsumerOptions": "tubemq.consumer_options",
+    "Producer": "tubemq.producer",
+    "Progress": "tubemq.consumer_options",
+    "QualityRules": "tubemq.quality",
+    "Reader": "tubemq.reader",
+    "RocketClient": "rocketmq.client",
+    "SendReport": "outcomes",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coherer.client' has no attribute {name!r}")
+    value = getattr(import_module(f"coherer.client.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 class CommonKeywords(TypedDict, total=False):
@@ -116,6 +143,9 @@ def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
     Raises:
         UsageError: the URL or an option makes no sense.
     """
+    from coherer.client.tubemq.client import Client
+    from coherer.client.tubemq.cluster import ClientOptions
+
     address = _address(url, "tubemq")
     if address.secure and options.get("tls") is None:
         options["tls"] = TlsOptions()

@@ -1,0 +1,124 @@
+"""What blocking readers of both protocols have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from coherer.blocking.portal import Portal
+
+B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
+Q = TypeVar("Q")
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class AsyncReader(Protocol[B_co, Q_co]):
+    """A reader for asyncio."""
+
+    @property
+    def partition(self) -> Q_co:
+        """What is read."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether offsets count messages."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The next offset to read."""
+        ...
+
+    @property
+    def end(self) -> int | None:
+        """The offset behind the last to read."""
+        ...
+
+    async def start(self) -> None:
+        """Find the range."""
+        ...
+
+    async def read(self) -> B_co | None:
+        """The next messages."""
+        ...
+
+    async def close(self) -> None:
+        """Stop."""
+        ...
+
+
+class BaseReader(Generic[B, Q]):
+    """Reads a range of one partition or queue, of either protocol.
+
+    Args:
+        portal: the way to the event loop.
+        reader: does the work there.
+    """
+
+    def __init__(self, portal: Portal, reader: AsyncReader[B, Q]) -> None:
+        self._portal = portal
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def partition(self) -> Q:
+        """What is read."""
+        return self._reader.partition
+
+    @property
+    def exact(self) -> bool:
+        """Whether offsets count messages; known once it is open."""
+        return self._reader.exact
+
+    @property
+    def position(self) -> int:
+        """The next offset to read."""
+        return self._reader.position
+
+    @property
+    def end(self) -> int | None:
+        """The offset behind the last to read."""
+        return self._reader.end
+
+    def start(self) -> None:
+        """Find the range; see the asyncio reader's.
+
+        Raises:
+            UnavailableError: the broker could not be reached in time.
+        """
+        self._portal.call(self._reader.start)
+
+    def read(self) -> B | None:
+        """The next messages; None when the end is reached or there are no more.
+
+        Raises:
+            UnavailableError: the broker has not answered for as long as the timeout.
+            RefusedError: the broker does not let us read.
+        """
+        return self._portal.call(self._reader.read)
+
+    def __iter__(self) -> Iterator[B]:
+        while (batch := self.read()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Give the partition back. Calling it again does nothing."""
+        if self._portal.usable:
+            self._portal.call(self._reader.close)
