@@ -112,14 +112,13 @@ def serve(
     role: r.Replication = None,
     rocketmq_broker_id: r.RocketmqBrokerId = None,
     ha_port: r.HaPort = None,
-    trace_topic: r.TraceTopic = None,
     rocketmq_access: r.RocketmqAccess = None,
     tls_required: r.TlsRequired = None,
     more: r.More = None,
     log: o.Log = o.Level.warning,
     as_json: Json = False,
 ) -> None:
-    """Run a node: a broker and its master, until Ctrl-C or SIGTERM."""
+    """Run a node, for TubeMQ and RocketMQ, until Ctrl-C or SIGTERM."""
     given = {name: value for name, value in locals().items() if name not in {"log", "as_json"}}
     from coherer import net
 

@@ -104,17 +104,8 @@ More = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any other option of coherer.server.node.NodeOptions, such as delay_levels or "
-        "transaction_timeout_ms; may be repeated.",
-        rich_help_panel=PANEL,
-    ),
-]
-TraceTopic = Annotated[
-    bool | None,
-    typer.Option(
-        "--trace-topic/--no-trace-topic",
-        help="Whether there is a topic for message traces from the start. Default: the first "
-        "trace makes it.",
+        help="Any other option of coherer.server.node.NodeOptions, such as trace_topic=true or "
+        "transaction_timeout_ms=1000; may be repeated.",
         rich_help_panel=PANEL,
     ),
 ]
