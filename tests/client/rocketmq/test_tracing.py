@@ -9,8 +9,10 @@ from coherer.client.rocketmq.tracing import Record, Tracer, bodies, record
 from coherer.client.telemetry import Telemetry
 from coherer.errors import CohererError, DisconnectedError, RefusedError
 from coherer.message import Message, ReceivedMessage
+from coherer.record import layout
 from coherer.record import properties as text
 from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.headers import CheckTransactionHeader
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -76,9 +78,22 @@ async def test_transactions_are_traced(cluster, client: RocketClient) -> None:
         ) as producer,
         producer.transaction(Message("demo", b"x")) as transaction,
     ):
-        pass
+        record = layout.encode(
+            "demo",
+            b"x",
+            text.encode({"UNIQ_KEY": "0A0B", "PGROUP": "banks", "TAGS": "t"}),
+            queue_id=0,
+            queue_offset=0,
+            physical_offset=0,
+            store_ms=0,
+        )
+        header = CheckTransactionHeader(5, 77, "0A0B", "0A0B")
+        cluster.channel().notify(RequestCode.CHECK_TRANSACTION_STATE, header.fields(), record)
+        await cluster.until(lambda: cluster.asked(RequestCode.END_TRANSACTION))
     bodies = [bytes(one.request.body) for one in cluster.asked(SEND) if one.send.topic == "mine"]
-    pub, end, _ = b"".join(bodies).decode().split("\x02")
+    pub, checked, end, _ = b"".join(bodies).decode().split("\x02")
+    fields = checked.split("\x01")
+    assert (fields[5], fields[6], fields[11], fields[12]) == ("0A0B", "t", "UNKNOW", "true")
     assert pub.split("\x01")[11] == "1"  # half
     fields = end.split("\x01")
     assert (fields[0], fields[5], fields[11], fields[12]) == (

@@ -19,6 +19,7 @@ from coherer.client.rocketmq.producer_options import ProducerOptions
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.selection import Key, Selector
 from coherer.client.rocketmq.sends import BATCH, SINGLE, Lane, Place, Sent, now_ms
+from coherer.client.rocketmq.transactions import Ended
 from coherer.client.tasks import cancel
 from coherer.client.window import Window
 from coherer.errors import ClosedError, ConnectError, UnavailableError, UsageError
@@ -47,6 +48,7 @@ class Outbox:
         group: the producer group as brokers know it.
         ids: makes the unique ids of messages.
         observers: look on.
+        ended: told of transactions that brokers have asked about.
     """
 
     def __init__(self, instance: Instance, options: ProducerOptions) -> None:
@@ -58,6 +60,7 @@ class Outbox:
         self._timeout_s = (options.timeout_ms or instance.options.timeout_ms) / 1000
         self._faults = None if options.rules is None else Faults(options.rules)
         self.observers: list[Observer] = list(options.observers)
+        self.ended: Ended | None = None
         self._system: Mapping[str, str] = options.system(instance.options.namespace)
         self._selectors: dict[str, Selector[Place]] = {}
         self._lanes: dict[tuple[str, str], Lane] = {}
@@ -84,7 +87,7 @@ class Outbox:
         self._instance.register_producer(self.group)
         self._instance.watch(self._learn)
         if self._options.check is not None:
-            self._instance.checks.add(self.group, self._options.check)
+            self._instance.checks.add(self.group, self._options.check, self.ended)
         self._open = True
 
     async def close(self) -> None:
@@ -95,7 +98,7 @@ class Outbox:
         await self.window.empty()
         self._instance.unwatch(self._learn)
         if self._options.check is not None:
-            self._instance.checks.remove(self.group, self._options.check)
+            self._instance.checks.remove(self.group, self._options.check, self.ended)
         await cancel(*self._tasks)
         for lane in self._lanes.values():
             await lane.close()

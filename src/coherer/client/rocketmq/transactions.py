@@ -60,6 +60,10 @@ class Sender(Protocol):
         ...
 
 
+Ended = Callable[[RocketMessage, Verdict, str], None]
+"""Told how a transaction ended that a broker had asked about, and the broker's address."""
+
+
 class Transaction:
     """A message and the work that it belongs to. Made by `Producer.transaction`; use `async with`.
 
@@ -174,19 +178,19 @@ class Checks:
     """
 
     def __init__(self, on: Callable[[int, Handler], None], namespace: str) -> None:
-        self._checks: dict[str, list[Check]] = {}
+        self._checks: dict[str, list[tuple[Check, Ended | None]]] = {}
         self._namespace = namespace
         on(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
 
-    def add(self, group: str, check: Check) -> None:
-        """Have `check` asked about transactions of a group."""
-        self._checks.setdefault(group, []).append(check)
+    def add(self, group: str, check: Check, ended: Ended | None = None) -> None:
+        """Have `check` asked about transactions of a group, and `ended` told what it says."""
+        self._checks.setdefault(group, []).append((check, ended))
 
-    def remove(self, group: str, check: Check) -> None:
+    def remove(self, group: str, check: Check, ended: Ended | None = None) -> None:
         """Undo `add`."""
         found = self._checks.get(group, [])
-        if check in found:
-            found.remove(check)
+        if (check, ended) in found:
+            found.remove((check, ended))
         if not found:
             self._checks.pop(group, None)
 
@@ -203,7 +207,8 @@ class Checks:
                 "%s asks about a transaction of group %s, ours no more", link.server, group
             )
             return
-        verdict, remark = await self._judge(checks[-1], message)
+        check, ended = checks[-1]
+        verdict, remark = await self._judge(check, message)
         link.tell(
             RequestCode.END_TRANSACTION,
             EndTransactionHeader(
@@ -217,6 +222,8 @@ class Checks:
             ).fields(),
             remark=remark,
         )
+        if ended is not None:
+            ended(message, verdict, link.server)
 
     async def _judge(self, check: Check, message: RocketMessage) -> tuple[Verdict, str | None]:
         try:
