@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections import defaultdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from rocket_consuming import until
 
 from coherer.client import connect_rocketmq
-from coherer.client.rocketmq import answering, consumer, held, locking, member, pulling
+from coherer.client.rocketmq import answering, claims, consumer, held, locking, member, pulling
 from coherer.client.rocketmq.client import RocketClient
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.errors import ClosedError, RefusedError, RequestTimeoutError, UsageError
@@ -21,6 +22,7 @@ from coherer.rocketmq.bodies import (
     ConsumeDirectlyResult,
     ConsumerIds,
     ConsumerStatus,
+    HeartbeatData,
     LockBatch,
     LockedBatch,
     QueueData,
@@ -29,6 +31,7 @@ from coherer.rocketmq.bodies import (
 )
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.headers import SendHeader, read_send
+from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import Queue
 
 PULL = RequestCode.PULL_MESSAGE
@@ -86,7 +89,7 @@ class Shelf:
 
     def members(self, asked: Any) -> None:
         beats = self.cluster.asked(RequestCode.HEART_BEAT)
-        own = {self.cluster.heartbeat().client_id} if beats else set[str]()
+        own = {HeartbeatData.decode(beat.request.body).client_id for beat in beats[-1:]}
         asked.answer(body=ConsumerIds(consumer_id_list=[*own, *self.others]).encode())
 
     def stored(self, asked: Any) -> None:
@@ -130,7 +133,7 @@ def shelf(cluster) -> Shelf:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held, "PAUSE_MS", 10)
     monkeypatch.setattr(held, "UNKNOWN_MS", 1)
-    monkeypatch.setattr(held, "AGAIN_MS", 20)
+    monkeypatch.setattr(claims, "AGAIN_MS", 20)
     monkeypatch.setattr(member, "ROUND_MS_MIN", 20)
 
 
@@ -304,35 +307,49 @@ async def test_nothing_that_matches_moves_the_offset(cluster, shelf, client) -> 
     assert cluster.asked(STORE)[-1].fields["commitOffset"] == "7"
 
 
-async def test_a_slave_is_asked_when_the_master_says_so(cluster2, kit) -> None:
+@pytest.fixture
+def pair(cluster2) -> Shelf:
+    """A master, broker-a, and its slave, which calls itself broker-b here."""
     shelf = Shelf(cluster2)
-    master, slave = cluster2.brokers["broker-a"], cluster2.brokers["broker-b"]
+    addresses = {0: cluster2.brokers["broker-a"].address, 1: cluster2.brokers["broker-b"].address}
     route = TopicRoute(
         queue_datas=[
             QueueData(broker_name="broker-a", read_queue_nums=1, write_queue_nums=1, perm=6)
         ],
-        broker_datas=[
-            BrokerData(
-                cluster="c",
-                broker_name="broker-a",
-                broker_addrs={0: master.address, 1: slave.address},
-            )
-        ],
+        broker_datas=[BrokerData(cluster="c", broker_name="broker-a", broker_addrs=addresses)],
     )
     cluster2.always(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda asked: asked.answer(body=route.encode())
     )
-    shelf.put(b"a", b"b", b"c", b"d", b"e", b"f")
-    shelf.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
+    return shelf
+
+
+async def test_a_slave_is_asked_when_the_master_says_so(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d", b"e", b"f")
+    pair.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
         next_offset, end, broker=int(next_offset < 4)
     )
     async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
         for _ in range(3):
             consumer.done(await one(consumer))
-        await cluster2.until(lambda: len(shelf.pulls()) >= 4)
-    asked = [(pull.broker, int(pull.fields["sysFlag"]) & 1) for pull in shelf.pulls()[:4]]
+        await cluster2.until(lambda: len(pair.pulls()) >= 4)
+    asked = [(pull.broker, int(pull.fields["sysFlag"]) & 1) for pull in pair.pulls()[:4]]
     assert [broker for broker, _ in asked] == ["broker-a", "broker-b", "broker-a", "broker-a"]
     assert asked[1][1] == 0  # slaves are not told offsets
+
+
+async def test_a_slave_serves_while_its_master_is_away(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c")
+    pair.offsets["demo", 0] = 1
+    await cluster2.brokers["broker-a"].listener.close()
+    async with connect_rocketmq(cluster2.url) as client:
+        async with reading(client) as consumer:
+            assert (await one(consumer)).bodies() == [b"b", b"c"]
+        async with client.reader(ZERO, 0, end=3) as reader:
+            batch = await reader.read()
+            assert batch is not None
+            assert batch.bodies() == [b"a", b"b"]
+    assert {pull.broker for pull in pair.pulls()} == {"broker-b"}
 
 
 async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client) -> None:
@@ -484,6 +501,25 @@ async def test_offsets_are_reset(cluster, shelf, client, java) -> None:
         with pytest.raises(RefusedError):
             await consumer.confirm(second)
         assert cluster.asked(STORE)[-1].fields["commitOffset"] == "1"
+
+
+async def test_views_are_messages(cluster, shelf, client) -> None:
+    shelf.put(b"a", TAGS="UA", KEYS="k1 k2", note="x")
+    async with reading(client) as consumer:
+        [view] = await one(consumer)
+        message = view.detached()
+        assert isinstance(message, RocketMessage)
+        assert (view, message) == (message, view)
+        assert repr(view) == repr(message)
+        assert pickle.loads(pickle.dumps(view)) == message
+        assert (view.tag, view.keys, dict(view.properties)) == ("UA", ("k1", "k2"), {"note": "x"})
+        assert (view.offset, view.partition, view.broker, view.unique_id) == (0, 0, "broker-a", "a")
+        assert view.physical_offset == 1000
+        with pytest.raises(AttributeError):
+            _ = view.nonsense
+        shelf.put(b"b")
+        [other] = await one(consumer)
+        assert other != view
 
 
 async def test_misuse(cluster, shelf, client) -> None:

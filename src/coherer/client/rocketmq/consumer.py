@@ -25,9 +25,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
 from coherer.client.iteration import BatchIterator
+from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consume_trace import ConsumerTrace
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Topics
-from coherer.client.rocketmq.held import HeldClaim, now_ms
+from coherer.client.rocketmq.held import now_ms
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.iteration import messages
 from coherer.client.rocketmq.member import Member

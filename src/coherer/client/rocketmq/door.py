@@ -10,7 +10,13 @@ from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.routes import MASTER
 from coherer.client.rocketmq.start import Edge
-from coherer.errors import CohererError, ProtocolError, RefusedError, UnavailableError
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    ProtocolError,
+    RefusedError,
+    UnavailableError,
+)
 from coherer.rocketmq import codes
 from coherer.rocketmq.bodies import (
     CheckClient,
@@ -67,22 +73,28 @@ class Door:
         if not addresses:
             await self.instance.route(topic, fresh=True)
             addresses = self.instance.addresses(broker)
-        for choice in (number, number + 1, *addresses):
-            if choice in addresses:
-                return await self.instance.link(addresses[choice]), choice
-        raise UnavailableError(
+        failure: CohererError = UnavailableError(
             f"No address of broker {broker} is known.",
             topic=topic,
             hint="Is it up, and registered with the name server?",
         )
+        for choice in dict.fromkeys((number, number + 1, *addresses)):
+            if choice not in addresses:
+                continue
+            try:
+                return await self.instance.link(addresses[choice]), choice
+            except ConnectError as error:  # a slave may serve while its master is away
+                failure = error
+        raise failure
 
     # -- offsets
 
     async def stored(self, group: str, queue: Queue) -> int | None:
-        """Where a group is (14); None when it never was there."""
+        """Where a group is (14), from a slave if need be; None when it never was there."""
         fields = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.id)}
         try:
-            return await self._offset(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields)
+            link, _ = await self.reading(queue.broker, MASTER, queue.topic)
+            return await self._offset(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields, link)
         except RefusedError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -184,15 +196,19 @@ class Door:
             client_id=self.instance.client_id, consumer_group=group, queues=sorted(queues)
         ).encode()
 
-    async def _offset(self, code: int, queue: Queue, fields: dict[str, str]) -> int:
-        answer = await self._ask(code, queue, fields)
+    async def _offset(
+        self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
+    ) -> int:
+        answer = await self._ask(code, queue, fields, link)
         try:
             return int(answer.fields["offset"])
         except (KeyError, ValueError) as error:
             raise ProtocolError("The answer holds no offset.", topic=queue.topic) from error
 
-    async def _ask(self, code: int, queue: Queue, fields: dict[str, str]) -> Command:
-        link = await self.master(queue.broker, queue.topic)
+    async def _ask(
+        self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
+    ) -> Command:
+        link = link or await self.master(queue.broker, queue.topic)
         answer = await link.call(code, fields, timeout_ms=self._timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise codes.refused(
