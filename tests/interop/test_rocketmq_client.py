@@ -258,3 +258,36 @@ async def test_a_wrong_signature(guarded: str) -> None:
     ):
         with pytest.raises(RefusedError, match="No accessKey is configured"):
             await producer.send(Message("allowed", b"x"))
+
+
+@pytest.mark.parametrize("victim", ["java", "ours"])
+async def test_a_broker_dies_while_we_send(rocket: RocketSite, victim: str, word: str) -> None:
+    names = await asyncio.to_thread(rocket.names, "java")
+    brokers = {
+        "java": await asyncio.to_thread(rocket.broker, "java", names),
+        "ours": await asyncio.to_thread(rocket.broker, "ours", names, broker_name="broker-b"),
+    }
+    topic = f"t{word}"
+    async with connect_rocketmq(f"rocketmq://{names}") as client:
+        admin = client.admin()
+        await eventually(
+            lambda: admin.brokers(runtime=False),
+            lambda found: {one.name for one in found} == {"broker-a", "broker-b"},
+        )
+        await admin.create_topic(topic, 2, wait_ms=10_000)
+        await eventually(lambda: admin.topics(topic), lambda found: len(found[0].brokers) == 2)
+        async with client.producer(topic, window=500) as producer:
+            bulk = producer.bulk(receipts=True)
+            for number in range(40):
+                await bulk.add(
+                    Message(topic, b"%d" % n) for n in range(number * 500, number * 500 + 500)
+                )
+                if number == 5:
+                    brokers[victim].kill()
+            report = await bulk.finish()
+            assert report.failed == []
+            assert report.sent == 20_000
+            late = {receipt.broker for receipt in report.receipts[-1_000:]}
+    assert late == {"broker-b" if victim == "java" else "broker-a"}
+    for broker in brokers.values():
+        await asyncio.to_thread(broker.kill)
