@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections import defaultdict
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -176,6 +177,24 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
     assert (told.fields["commitOffset"], told.request.is_oneway) == ("4", True)
     left = cluster.asked(RequestCode.UNREGISTER_CLIENT)[-1].fields
     assert left["consumerGroup"] == "readers"
+
+
+@pytest.mark.parametrize(
+    ("start", "code", "offset"),
+    [
+        ("latest", RequestCode.GET_MAX_OFFSET, "2"),
+        ("earliest", RequestCode.GET_MIN_OFFSET, "0"),
+        (datetime(2026, 11, 21, tzinfo=UTC), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "1"),
+    ],
+)
+async def test_where_a_new_group_begins(cluster, shelf, client, start, code, offset) -> None:
+    shelf.put(b"a", b"b")
+    cluster.always(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda asked: shelf.answer(asked, 1))
+    async with reading(client, start=start):
+        await cluster.until(shelf.pulls)
+    assert shelf.pulls()[0].fields["queueOffset"] == offset
+    asked = next(one for one in cluster.asked(code) if one.fields["topic"] == "demo")
+    assert asked.fields.get("timestamp") in {None, "1795219200000"}
 
 
 async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None:

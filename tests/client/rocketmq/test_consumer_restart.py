@@ -1,0 +1,41 @@
+"""Consumers whose broker goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rocket_consuming import ids, place_at, take, texts, until
+
+from coherer.rocketmq.names import Queue
+from coherer.testing.embedded import embedded_node
+
+
+async def test_a_broker_that_comes_back_is_read_on(tmp_path: Path) -> None:
+    with embedded_node(tmp_path) as node:
+        async with place_at(node.rocketmq_url) as place:
+            client, orderly = place.client(heartbeat_ms=500), place.client(heartbeat_ms=500)
+            await place.make(client, 2)
+            await place.send(client, "a", "b", queue=0)
+            async with (
+                client.consumer(place.group, place.topic, start="earliest") as one,
+                orderly.consumer(
+                    f"{place.group}o", place.topic, start="earliest", orderly=True
+                ) as two,
+            ):
+                await until(lambda: len(ids(one, place.topic)) == len(ids(two, place.topic)) == 2)
+                assert texts(await take(one, 2)) == texts(await take(two, 2)) == ["a", "b"]
+                await asyncio.to_thread(node.restart)
+                sender = place.client()
+                await until(lambda: sender.exists(place.topic))
+                await place.send(sender, "c", queue=1)
+                assert texts(await take(one, 1)) == ["c"]
+                assert texts(await take(two, 1)) == ["c"]
+            async with client.reader(Queue(place.topic, "broker-a", 0), 0) as reader:
+                batch = await reader.read()
+                assert batch is not None
+                assert batch.bodies() == [b"a", b"b"]
+            again = place.client()
+            async with again.consumer(place.group, place.topic, start="earliest") as three:
+                await three.wait_assigned(10_000)
+                assert await three.receive(200) is None
