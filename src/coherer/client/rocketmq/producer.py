@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from types import TracebackType
 from typing import Final, Self, cast, overload
 
@@ -23,6 +22,7 @@ from coherer.client.outcomes import (
     SendReport,
     Sink,
 )
+from coherer.client.rocketmq.batching import item_of, joined, pack, topic_of
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.observers import Kind, observe
@@ -31,13 +31,13 @@ from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
 from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key
 from coherer.client.rocketmq.sends import SINGLE
-from coherer.client.rocketmq.tracing import ProducerTrace, Tracer, transaction_record
-from coherer.client.rocketmq.transactions import PREPARED, STATES, Transaction, end_header
+from coherer.client.rocketmq.tracing import ProducerTrace, Tracer
+from coherer.client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
-from coherer.rocketmq.batches import ITEM_BYTES, item_parts, split_by_size
+from coherer.rocketmq.batches import ITEM_BYTES, split_by_size
 from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.messages import RocketMessage, RocketReceipt, outgoing
+from coherer.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer.rocketmq.names import TRACE_TOPIC, Queue
 
 YIELD_EVERY: Final = 256
@@ -47,12 +47,6 @@ TRACE_TIMEOUT_MS: Final = 5_000
 """How long Java lets a trace message take."""
 
 _tracers: Final = itertools.count(1)
-
-Item = tuple[bytes, bytes, bytes, bytes]
-"""The pieces of a message of a batch."""
-
-IDS_AT_ONCE: Final = 4_096
-"""Unique ids are different among 65,536 that are made in one millisecond."""
 
 
 class Producer:
@@ -72,7 +66,7 @@ class Producer:
         self._first = tuple(dict.fromkeys(topics))
         self._outbox = Outbox(instance, self._options)
         self._window = self._outbox.window
-        self._tracer = self._traced(self._options.trace)
+        self._trace = self._traced(self._options.trace)
         self._loop: asyncio.AbstractEventLoop
         self._state = "new"
 
@@ -302,28 +296,23 @@ class Producer:
             UsageError: there is none, or they are of several topics.
             CohererError: see `send`; what was sent before is sent.
         """
-        topic = _topic_of(messages)
+        topic = topic_of(messages)
         if not self._outbox.publishes(topic):
             await self.publish(topic)
-        ids: list[str] = []
-        items: list[Item] = []
-        for start in range(0, len(messages), IDS_AT_ONCE):
-            some = messages[start : start + IDS_AT_ONCE]
-            ids += self._outbox.ids.take(len(some))
-            items += map(_item, some, ids[start:])
+        ids, items = pack(messages, self._outbox.ids)
         receipts: list[RocketReceipt] = []
         sizes = [ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
             place, tries = self._outbox.choose(topic, order_by, queue)
             batch: Sequence[Message] = messages[part]
-            body = _joined(items[part])
+            body = joined(items[part])
             future: asyncio.Future[Receipt] = self._loop.create_future()
             sink: Sink = FutureSink(future)
             if self._outbox.observers:
                 group, observers = self._outbox.group, self._outbox.observers
                 batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
-                body = _joined(map(_item, batch, ids[part]))
+                body = joined(map(item_of, batch, ids[part]))
             self._outbox.post_batch(batch[0], body, ",".join(ids[part]), sink, place, tries)
             receipts.append(cast("RocketReceipt", await future))
         return receipts
@@ -459,8 +448,8 @@ class Producer:
             return
         self._state = "closed"
         await self._outbox.close()
-        if self._tracer is not None:
-            await self._tracer.close()
+        if self._trace is not None:
+            await self._trace.close()
 
     # -- what transactions call
 
@@ -476,8 +465,8 @@ class Producer:
         if not link.open:
             link = await self._instance.link(self._instance.address(receipt.broker), fast=True)
         fields = end_header(self._outbox.group, receipt, verdict).fields()
-        if self._tracer is not None:
-            self._tracer.add(self._end_record(receipt, link, verdict), (receipt.unique_id,))
+        if self._trace is not None:
+            self._trace.ended(receipt, verdict, link.server)
         if verdict is Verdict.UNKNOWN:
             link.tell(RequestCode.END_TRANSACTION, fields)  # nobody answers this (2.9)
             return
@@ -486,34 +475,17 @@ class Producer:
 
     # -- inside
 
-    def _traced(self, trace: bool | str) -> Tracer | None:
+    def _traced(self, trace: bool | str) -> ProducerTrace | None:
         if not trace:
             return None
         topic = trace if isinstance(trace, str) else TRACE_TOPIC
         group = f"_INNER_TRACE_PRODUCER-{self._options.group}-PRODUCE-{next(_tracers)}"
         options = ProducerOptions(group=group, timeout_ms=TRACE_TIMEOUT_MS)
         tracer = Tracer(Producer(self._instance, (), options), topic)
-        self._outbox.observers.append(ProducerTrace(tracer, topic))
-        self._outbox.ended = self._checked
-        return tracer
-
-    def _checked(self, message: RocketMessage, verdict: Verdict, server: str) -> None:
-        """A broker has asked about a transaction: message trace wants to know."""
-        if self._tracer is None:
-            return
-        text = transaction_record(
-            region=None,
-            group=self._outbox.group,
-            topic=message.topic,
-            unique_id=message.unique_id,
-            server=server,
-            transaction_id=message.unique_id,
-            state=STATES[verdict],
-            tag=message.tag,
-            keys=message.keys,
-            checked=True,
-        )
-        self._tracer.add(text, (message.unique_id, *message.keys))
+        looks_on = ProducerTrace(tracer, self._outbox.group, topic)
+        self._outbox.observers.append(looks_on)
+        self._outbox.ended = looks_on.checked
+        return looks_on
 
     async def _published(self, topic: str) -> None:
         if not self._outbox.publishes(topic):
@@ -542,44 +514,7 @@ class Producer:
         )
         return cast("asyncio.Future[RocketReceipt]", future)
 
-    def _end_record(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> str:
-        return transaction_record(
-            region=receipt.region or None,
-            group=self._outbox.group,
-            topic=receipt.topic,
-            unique_id=receipt.unique_id,
-            server=link.server,
-            transaction_id=receipt.transaction_id or receipt.unique_id,
-            state=STATES[verdict],
-        )
-
     def _check(self) -> None:
         if self._state == "new":
             raise UsageError("The producer is not started.", hint="Use `async with`.")
         self._outbox.check()
-
-
-def _topic_of(messages: Sequence[Message]) -> str:
-    """The one topic of a batch."""
-    topics = {message.topic for message in messages}
-    if len(topics) != 1:
-        raise UsageError(f"A batch has messages of one topic, not of {len(topics)}.")
-    topic = topics.pop()
-    if topic.startswith("%RETRY%"):
-        raise UsageError("Messages of a retry topic are not sent in batches.", topic=topic)
-    return topic
-
-
-def _item(message: Message, unique_id: str) -> Item:
-    """A message as a part of a batch, where nothing is compressed."""
-    body = message.body
-    plain = message.tag is None and message.time is None
-    if not plain or message.keys or message.properties or not body:
-        body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
-        return item_parts(body, properties.encode())
-    return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
-
-
-def _joined(items: Iterable[Item]) -> bytes:
-    """The body of a batch."""
-    return b"".join(chain.from_iterable(items))

@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from coherer.client.rocketmq.observers import Kind, Outcome
+from coherer.client.rocketmq.producer_options import Verdict
 from coherer.client.tasks import cancel
 from coherer.errors import CohererError
 from coherer.message import Message
+from coherer.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer.rocketmq.names import TRACE_TOPIC
 
 _log = logging.getLogger(__name__)
@@ -29,6 +31,13 @@ WAIT_MS: Final = 5
 BATCH_MAX: Final = 100
 BODY_BYTES_MAX: Final = 118_000
 """Java's numbers: how long records are collected, and how many go into one message."""
+
+STATES: Final[Mapping[Verdict, str]] = {
+    Verdict.COMMIT: "COMMIT_MESSAGE",
+    Verdict.ROLLBACK: "ROLLBACK_MESSAGE",
+    Verdict.UNKNOWN: "UNKNOW",
+}
+"""Java's names for how a transaction ended."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -196,15 +205,17 @@ class _Publishing:
 
 
 class ProducerTrace:
-    """An observer that traces.
+    """Traces what a producer does; an observer.
 
     Args:
         tracer: sends the records.
-        topic: where they go; sends there are not traced.
+        group: the producer group.
+        topic: where the records go; sends there are not traced.
     """
 
-    def __init__(self, tracer: Tracer, topic: str = TRACE_TOPIC) -> None:
+    def __init__(self, tracer: Tracer, group: str, topic: str = TRACE_TOPIC) -> None:
         self._tracer = tracer
+        self._group = group
         self._topic = topic
 
     def begin(self, messages: Sequence[Message], group: str, kind: Kind) -> _Publishing | None:
@@ -212,6 +223,39 @@ class ProducerTrace:
         if messages[0].topic.startswith(self._topic):
             return None
         return _Publishing(self._tracer, messages, group, kind, _now_ms())
+
+    def ended(self, receipt: RocketReceipt, verdict: Verdict, server: str) -> None:
+        """A transaction has ended."""
+        text = transaction_record(
+            region=receipt.region or None,
+            group=self._group,
+            topic=receipt.topic,
+            unique_id=receipt.unique_id,
+            server=server,
+            transaction_id=receipt.transaction_id or receipt.unique_id,
+            state=STATES[verdict],
+        )
+        self._tracer.add(text, (receipt.unique_id,))
+
+    def checked(self, message: RocketMessage, verdict: Verdict, server: str) -> None:
+        """A broker has asked about a transaction."""
+        text = transaction_record(
+            region=None,
+            group=self._group,
+            topic=message.topic,
+            unique_id=message.unique_id,
+            server=server,
+            transaction_id=message.unique_id,
+            state=STATES[verdict],
+            tag=message.tag,
+            keys=message.keys,
+            checked=True,
+        )
+        self._tracer.add(text, (message.unique_id, *message.keys))
+
+    async def close(self) -> None:
+        """Send what waits, then leave."""
+        await self._tracer.close()
 
 
 def transaction_record(

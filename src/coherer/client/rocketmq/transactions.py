@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -38,14 +38,6 @@ _log = logging.getLogger(__name__)
 
 PREPARED: Final = 4
 """The bits of the sys flag that make a message a half message."""
-
-
-STATES: Final[Mapping[Verdict, str]] = {
-    Verdict.COMMIT: "COMMIT_MESSAGE",
-    Verdict.ROLLBACK: "ROLLBACK_MESSAGE",
-    Verdict.UNKNOWN: "UNKNOW",
-}
-"""Java's names, as message trace has them."""
 
 
 class Sender(Protocol):
