@@ -32,14 +32,15 @@ from coherer.store import Store, StoreOptions
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-SEGMENT_BYTES = 64 * 1024 * 1024
+SEGMENT_BYTES = 16 * 1024  # so that there are several files
 TOPIC, READERS, FAILING, PAYERS = "files", "readers", "failing", "payers"
 QUEUES = 4
 PLAIN = [f"plain {number}" for number in range(120)]
 LARGE = "large " + "x" * 20_000
 DELAY_LEVEL, DELAY_S = 3, 10.0
+RETRY_LEVEL = 4  # half a minute: a Java consumer says its position after ten seconds first
 COMMITTED_QUEUE, COMMITTED = 2, 7
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 # Java's broker writes its files every so often, ten seconds after its start at the earliest.
 JAVA = {
@@ -191,7 +192,7 @@ def fail_one(site: RocketSite, cluster: Cluster, producer: Client) -> int:
     """
     sent = producer.send("failures", "failed once", properties={"FAIL_TIMES": "1"})
     consumer = site.client(
-        cluster, "push", group=FAILING, topics={"failures": "*"}, retry_level=DELAY_LEVEL
+        cluster, "push", group=FAILING, topics={"failures": "*"}, retry_level=RETRY_LEVEL
     )
     consumer.wait_for(1, "failed", WAIT_S)
     wait_until(lambda: position(cluster.broker, FAILING, sent) == sent["offset"] + 1, WAIT_S)

@@ -7,7 +7,9 @@ there; index files newer than the third are thrown away. So the rule for whoever
 * `log_ms` is the store time of a record that has been synced;
 * `queues_ms` is the store time of a record whose queue entry has been synced, like those of all
   records before it;
-* `index_ms` is the end of the last *full* index file, which has been synced.
+* `index_ms` is the end of the index files when all of them had been synced. (Java writes the end
+  of the last *full* one, and so loses the keys of the file that it was writing, but for those of
+  records that it replays.)
 
 Our own part says the same as an offset, so that we rebuild seconds and not a file of 1 GiB. It lies
 where Java neither reads nor writes, and repeats Java's three times: when they differ, a Java broker

@@ -274,12 +274,12 @@ class KeyIndex:
         self._pending: list[IndexKey] = []
         self._guard = threading.RLock()
         self._new_names = False
-        self._full_ms = 0
+        self._end_ms = 0
 
     def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
         """Find the files, go back to what the checkpoint vouches for; give notes."""
         notes: list[str] = []
-        self._full_ms = checkpoint.index_ms
+        self._end_ms = checkpoint.index_ms
         for name in self._files.names(self._directory):
             if not name.isdecimal():
                 continue
@@ -360,13 +360,16 @@ class KeyIndex:
         self._all.append(file)
         self._new_names = True
 
-    def mark(self) -> tuple[int, int]:
-        """Give the newest file's number and count, for the checkpoint."""
+    def mark(self) -> tuple[int, int, int]:
+        """Give the newest file's end time, number and count, for the checkpoint."""
         with self._guard:
-            return (self._all[-1].number, self._all[-1].count) if self._all else (0, 0)
+            if not self._all:
+                return self._end_ms, 0, 0
+            file = self._all[-1]
+            return max(each.end_ms for each in self._all), file.number, file.count
 
-    def sync(self) -> int:
-        """Make what is written durable; give the end time of the newest full file.
+    def sync(self) -> None:
+        """Make what is written durable.
 
         Raises:
             OSError: the disk failed.
@@ -386,8 +389,6 @@ class KeyIndex:
         if new_names:
             self._files.sync_directory(self._directory)
             self._new_names = False
-        self._full_ms = max([file.end_ms for file in files if file.full], default=self._full_ms)
-        return self._full_ms
 
     def find(
         self,

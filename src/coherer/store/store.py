@@ -410,7 +410,7 @@ class Store:
                 with our_errors("write the key index"):
                     self._index.write(self._now_ms())  # most of them, while the writer goes on
             with self._guard, our_errors("write the key index"):
-                mark = (0, 0)
+                mark = (self._checkpoint.index_ms, 0, 0)
                 if self._index is not None:
                     self._index.write(self._now_ms())
                     mark = self._index.mark()
@@ -418,13 +418,14 @@ class Store:
             self._log.flush()
             try:
                 dirty.sync(self._files)
-                index_ms = self._index.sync() if self._index else self._checkpoint.index_ms
-                times = (self._log.durable_ms, queues_ms, index_ms)
+                if self._index is not None:
+                    self._index.sync()
+                times = (self._log.durable_ms, queues_ms, mark[0])
             except OSError as error:
                 self._sync_failed = f"Queues or index could not be synced: {error}."
                 raise StoreError(self._sync_failed) from error
             with our_errors("write the checkpoint"):
-                checkpoint = Checkpoint(*times, offset, *mark)
+                checkpoint = Checkpoint(*times, offset, *mark[1:])
                 self._checkpoint_file.save(checkpoint)
                 self._checkpoint = checkpoint
 
