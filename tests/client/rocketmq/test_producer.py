@@ -133,6 +133,16 @@ async def test_which_refusals_are_tried_again(
     assert len(cluster2.asked(SEND)) == tries
 
 
+async def test_other_refusals_can_be_tried_again(cluster2, kit, client2) -> None:
+    cluster2.script(SEND, kit.refuse(2), kit.refuse(2))
+    async with client2.producer("demo", retries=5, retry_codes={2}) as producer:
+        await producer.send(Message("demo", b"x"))
+        cluster2.script(SEND, kit.refuse(14))
+        with pytest.raises(RefusedError):
+            await producer.send(Message("demo", b"x"))
+    assert len(cluster2.asked(SEND)) == 4
+
+
 async def test_a_chosen_queue_is_tried_once(cluster2, kit, client2) -> None:
     cluster2.always(SEND, kit.refuse(14))
     async with client2.producer("demo") as producer:

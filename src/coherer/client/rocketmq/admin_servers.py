@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from coherer.client.rocketmq.admin_asking import Asking
@@ -40,6 +41,8 @@ from coherer.rocketmq.headers import (
 )
 from coherer.rocketmq.versions import version_name
 
+_log = logging.getLogger(__name__)
+
 
 class Servers(Asking):
     """The part of administration about the servers."""
@@ -64,7 +67,8 @@ class Servers(Asking):
         try:
             answer = await self._ask(state.address, RequestCode.GET_BROKER_RUNTIME_INFO)
             table = KVTable.decode(answer.body).table
-        except CohererError:
+        except CohererError as error:
+            _log.warning("Broker %s does not tell how it does: %s", state.name, error)
             return state
         return BrokerState(
             state.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
@@ -38,6 +39,7 @@ class ProducerKeywords(TypedDict, total=False):
     window_bytes: int
     timeout_ms: int | None
     retries: int
+    retry_codes: Collection[int]
     rules: FaultRules | None
     compress_from_bytes: int
     compress_level: int

@@ -357,7 +357,12 @@ class Outbox:
         lane = self._lanes.get((broker, address))
         if lane is None:
             lane = self._lanes[broker, address] = Lane(
-                broker, address, self._instance, self, self._faults
+                broker,
+                address,
+                self._instance,
+                self,
+                self._faults,
+                frozenset(self._options.retry_codes),
             )
         lane.wanted = True
         lane.connect()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 from typing import Final
 
@@ -14,6 +14,7 @@ from coherer.client.rocketmq.observers import Observer
 from coherer.errors import UsageError
 from coherer.record import compression
 from coherer.rocketmq import names
+from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
 
 GROUP_DEFAULT: Final = "coherer"
@@ -24,6 +25,20 @@ WINDOW_MAX: Final = 300_000
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What Java's brokers accept by default, of a message or a batch."""
+
+
+RETRY_CODES: Final = frozenset(
+    {
+        int(ResponseCode.SYSTEM_ERROR),
+        int(ResponseCode.SERVICE_NOT_AVAILABLE),
+        int(ResponseCode.NO_PERMISSION),
+        int(ResponseCode.TOPIC_NOT_EXIST),
+        int(ResponseCode.NO_BUYER_ID),
+        int(ResponseCode.NOT_IN_CURRENT_UNIT),
+    }
+)
+"""Refusals that another broker need not share. SYSTEM_BUSY (2) is not among them in Java either:
+who sends less is helped sooner than who sends again."""
 
 
 class Verdict(Enum):
@@ -48,6 +63,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
         timeout_ms: how long a message waits for its receipt, with all its tries; the client's
             timeout when None.
         retries: how often a message is tried again with another broker.
+        retry_codes: refusals after which it is tried again; Java's by default.
         rules: when slow brokers are avoided; None for never, as Java's producers by default.
         compress_from_bytes: bodies of this length or more are compressed; 0 for none.
         compress_level: how hard, 1 to 9.
@@ -65,6 +81,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int = limits.WINDOW_BYTES_DEFAULT
     timeout_ms: int | None = None
     retries: int = 2
+    retry_codes: Collection[int] = RETRY_CODES
     rules: FaultRules | None = None
     compress_from_bytes: int = compression.THRESHOLD_BYTES
     compress_level: int = compression.LEVEL

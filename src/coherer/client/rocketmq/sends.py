@@ -6,7 +6,7 @@ Rules:
   is one entry in the link's table; there is no task, future or timer per message.
 * Codes 0, 10, 11 and 12 say that the broker has the message; the receipt tells them apart.
 * Another broker is tried, or the same one if there is no other, when the connection broke or could
-  not be made, and when the broker refused with a code of `RETRY_CODES`; not more than `retries`
+  not be made, and when the broker refused with a code of `retry_codes`; not more than `retries`
   times, and not after the deadline, which all tries share. The message keeps its unique id, by
   which a consumer can notice that it came twice.
 * Whoever chose the queue gets one try: the next message in order would overtake a second one.
@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -59,18 +59,6 @@ STATUS: Final[Mapping[int, str]] = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): "SLAVE_NOT_AVAILABLE",
 }
 """Codes of answers that say that the broker has the message."""
-
-RETRY_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-    }
-)
-"""Refusals that another broker need not share. SYSTEM_BUSY is not among them."""
 
 
 class Place:
@@ -222,10 +210,17 @@ class Lane(BaseLane[Link, Sent]):
         instance: where the connection comes from.
         owner: is told what happens.
         faults: learns how the broker does; None when nobody wants to know.
+        retry_codes: refusals after which a message is tried again.
     """
 
     def __init__(
-        self, broker: str, address: str, instance: Instance, owner: Owner, faults: Faults | None
+        self,
+        broker: str,
+        address: str,
+        instance: Instance,
+        owner: Owner,
+        faults: Faults | None,
+        retry_codes: Collection[int],
     ) -> None:
         host, port = split(address)
         super().__init__(f"{host}:{port}")
@@ -234,6 +229,7 @@ class Lane(BaseLane[Link, Sent]):
         self._instance = instance
         self._owner = owner
         self._faults = faults
+        self._retry_codes = retry_codes
         self._signs = instance.options.user is not None
 
     def __repr__(self) -> str:
@@ -265,7 +261,7 @@ class Lane(BaseLane[Link, Sent]):
                 sent.sink.stored(sent)
             except ProtocolError as error:
                 sent.sink.lost(sent.message, error)
-        elif answer.code in RETRY_CODES and self._owner.again(sent):
+        elif answer.code in self._retry_codes and self._owner.again(sent):
             return
         else:
             queue = sent.place.queue
