@@ -246,8 +246,19 @@ class Lane(BaseLane[Link, Sent]):
             UnavailableError: there is no connection.
         """
         link = self._link if self._link is not None and self._link.open else await self._dial()
-        fields = place.header(parcel, born_ms, batch=False).fields()
-        link.tell(SINGLE, fields, parcel.body)
+        if self._signs:
+            link.tell(SINGLE, place.header(parcel, born_ms, batch=False).fields(), parcel.body)
+        else:
+            frame = place.encoder.encode(
+                link.session.next_opaque(),
+                place.queue.id,
+                parcel.body,
+                parcel.properties,
+                born_ms=born_ms,
+                sys_flag=parcel.sys_flag,
+                oneway=True,
+            )
+            link.connection.write(frame)
         if link.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
             await link.connection.drain()
 
