@@ -456,13 +456,19 @@ async def brokers_ask_and_are_answered(place: Place) -> None:
         )
         running = RunningInfo.decode(info.body)
         assert (info.code, running.mq_table[queue].commit_offset) == (0, 3)
+        status = running.status_table[place.topic]
+        assert (status.pull_tps, status.consume_ok_tps, status.consume_failed_msgs) == (
+            3 / 60,
+            3 / 60,
+            0,
+        )
         assert running.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
         assert {one.topic for one in running.subscription_set} >= {place.topic}
         assert running.jstack is not None
         assert "rebalance" in running.jstack or "Task" in running.jstack
-        status = await place.ask(admin, 223, topic=place.topic, group=place.group)
-        assert status.code == 0
-        assert ConsumerStatus.decode(status.body).consumer_table[own_id][queue] == 3
+        stands = await place.ask(admin, 223, topic=place.topic, group=place.group)
+        assert stands.code == 0
+        assert ConsumerStatus.decode(stands.body).consumer_table[own_id][queue] == 3
         for body, outcome in ((b"a", "CR_SUCCESS"), (b"a", "CR_LATER")):
             asked = asyncio.create_task(
                 place.ask(admin, 309, consumerGroup=place.group, clientId=own_id, msgId=receipt.id)

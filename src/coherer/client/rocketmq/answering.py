@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
+from coherer.client.rocketmq.figures import Figures
 from coherer.client.rocketmq.held import Held, now_ms
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
@@ -28,7 +29,6 @@ from coherer.record import layout
 from coherer.rocketmq.bodies import (
     ConsumeDirectlyResult,
     ConsumerStatus,
-    ConsumeStatus,
     ProcessQueueInfo,
     ResetOffset,
     RunningInfo,
@@ -55,6 +55,7 @@ class Running(NamedTuple):
         began_ms: when it started, ms since 1970.
         subscriptions: what it receives.
         held: its queues.
+        figures: how it fares, by topic.
     """
 
     options: ConsumerOptions
@@ -63,6 +64,7 @@ class Running(NamedTuple):
     began_ms: int
     subscriptions: list[SubscriptionData]
     held: list[Held]
+    figures: Mapping[str, Figures]
 
 
 @runtime_checkable
@@ -255,9 +257,15 @@ def running_info(running: Running, stacks: str | None = None) -> RunningInfo:
         properties={name: str(value) for name, value in settings.items()},
         subscription_set=running.subscriptions,
         mq_table={held.queue: _queue_info(held) for held in running.held},
-        status_table={one.topic: ConsumeStatus() for one in running.subscriptions},
+        status_table={
+            one.topic: running.figures.get(one.topic, _NONE).status(now_ms())
+            for one in running.subscriptions
+        },
         jstack=stacks,
     )
+
+
+_NONE: Final = Figures()
 
 
 def _queue_info(held: Held) -> ProcessQueueInfo:

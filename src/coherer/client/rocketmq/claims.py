@@ -116,6 +116,7 @@ class HeldClaim:
         self.held.settled()
 
     def _told(self) -> None:
+        self.held.dealt_with(self.package, len(self._failures))
         watch, self.watch = self.watch, None
         if watch is not None:
             watch(self._failures)

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
 from coherer.client.rocketmq.door import Door
+from coherer.client.rocketmq.figures import Figures
 from coherer.client.rocketmq.offset_store import OffsetTable
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
@@ -81,6 +82,10 @@ class Keeper(Protocol):
         """Whether more may be pulled; if not, the queue is kicked when it may."""
         ...
 
+    def figures_of(self, topic: str) -> Figures:
+        """How we fare with a topic."""
+        ...
+
     def cached(self, size_bytes: int) -> None:
         """So many bytes more are here, or fewer."""
         ...
@@ -135,6 +140,8 @@ class Held:
         self._manual = bool(flags & LITE)  # the consumer says itself what is dealt with
         self._counted = 0
         self._riding: int | None = None
+        self._asked_ms = 0
+        self._figures = keeper.figures_of(queue.topic)
         self._refused = 0  # the code that was logged last
         self._timers: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
@@ -234,6 +241,12 @@ class Held:
             self.keeper.ready(self)
         self._puller.kick()
 
+    def dealt_with(self, package: Package[ClaimedBatch], failed: int) -> None:
+        """The application is done with a package; so many of its messages it wants again."""
+        ok = max(package.batch.count - failed, 0)
+        now = now_ms()
+        self._figures.consumed(now, ok=ok, failed=failed, took_ms=now - package.taken_ms)
+
     def counted(self) -> None:
         """Tell the keeper how many bytes are here now."""
         delta = self.process.size_bytes - self._counted
@@ -252,6 +265,7 @@ class Held:
             return None
         commit = None if self._broadcast or self._manual else self.keeper.table.get(self.queue)
         self._riding = commit or None
+        self._asked_ms = now_ms()
         return Wish(process.next_offset, self._flags, self._riding)
 
     def arrived(self, answer: PullAnswer) -> None:
@@ -271,6 +285,7 @@ class Held:
         if not batch.count or (self._filtered and not len(batch)):
             self._passed_over(answer.next_offset)
             return
+        self._figures.pulled(self.heard_ms, batch.count, self.heard_ms - self._asked_ms)
         size = self.keeper.options.batch_messages
         process.put(*(batch.parts(size) if size else (batch,)))
         self.counted()

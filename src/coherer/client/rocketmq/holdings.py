@@ -21,6 +21,7 @@ from typing import Protocol
 
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener
 from coherer.client.rocketmq.door import Door
+from coherer.client.rocketmq.figures import Figures
 from coherer.client.rocketmq.held import Held, now_ms
 from coherer.client.rocketmq.inbox import Inbox
 from coherer.client.rocketmq.locking import Locks
@@ -64,6 +65,7 @@ class Holdings:
         inbox: what can be taken of them.
         starts: where queues begin.
         locks: of an orderly consumer.
+        figures: how we fare, by topic.
         paused: queues of which nothing is pulled and handed out.
     """
 
@@ -88,6 +90,7 @@ class Holdings:
         self.inbox = Inbox(options.prefetch_bytes)
         self.starts = Starts(options.start)
         self.locks = Locks(door, group, self.held, self.locked)
+        self.figures: dict[str, Figures] = {}
         self.paused: frozenset[Queue] = frozenset()
         self._subscriptions = subscriptions
         self._returner = returner
@@ -104,6 +107,10 @@ class Holdings:
     def has_room(self, held: Held) -> bool:
         """See `held.Keeper`."""
         return self.inbox.has_room(held)
+
+    def figures_of(self, topic: str) -> Figures:
+        """See `held.Keeper`."""
+        return self.figures.setdefault(topic, Figures())
 
     def cached(self, size_bytes: int) -> None:
         """See `held.Keeper`."""

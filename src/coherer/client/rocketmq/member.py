@@ -230,7 +230,8 @@ class Member:
 
     def running(self) -> answering.Running:
         """What we are doing (307)."""
-        held = self._holdings.held.values() if self._state == "open" else ()
+        opened = self._state == "open"
+        held = self._holdings.held.values() if opened else ()
         return answering.Running(
             self._options,
             self.consume_type,
@@ -238,6 +239,7 @@ class Member:
             self._began_ms,
             [subscription_data(one) for one in self._subscriptions.values()],
             list(held),
+            self._holdings.figures if opened else {},
         )
 
     def insert(self, batch: ClaimedBatch) -> None:
