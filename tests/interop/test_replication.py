@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from peers.rocket_clients import Clients
 from peers.rocket_site import Broker, Client, Cluster, OurRocket, RocketSite, wait_until
 from peers.rocketmq import JavaRocketBroker
 
@@ -118,10 +118,6 @@ def send(producer: Client, topic: str, bodies: list[str]) -> list[str]:
     return [producer.send(topic, body)["status"] for body in bodies]
 
 
-def text_of(message: dict[str, Any]) -> str:
-    return base64.b64decode(message["body"]).decode()
-
-
 @pytest.fixture(params=PAIRS, ids="-".join)
 def pair(rocket: RocketSite, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     made = Pair(rocket, request.param, tmp_path)
@@ -163,6 +159,15 @@ def test_a_slave_follows_and_serves_when_the_master_is_gone(pair: Pair) -> None:
     later.wait_for(len(first) + len(large), timeout_s=WAIT_S)
     assert Counter(later.bodies()) == Counter(first + large)
     assert {one["broker"] for one in later.messages()} == {pair.name}
+    assert Counter(asyncio.run(read_by_us(pair, len(first) + len(large)))) == Counter(first + large)
+
+
+async def read_by_us(pair: Pair, count: int) -> list[str]:
+    """What our own client reads from the slave."""
+    cluster = Cluster(pair.name, pair.namesrv, pair.master)
+    async with Clients(pair.site, cluster, f"{pair.name}-ours") as clients:
+        consumer = await clients.consumer("ours", {pair.topic: "*"})
+        return [one["body"] for one in await consumer.wait_for(count)]
 
 
 def knows_group(pair: Pair, group: str) -> bool:
