@@ -176,16 +176,16 @@ class LocalOffsets:
             self.table.saved(queue, offset)
 
     def _load(self) -> dict[Queue, int]:
-        damage: CohererError | None = None
+        damage: list[CohererError] = []
         for path in (self._path, self._backup()):
             try:
                 return offsets_of(path.read_bytes())
             except FileNotFoundError:
                 continue
             except CohererError as error:
-                damage = damage or error
-        if damage is not None:
-            raise damage
+                damage.append(error)
+        if damage:
+            raise damage[0]
         return {}
 
     def _backup(self) -> Path:
