@@ -147,7 +147,7 @@ class Instance:
         if task is None:
             task = asyncio.create_task(self._look_up(topic), name=f"route of {topic}")
             self._asking[topic] = task
-            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+            task.add_done_callback(lambda done: self._asked(topic, done))
         try:
             return await asyncio.shield(task)
         except RefusedError as error:
@@ -343,6 +343,11 @@ class Instance:
                     await result
                 except CohererError as error:
                     _log.warning("%s", error)
+
+    def _asked(self, topic: str, done: asyncio.Task[Route]) -> None:
+        self._asking.pop(topic, None)
+        if not done.cancelled():
+            done.exception()  # whoever asked may have gone since: then it is nobody's
 
     async def _look_up(self, topic: str) -> Route:
         answer = await self.names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
