@@ -17,6 +17,9 @@ from coherer.net import TlsOptions
 if TYPE_CHECKING:
     from coherer.client.outcomes import Bulk, SendReport
     from coherer.client.rocketmq.client import RocketClient
+    from coherer.client.rocketmq.faults import FaultRules
+    from coherer.client.rocketmq.producer_options import Verdict
+    from coherer.client.telemetry import Telemetry
     from coherer.client.tubemq.client import Client, ConsumerKeywords
     from coherer.client.tubemq.cluster import ClientOptions
     from coherer.client.tubemq.consumer import Consumer
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from coherer.client.tubemq.producer import Producer
     from coherer.client.tubemq.quality import QualityRules
     from coherer.client.tubemq.reader import Reader
+    from coherer.rocketmq.names import Queue
+    from coherer.rocketmq.subscription import Sql92, Tags
 
 __all__ = [
     "Bound",
@@ -36,15 +41,21 @@ __all__ = [
     "Consumer",
     "ConsumerKeywords",
     "ConsumerOptions",
+    "FaultRules",
     "Producer",
     "Progress",
     "QualityRules",
+    "Queue",
     "Reader",
     "RocketClient",
     "RocketmqKeywords",
     "SendReport",
+    "Sql92",
+    "Tags",
+    "Telemetry",
     "TlsOptions",
     "TubemqKeywords",
+    "Verdict",
     "connect",
     "connect_rocketmq",
     "connect_tubemq",
@@ -52,26 +63,32 @@ __all__ = [
 
 
 _HOMES: Final[Mapping[str, str]] = {
-    "Bound": "tubemq.positions",
-    "Bulk": "outcomes",
-    "Client": "tubemq.client",
-    "ClientOptions": "tubemq.cluster",
-    "Consumer": "tubemq.consumer",
-    "ConsumerKeywords": "tubemq.client",
-    "ConsumerOptions": "tubemq.consumer_options",
-    "Producer": "tubemq.producer",
-    "Progress": "tubemq.consumer_options",
-    "QualityRules": "tubemq.quality",
-    "Reader": "tubemq.reader",
-    "RocketClient": "rocketmq.client",
-    "SendReport": "outcomes",
+    "Bound": "client.tubemq.positions",
+    "Bulk": "client.outcomes",
+    "Client": "client.tubemq.client",
+    "ClientOptions": "client.tubemq.cluster",
+    "Consumer": "client.tubemq.consumer",
+    "ConsumerKeywords": "client.tubemq.client",
+    "ConsumerOptions": "client.tubemq.consumer_options",
+    "FaultRules": "client.rocketmq.faults",
+    "Producer": "client.tubemq.producer",
+    "Progress": "client.tubemq.consumer_options",
+    "QualityRules": "client.tubemq.quality",
+    "Queue": "rocketmq.names",
+    "Reader": "client.tubemq.reader",
+    "RocketClient": "client.rocketmq.client",
+    "SendReport": "client.outcomes",
+    "Sql92": "rocketmq.subscription",
+    "Tags": "rocketmq.subscription",
+    "Telemetry": "client.telemetry",
+    "Verdict": "client.rocketmq.producer_options",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'coherer.client' has no attribute {name!r}")
-    value = getattr(import_module(f"coherer.client.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"coherer.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

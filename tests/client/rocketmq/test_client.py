@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 import coherer
+import coherer.client
 from coherer.client import RocketmqKeywords, connect_rocketmq, connect_tubemq
 from coherer.client.rocketmq.client import RocketClient
 from coherer.errors import RefusedError, UsageError
@@ -70,3 +71,10 @@ async def test_a_topic_that_is_not_there(cluster, kit, client: RocketClient) -> 
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(1, "broken"))
     with pytest.raises(RefusedError, match="broken"):
         await client.exists("demo")
+
+
+def test_names_are_where_people_look() -> None:
+    for name in coherer.client.__all__:
+        assert getattr(coherer.client, name) is not None
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = coherer.client.nothing
