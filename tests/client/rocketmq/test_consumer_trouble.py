@@ -12,7 +12,16 @@ import pytest
 from rocket_consuming import until
 
 from coherer.client import connect_rocketmq
-from coherer.client.rocketmq import answering, claims, consumer, held, locking, member, pulling
+from coherer.client.rocketmq import (
+    answering,
+    claims,
+    consumer,
+    held,
+    holdings,
+    locking,
+    member,
+    pulling,
+)
 from coherer.client.rocketmq.client import RocketClient
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.errors import ClosedError, RefusedError, RequestTimeoutError, UsageError
@@ -520,6 +529,46 @@ async def test_offsets_are_reset(cluster, shelf, client, java) -> None:
         with pytest.raises(RefusedError):
             await consumer.confirm(second)
         assert cluster.asked(STORE)[-1].fields["commitOffset"] == "1"
+
+
+async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeypatch) -> None:
+    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+    cluster.script(PULL, kit.silence, kit.silence)
+    moves: list[str] = []
+    options: dict[str, Any] = {
+        "on_assigned": lambda queues: moves.extend("+" for queue in queues if queue == ZERO),
+        "on_revoked": lambda queues: moves.extend("-" for queue in queues if queue == ZERO),
+    }
+    async with reading(client, rebalance_ms=20, **options) as consumer:
+        await until(lambda: moves[:3] == ["+", "-", "+"])
+        shelf.put(b"a")
+        monkeypatch.setattr(holdings, "IDLE_MS", 120_000)
+        assert (await one(consumer)).bodies() == [b"a"]
+        consumer.pause(ZERO)
+        before = len(moves)
+        monkeypatch.setattr(holdings, "IDLE_MS", 1)
+        rounds = len(cluster.asked(MEMBERS))
+        await cluster.until(lambda: len(cluster.asked(MEMBERS)) > rounds + 8)
+        assert moves[before:].count("-") <= 1  # what is not asked for anything is not silent
+
+
+async def test_loops_end_with_their_consumer(cluster, shelf, client) -> None:
+    shelf.put(b"a")
+    got = asyncio.Event()
+    async with reading(client) as consumer:
+
+        async def loop() -> list[bytes]:
+            found: list[bytes] = []
+            async for message in consumer:
+                found.append(message.body)
+                got.set()
+            return found
+
+        looping = asyncio.create_task(loop())
+        await got.wait()
+        batches = asyncio.create_task(anext(consumer.batches(), None))
+        await consumer.close()
+        assert (await looping, await batches) == ([b"a"], None)
 
 
 async def test_views_are_messages(cluster, shelf, client) -> None:

@@ -170,6 +170,10 @@ class Held:
         """Whether the broker has locked it for us, as far as we know."""
         return now_ms() - self.locked_ms < LOCK_LIFE_MS
 
+    def silent_since(self, before_ms: int) -> bool:
+        """Whether nothing was heard since then, although something was asked before it."""
+        return self._puller.busy and self.heard_ms < before_ms and self._asked_ms < before_ms
+
     @property
     def can_take(self) -> bool:
         """Whether `take` gives something that may be dealt with now."""

@@ -159,7 +159,7 @@ class Holdings:
         """
         mine = [queue for queue in self.held if queue.topic == topic]
         before_ms = now_ms() - IDLE_MS
-        idle = [queue for queue in mine if self.held[queue].heard_ms < before_ms]
+        idle = [queue for queue in mine if self.held[queue].silent_since(before_ms)]
         todo = change(mine, ours, idle)
         if not todo:
             return True

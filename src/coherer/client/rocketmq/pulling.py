@@ -119,6 +119,11 @@ class Puller:
         state = "stopped" if self._stopped else "under way" if self._busy else "at rest"
         return f"<Puller of {self._queue}, {state}>"
 
+    @property
+    def busy(self) -> bool:
+        """Whether a pull is under way, or will be tried again."""
+        return self._busy
+
     def kick(self) -> None:
         """Pull, if the source wants to and no pull is under way."""
         if self._busy or self._stopped:
