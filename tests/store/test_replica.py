@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,40 @@ def test_garbage_is_refused_or_whole(data: bytes, seed: int) -> None:
     mixed = prefix[: random.Random(seed).randrange(len(prefix))] + data
     with suppress(DamagedStoreError):
         assert 0 <= whole_bytes(mixed) <= len(mixed)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_slave_survives_power_cuts_and_goes_on(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """Several lives of a slave, each ended by a power cut; its master lives on."""
+    chance = random.Random(seed)
+    master, directory = bench.open(), tmp_path / "life0"
+    for life in range(3):
+        fill(bench, master, 5 * chance.randint(1, 30), begin=1000 * life)
+        files = power_files()
+        if directory.exists():
+            files.adopt(directory)
+        slave = bench.open(directory, files=files, replica=True)
+        waiting, begin = bytearray(), slave.end_offset
+        cut_at = chance.randint(begin, master.end_offset)
+        while begin + len(waiting) < cut_at:
+            waiting += master.read_raw(begin + len(waiting), chance.randint(1, 4_000))
+            whole = whole_bytes(waiting)
+            if whole:
+                slave.append_raw(begin, bytes(waiting[:whole]))
+                del waiting[:whole]
+                begin += whole
+            chance.choice([slave.flush, slave.flush_queues, lambda: None, lambda: None])()
+        durable = slave.durable_offset
+        image = tmp_path / f"life{life + 1}"
+        files.cut(directory, image, chance)
+        directory = image
+        after = bench.open(shutil.copytree(image, tmp_path / f"look{life}"), replica=True)
+        assert after.end_offset >= durable
+        assert after.recovery.damage == ()
+        follow(master, after)
+        assert bench.everything(after) == bench.everything(master)
+        assert [len(after.by_key("t", f"k{n}")) for n in range(0, 50, 2)] == [
+            len(master.by_key("t", f"k{n}")) for n in range(0, 50, 2)
+        ]

@@ -283,6 +283,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             flush_interval_ms=self.flush_interval_ms,
             retention_hours=self.retention_hours,
             retention_bytes=self.retention_bytes,
+            replica=self.is_slave,
             delay_levels_ms=parse_levels(self.delay_levels),
         )
 

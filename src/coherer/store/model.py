@@ -51,6 +51,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         verify_bytes: how much of the log's end is read and checked at every start.
         store_host: address and port that records name as theirs.
         open_files: how many files of consume queues are held open.
+        replica: the log is a copy of a master's: what a crash damaged is cut off with all that
+            follows, and fetched again.
         delay_levels_ms: how long messages wait in each queue of the schedule topic
             (`coherer.record.schedule`).
 
@@ -77,6 +79,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     verify_bytes: int = 16 * 1024 * 1024
     store_host: bytes = NO_HOST
     open_files: int = 256
+    replica: bool = False
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
 
     def __post_init__(self) -> None:

@@ -39,11 +39,19 @@ class Recovery:
         queues: the queues, as their files are.
         checkpoint: what it says.
         clean: whether the last user closed the store.
+        replica: a master has all of it: damage behind X is cut off with all that follows.
     """
 
     def __init__(
-        self, log: CommitLog, queues: Queues, checkpoint: Checkpoint, *, clean: bool
+        self,
+        log: CommitLog,
+        queues: Queues,
+        checkpoint: Checkpoint,
+        *,
+        clean: bool,
+        replica: bool = False,
     ) -> None:
+        self._replica = replica
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
@@ -62,7 +70,8 @@ class Recovery:
             for queue in self._queues.values():
                 self._cut_queue(queue, replay_from, replayer.dirty)
         vouched = self._clean or self._checkpoint.offset is not None
-        scanner = Scanner(log, log.begin, replay_from if vouched else log.begin)
+        trusted = replay_from if vouched else log.begin
+        scanner = Scanner(log, log.begin, trusted, strict=self._replica)
         scanner.end = check_from = self._check_from(
             scanner, replay_from - verify_bytes, replay_from
         )

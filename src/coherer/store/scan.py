@@ -42,9 +42,11 @@ class Scanner:
         log: the log.
         begin: where a record begins.
         trusted: the log does not end before this offset.
+        strict: from there on the log ends where no valid record follows, whatever lies behind.
     """
 
-    def __init__(self, log: CommitLog, begin: int, trusted: int) -> None:
+    def __init__(self, log: CommitLog, begin: int, trusted: int, *, strict: bool = False) -> None:
+        self._strict = strict
         self._log = log
         self._trusted = trusted
         self._chunk = memoryview(b"")
@@ -64,7 +66,8 @@ class Scanner:
             if isinstance(found, int):
                 at += found
                 continue
-            following = self.next_valid(at)
+            beyond = self._strict and at >= self._trusted
+            following = None if beyond else self.next_valid(at)
             if following is None:
                 break
             self.damage.append(Damage(at, following, found))

@@ -161,7 +161,9 @@ class Store:
             notes += self._index.load(checkpoint, clean=clean and not rebuild)
         self._queue_files.load()
         replayer = Replayer(self._queue_files, self._index, self._now_ms())
-        recovery = Recovery(self._log, self._queues, checkpoint, clean=clean)
+        recovery = Recovery(
+            self._log, self._queues, checkpoint, clean=clean, replica=self._options.replica
+        )
         report, self._last_ms = recovery.run(replayer, self._options.verify_bytes)
         self._dirty = replayer.dirty
         self._queued = (report.log_end, self._last_ms)
