@@ -183,7 +183,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
         assert first["subVersion"] == str(topics["demo"].sub_version)
         assert "subscription" not in first
     told = cluster.asked(STORE)[-1]
-    assert (told.fields["commitOffset"], told.request.is_oneway) == ("4", True)
+    assert (told.fields["commitOffset"], told.request.is_oneway) == ("4", False)
     left = cluster.asked(RequestCode.UNREGISTER_CLIENT)[-1].fields
     assert left["consumerGroup"] == "readers"
 

@@ -16,6 +16,7 @@ class Brokers:
         self.stored_: dict[Queue, int] = {}
         self.told: list[tuple[Queue, int]] = []
         self.away = False
+        self.heard: list[Queue] = []
 
     async def stored(self, group: str, queue: Queue) -> int | None:
         assert group == "g"
@@ -26,6 +27,10 @@ class Brokers:
             raise DisconnectedError("away")
         self.told.append((queue, offset))
         self.stored_[queue] = offset
+
+    async def store_now(self, group: str, queue: Queue, offset: int) -> None:
+        await self.store(group, queue, offset)
+        self.heard.append(queue)
 
 
 async def test_brokers_are_told_what_changed() -> None:
@@ -46,6 +51,9 @@ async def test_brokers_are_told_what_changed() -> None:
     brokers.away = False
     await store.persist()
     assert (await store.read(A), brokers.told[2:]) == (3, [(A, 3)])
+    store.table.move(A, 4)
+    await store.persist(wait=True)
+    assert brokers.heard == [A]
     store.table.forget(A)
     assert store.table.get(A) is None
     assert store.table.of_topic("T") == {B: 1}

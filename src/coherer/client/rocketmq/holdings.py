@@ -17,7 +17,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener
 from coherer.client.rocketmq.door import Door
@@ -37,6 +37,10 @@ from coherer.rocketmq.names import RETRY_PREFIX, Queue
 from coherer.rocketmq.subscription import Subscription
 
 _log = logging.getLogger(__name__)
+
+
+LAST_WORD_MS: Final = 1_000
+"""How long a consumer that is closed waits for brokers to write its offsets down."""
 
 
 class Returner(Protocol):
@@ -203,11 +207,11 @@ class Holdings:
         await self.door.store_now(self.group, queue, offset)
         self.table.saved(queue, offset)
 
-    async def persist(self) -> None:
+    async def persist(self, *, wait: bool = False) -> None:
         """Write down where we are in all queues."""
         for held in self.held.values():
             held.sync()
-        await self.store.persist()
+        await self.store.persist(wait=wait)
 
     def pause(self, queues: frozenset[Queue]) -> None:
         """Pull and hand out nothing of these queues, and of no others."""
@@ -227,7 +231,12 @@ class Holdings:
 
     async def close(self) -> None:
         """Give everything up."""
-        await self.persist()
+        try:
+            # Brokers deal with requests side by side: the next owner must not ask before they know.
+            async with asyncio.timeout(LAST_WORD_MS / 1000):
+                await self.persist(wait=True)
+        except TimeoutError:
+            _log.warning("A broker has not heard in time how far %s is", self.group)
         for held in self.held.values():
             held.drop()
         if self.locking:

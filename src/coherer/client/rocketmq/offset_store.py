@@ -83,8 +83,13 @@ class OffsetStore(Protocol):
         """
         ...
 
-    async def persist(self, queues: Collection[Queue] | None = None) -> None:
-        """Write down what is not, of these queues or of all. What fails is tried again."""
+    async def persist(self, queues: Collection[Queue] | None = None, *, wait: bool = False) -> None:
+        """Write down what is not, of these queues or of all. What fails is tried again.
+
+        Args:
+            queues: which.
+            wait: return when it is known to be written down, or to have failed.
+        """
         ...
 
 
@@ -97,6 +102,10 @@ class Positions(Protocol):
 
     async def store(self, group: str, queue: Queue, offset: int) -> None:
         """Tell the broker where a group is (15), without waiting for an answer."""
+        ...
+
+    async def store_now(self, group: str, queue: Queue, offset: int) -> None:
+        """Tell the broker where a group is, and wait until it has heard it."""
         ...
 
 
@@ -120,14 +129,19 @@ class RemoteOffsets:
         """See `OffsetStore.read`."""
         return await self._positions.stored(self._group, queue)
 
-    async def persist(self, queues: Collection[Queue] | None = None) -> None:
+    async def persist(self, queues: Collection[Queue] | None = None, *, wait: bool = False) -> None:
         """See `OffsetStore.persist`."""
-        for queue, offset in self.table.unsaved(queues).items():
+        store = self._positions.store_now if wait else self._positions.store
+
+        async def save(queue: Queue, offset: int) -> None:
             try:
-                await self._positions.store(self._group, queue, offset)
+                await store(self._group, queue, offset)
             except CohererError:
-                continue  # the broker is away: it is told later, or the messages come again
+                return  # the broker is away: it is told later, or the messages come again
             self.table.saved(queue, offset)
+
+        unsaved = self.table.unsaved(queues)
+        await asyncio.gather(*(save(queue, offset) for queue, offset in unsaved.items()))
 
 
 OFFSETS_FILE: Final = "offsets.json"
@@ -165,8 +179,9 @@ class LocalOffsets:
         """See `OffsetStore.read`."""
         return self._read.get(queue)
 
-    async def persist(self, queues: Collection[Queue] | None = None) -> None:
+    async def persist(self, queues: Collection[Queue] | None = None, *, wait: bool = False) -> None:
         """See `OffsetStore.persist`."""
+        del wait  # a file is written when this returns
         unsaved = self.table.unsaved(queues)
         if not unsaved:
             return
