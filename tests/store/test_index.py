@@ -210,12 +210,13 @@ def test_slots_are_there_again_when_the_file_is_opened_again(tmp_path: Path) -> 
 
 
 class _Full(OsFiles):
-    """Writes of pages of slots fail while `full`."""
+    """Writes to a part of a file fail."""
 
-    full = False
+    full_from = HEAD.size
+    full_to = 0
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
-        if self.full and HEAD.size <= offset < HEAD.size + 4 * 2_000:
+        if self.full_from <= offset < self.full_to:
             raise OSError(errno.ENOSPC, "No space left")
         super().write(handle, data, offset)
 
@@ -225,12 +226,12 @@ def test_slots_that_could_not_be_written_are_written_later(tmp_path: Path) -> No
     index = KeyIndex(files, tmp_path, 2_000, 5_000)
     index.load(Checkpoint(), clean=True)
     keys = [IndexKey("TopicTest", f"k{n}", n, n) for n in range(100)]
-    files.full = True
+    files.full_to = HEAD.size + 4 * 2_000
     index.add(keys)
     with pytest.raises(OSError, match="No space"):
         index.write(0)
     assert find(index, "k7") == [7], "whoever asks here sees it"
-    files.full = False
+    files.full_to = 0
     index.write(0)
     index.close()
     again = KeyIndex(OsFiles(), tmp_path, 2_000, 5_000)
@@ -247,6 +248,40 @@ def test_many_keys_do_not_wait_for_the_slow_beat(index: KeyIndex, tmp_path: Path
     index.add(keys * 125)
     index.catch_up(0)
     assert list((tmp_path / "index").glob("*")) != []
+
+
+def test_entries_that_could_not_be_written_leave_no_trace(tmp_path: Path) -> None:
+    files = _Full()
+    file = IndexFile(files, tmp_path / "1", 2_000, 5_000)
+    file.put([IndexKey("TopicTest", f"k{n % 90}", n, n) for n in range(100)])
+    entries = HEAD.size + 4 * 2_000 + ENTRY.size * 101
+    files.full_from, files.full_to = entries, entries + 1
+    with pytest.raises(OSError, match="No space"):
+        file.put([IndexKey("TopicTest", f"k{n}", 900 + n, n) for n in range(95)])
+    files.full_to = 0
+    file.put([IndexKey("TopicTest", f"j{n}", n, n) for n in range(50)])
+    file.finish()
+    whole = file.path.read_bytes()
+    file.close()
+    other = IndexFile(OsFiles(), tmp_path / "2", 2_000, 5_000)
+    other.put([IndexKey("TopicTest", f"k{n % 90}", n, n) for n in range(100)])
+    other.put([IndexKey("TopicTest", f"j{n}", n, n) for n in range(50)])
+    other.finish()
+    assert other.path.read_bytes() == whole
+    other.close()
+
+
+def test_what_catches_up_leaves_the_slots_for_later(tmp_path: Path) -> None:
+    index = KeyIndex(OsFiles(), tmp_path, 2_000, 10_000)
+    index.load(Checkpoint(), clean=True)
+    index.add([IndexKey("TopicTest", f"k{n}", n, n) for n in range(6_000)])
+    index.catch_up(0)
+    (path,) = tmp_path.iterdir()
+    assert HEAD.unpack(path.read_bytes()[: HEAD.size])[5] == 0
+    assert find(index, "k7") == [7]
+    index.write(0)
+    assert HEAD.unpack(path.read_bytes()[: HEAD.size])[5] == 6_001
+    index.close()
 
 
 def test_restored_slots_equal_written_ones(tmp_path: Path) -> None:

@@ -30,14 +30,14 @@ from coherer.store.slots import PAGE_SLOTS, SLOT, SlotTable
 
 HEAD: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
-_ENTRY = ENTRY.pack
 _HASHES = struct.Struct(">i16x")
 _CHUNK_ENTRIES = 50_000
 _PIECE_KEYS = 1_000
 _MANY_KEYS = 5_000
 _INT_MIN = -(1 << 31)
-_ENDS_DIFFER = 20
-_POWERS = {count: pow(31, count, 1 << 32) for count in (2, 4, 12)}
+_LONG = 20
+_HEADS_KEPT = 4_096
+_POWERS = {count: pow(31, count, 1 << 32) for count in (2, 4, 8)}
 _INT_MAX = (1 << 31) - 1
 
 
@@ -47,20 +47,56 @@ def key_hash(topic: str, key: str) -> int:
     >>> key_hash("TopicTest", "k1")
     2746024
     """
-    if len(key) > _ENDS_DIFFER and key.isascii():
-        # Of the ids that a client makes only the ends differ: the hash of a text is made of those
-        # of its parts.
-        value = (
-            _hash_of(topic + "#", key[:-12]) * _POWERS[12]
-            + _hash_of("", key[-12:-4]) * _POWERS[4]
-            + _hash_of("", key[-4:-2]) * _POWERS[2]
-            + _hash_of("", key[-2:])
-        ) & 0xFFFFFFFF
-        if value & 0x80000000:
-            value -= 0x100000000
-    else:
-        value = java_hash(f"{topic}#{key}")
-    return 0 if value == _INT_MIN else abs(value)
+    return _hashes(topic).of(key)
+
+
+class _Hashes:
+    """The hashes of a topic's keys.
+
+    Of the ids that a client makes only the ends differ, and the hash of a text is made of those of
+    its parts: so of most keys two pairs of characters are looked up, and what is before them.
+    """
+
+    __slots__ = ("_heads", "_topic")
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic + "#"
+        self._heads: dict[str, int] = {}
+
+    def of(self, key: str) -> int:
+        if len(key) > _LONG and key.isascii():
+            text = key[:-4]
+            head = self._heads.get(text)
+            if head is None:
+                head = self._learn(text)
+            value = (head + _PAIRS[key[-4:-2]] * _P2 + _PAIRS[key[-2:]]) & 0xFFFFFFFF
+            if value < 0x80000000:
+                return value
+            return 0x100000000 - value if value != 0x80000000 else 0
+        value = java_hash(self._topic + key)
+        return 0 if value == _INT_MIN else abs(value)
+
+    def _learn(self, text: str) -> int:
+        # What is before the last eight stays the same for as long as a client lives.
+        value = _hash_of(self._topic, text[:-8]) * _POWERS[8] + java_hash(text[-8:])
+        head = (value * _POWERS[4]) & 0xFFFFFFFF
+        if len(self._heads) >= _HEADS_KEPT:
+            self._heads.clear()
+        self._heads[text] = head
+        return head
+
+
+class _Pairs(dict[str, int]):
+    """The hashes of two ASCII characters."""
+
+    def __missing__(self, pair: str) -> int:
+        value = self[pair] = java_hash(pair)
+        return value
+
+
+_PAIRS = _Pairs()
+_P2 = _POWERS[2]
+_hashes = lru_cache(maxsize=256)(_Hashes)
 
 
 @lru_cache(maxsize=8192)
@@ -153,25 +189,34 @@ class IndexFile:
         slots, count = table.slots, self._slots
         first_ms = self.begin_ms if self.count > 1 else keys[0].store_ms
         number, used, last_ms = self.count, 0, self.end_ms
-        entries: list[bytes] = []
-        after: dict[int, int] = {}
+        topic_before, hash_of = "", _hashes("").of
+        fields: list[int] = []
+        touched: list[int] = []
         for topic, key, physical_offset, store_ms in keys:
-            value = key_hash(topic, key)
+            if topic != topic_before:
+                topic_before, hash_of = topic, _hashes(topic).of
+            value = hash_of(key)
             slot = value % count
-            previous = after.get(slot)
-            if previous is None:
-                previous = slots[slot]
-                if not 0 < previous < self.count:
-                    previous = 0
-                    used += 1
-            seconds = min(max((store_ms - first_ms) // 1000, 0), _INT_MAX)
-            entries.append(_ENTRY(value, physical_offset, seconds, previous))
-            after[slot] = number
+            previous = slots[slot]
+            if not 0 < previous < number:
+                previous = 0
+                used += 1
+            if store_ms > last_ms:
+                last_ms = store_ms
+            fields += (value, physical_offset, store_ms, previous)
+            touched.append(slot)
+            slots[slot] = number
             number += 1
-            last_ms = max(last_ms, store_ms)
+        fields[2::4] = [min(max((ms - first_ms) // 1000, 0), _INT_MAX) for ms in fields[2::4]]
         self.dirty = self._unsaved = True
-        self._files.write(self.open(), b"".join(entries), self._entry_at(self.count))
-        table.set(after)
+        try:
+            entries = _entries(len(keys)).pack(*fields)
+            self._files.write(self.open(), entries, self._entry_at(self.count))
+        except BaseException:
+            for slot, previous in zip(reversed(touched), fields[::-4], strict=True):
+                slots[slot] = previous
+            raise
+        table.changed(touched)
         if self.count == 1:
             self.begin_ms, self.begin_offset = first_ms, keys[0].physical_offset
         self.end_ms, self.end_offset = last_ms, keys[-1].physical_offset
@@ -259,6 +304,11 @@ class IndexFile:
         self.dirty = True
 
 
+@lru_cache(maxsize=8)
+def _entries(count: int) -> struct.Struct:
+    return struct.Struct(">" + "iqii" * count)
+
+
 class KeyIndex:
     """The files under `index/`."""
 
@@ -305,13 +355,13 @@ class KeyIndex:
         return self._all[-1].end_offset if self._all and self._all[-1].count > 1 else -1
 
     def catch_up(self, now_ms: int) -> None:
-        """Write the keys that were taken if they are more than a few.
+        """Write the entries of the keys that were taken if they are more than a few.
 
         Raises:
             OSError: some could not be written; they are kept for the next time.
         """
         if len(self._pending) >= _MANY_KEYS:
-            self.write(now_ms)
+            self._put(now_ms)
 
     def make_room(self, now_ms: int) -> None:
         """Write the keys that were taken if they have become many.
@@ -320,7 +370,7 @@ class KeyIndex:
             OSError: they could not be written: take no more.
         """
         if len(self._pending) >= self.PENDING_MAX:
-            self.write(now_ms)
+            self._put(now_ms)
 
     def add(self, keys: list[IndexKey]) -> None:
         """Take keys, in the order of the log."""
@@ -332,6 +382,14 @@ class KeyIndex:
         Raises:
             OSError: some could not be written; they are kept for the next time.
         """
+        self._put(now_ms)
+        with self._guard:
+            if self._all:
+                self._all[-1].save()
+
+    def _put(self, now_ms: int) -> None:
+        # The slots stay in memory: keys hit them all over the file, and `write` comes every few
+        # seconds.
         while self._pending:
             with self._guard:  # not for all of them: the writer must not wait long
                 if self._pending and (not self._all or self._all[-1].full):
@@ -339,9 +397,6 @@ class KeyIndex:
                 if self._pending:
                     done = self._all[-1].put(self._pending[:_PIECE_KEYS])
                     del self._pending[:done]
-        with self._guard:
-            if self._all:
-                self._all[-1].save()
 
     def _start_file(self, now_ms: int) -> None:
         if self._all:

@@ -12,7 +12,7 @@ import mmap
 import struct
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from coherer.store.files import Files
@@ -20,6 +20,8 @@ from coherer.store.files import Files
 SLOT: Final = struct.Struct(">i")
 PAGE_SLOTS: Final = 1024
 _LOAD_BYTES: Final = 1 << 20
+_PAGES_AT_ONCE: Final = 64
+"""More would keep the event loop waiting while their bytes are turned round."""
 
 
 class SlotTable:
@@ -46,12 +48,9 @@ class SlotTable:
             self.close()
             raise
 
-    def set(self, numbers: Mapping[int, int]) -> None:
-        """Change slots."""
-        slots, dirty = self.slots, self._dirty
-        for slot, number in numbers.items():
-            slots[slot] = number
-            dirty.add(slot // PAGE_SLOTS)
+    def changed(self, slots: Iterable[int]) -> None:
+        """Note which slots were changed since: they are to be saved."""
+        self._dirty.update([slot // PAGE_SLOTS for slot in slots])
 
     def save(self) -> None:
         """Write what was changed.
@@ -62,7 +61,7 @@ class SlotTable:
         pages = sorted(self._dirty)
         first = 0
         for at, page in enumerate(pages, 1):
-            if at == len(pages) or pages[at] != page + 1:
+            if at == len(pages) or pages[at] != page + 1 or at - first >= _PAGES_AT_ONCE:
                 self._write(pages[first], page + 1)
                 self._dirty.difference_update(pages[first:at])
                 first = at
