@@ -17,6 +17,7 @@ from coherer.errors import ProtocolError, UsageError
 from coherer.rocketmq.messages import Outgoing
 
 _HEAD: Final = struct.Struct(">IIIII")
+_HEAD_READ: Final = struct.Struct(">I8xiI")
 _SHORT: Final = struct.Struct(">H")
 ITEM_BYTES: Final = 22
 """Size of an item without its body and properties."""
@@ -26,8 +27,8 @@ class BatchItem(NamedTuple):
     """A message of a batch: its flag, body, and property text (UTF-8)."""
 
     flag: int
-    body: bytes | memoryview
-    properties: bytes | memoryview
+    body: bytes
+    properties: bytes
 
 
 def encode_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
@@ -93,24 +94,25 @@ def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
 
 
 def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
-    """Take a batch apart; bodies and properties are slices of `data`.
+    """Take a batch apart.
 
     Raises:
         ProtocolError: a length does not fit.
     """
     items: list[BatchItem] = []
+    data = bytes(data)
     position, end = 0, len(data)
+    unpack, make = _HEAD_READ.unpack_from, BatchItem._make
     while position < end:
         try:
-            size, _, _, flag, length = _HEAD.unpack_from(data, position)
+            size, flag, length = unpack(data, position)
             body = position + 20
             properties = body + length + 2
-            (properties_length,) = _SHORT.unpack_from(data, properties - 2)
-        except struct.error as error:
+            properties_end = properties + (data[properties - 2] << 8 | data[properties - 1])
+        except (struct.error, IndexError) as error:
             raise ProtocolError("A message of a batch is cut short.") from error
-        position += size
-        if properties + properties_length != position or position > end:
+        if properties_end != position + size or properties_end > end:
             raise ProtocolError("The lengths in a message of a batch do not fit.")
-        flag -= (flag & 0x80000000) << 1
-        items.append(BatchItem(flag, data[body : body + length], data[properties:position]))
+        items.append(make((flag, data[body : properties - 2], data[properties:properties_end])))
+        position = properties_end
     return items

@@ -108,7 +108,8 @@ class Encoder:
         keys: list[IndexKey] = []
         position, limit = begin, self._limit(begin)
         for draft in drafts:
-            queue = known.get((draft.topic, draft.queue_id)) or self._queue(draft)
+            topic, queue_id = draft.topic, draft.queue_id
+            queue = known.get((topic, queue_id)) or self._queue(draft)
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
             pending, sys_flag = queue.pending, draft.sys_flag
@@ -125,7 +126,7 @@ class Encoder:
             if plain and not sys_flag & ~1:
                 parts += (
                     HEAD_V4.pack(
-                        size, MAGIC, crc32(body) & CRC_MASK, draft.queue_id, draft.flag, offset,
+                        size, MAGIC, crc32(body) & CRC_MASK, queue_id, draft.flag, offset,
                         position, sys_flag, draft.born_ms, born_host, store_ms, store_host,
                         draft.reconsume_times, draft.prepared_offset, len(body),
                     ),
@@ -139,9 +140,8 @@ class Encoder:
                     queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
-            if draft.keys:
-                topic = draft.topic
-                keys += [_NEW(IndexKey, (topic, key, position, store_ms)) for key in draft.keys]
+            for key in draft.keys:
+                keys.append(_NEW(IndexKey, (topic, key, position, store_ms)))  # noqa: PERF401
             position += size
         if parts:
             chunks.append((begin, b"".join(parts)))

@@ -276,30 +276,20 @@ class Sends:
                 f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most"
             )
         # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
-        items = decode_batch(bytes(request.body))
+        items = decode_batch(request.body)
         if not items:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
         stored = self._texts.items(own).stored
-        sys_flag, born_ms, host = header.sys_flag & ~HOSTS_V6, header.born_ms, channel.host_port
+        name, host, born_ms = topic.name, channel.host_port, header.born_ms
+        sys_flag, times = header.sys_flag & ~HOSTS_V6, header.reconsume_times
         drafts: list[Draft] = []
         for flag, body, text in items:
-            data, code, keys = stored(bytes(text))
+            data, code, keys = stored(text)
             if len(data) > limits.PROPERTIES_BYTES_MAX:
                 raise UsageError("message properties length too long")
             drafts.append(
                 Draft(
-                    topic.name,
-                    queue_id,
-                    bytes(body),
-                    data,
-                    code,
-                    flag,
-                    sys_flag,
-                    born_ms,
-                    host,
-                    header.reconsume_times,
-                    0,
-                    keys,
+                    name, queue_id, body, data, code, flag, sys_flag, born_ms, host, times, 0, keys
                 )
             )
         return drafts

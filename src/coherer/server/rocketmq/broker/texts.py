@@ -10,7 +10,8 @@ copies such a message through this door must not mark the copy, so it is taken o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 from coherer import limits
 from coherer.record.hashing import tag_code
@@ -31,7 +32,9 @@ _KEYS = KEYS + "\x01"
 _UNIQUE_BYTES = b"\x02" + _UNIQUE.encode()
 _KEYS_BYTES = b"\x02" + _KEYS.encode()
 _TRANSACTIONAL = "TRAN_MSG"
+_UNIQUE_CHARS = len(_UNIQUE)
 _UNIQUE_MARK, _KEYS_MARK, _TUBE = _UNIQUE.encode(), _KEYS.encode(), TUBE_MARK.encode() + b"\x01"
+_UNIQUE_MARK_BYTES = len(_UNIQUE_MARK)
 _ENDS = frozenset((b"", b"\x02"))
 _BATCHES_CACHED = 256
 
@@ -54,6 +57,14 @@ class StoredText(NamedTuple):
     plain: bool
 
 
+_Fields = tuple[bytes, int, tuple[str, ...], bool, bool]
+# Makes a named tuple twice as fast as its name does.
+_NEW = cast(
+    "Callable[[type[StoredText], _Fields], StoredText]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+)
+
+
 class PropertyTexts:
     r"""Translates and remembers.
 
@@ -65,10 +76,24 @@ class PropertyTexts:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._known: dict[str, StoredText] = {}
+        self._usual: dict[str, tuple[bytes, int, bool]] = {}
         self._items: dict[str, ItemTexts] = {}
 
     def stored(self, text: str) -> StoredText:
         """What to store for a text."""
+        begin = text.find(_UNIQUE) + _UNIQUE_CHARS
+        end = text.find("\x02", begin)
+        if end < 0:
+            end = len(text)
+        found = self._usual.get(text[:begin] + text[end:])  # the text without the id
+        if found is None or begin >= end:
+            return self._stored(text, begin, end)
+        before, code, wait = found
+        unique = text[begin:end]
+        data = before + unique.encode("utf-8", "replace")
+        return _NEW(StoredText, (data, code, (unique,), wait, True))
+
+    def _stored(self, text: str, begin: int, end: int) -> StoredText:
         unique, rest = _cut(text, _UNIQUE)
         keys = ""
         if _KEYS in rest:
@@ -79,12 +104,21 @@ class PropertyTexts:
                 return found
             data, words = found.data, found.keys
         else:
-            data = found.data + _UNIQUE_BYTES + unique.encode("utf-8", "replace")
+            data = found.data + _UNIQUE_BYTES
             words = (unique, *found.keys) if found.keys else (unique,)
+            if not keys and len(words) == 1 and found.plain and _KEYS not in text:
+                self._keep(text[:begin] + text[end:], (data, found.tag_code, found.wait))
+            data += unique.encode("utf-8", "replace")
         if keys:
             data += _KEYS_BYTES + keys.encode("utf-8", "replace")
             words += tuple([word for word in keys.split(" ") if word])
         return StoredText(data, found.tag_code, words, found.wait, found.plain)
+
+    def _keep(self, text: str, usual: tuple[bytes, int, bool]) -> None:
+        if len(self._usual) >= limits.ATTRIBUTE_BLOCKS_CACHED:
+            self._usual.clear()
+        if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
+            self._usual[text] = usual
 
     def items(self, own: str) -> ItemTexts:
         """Translates the texts of a batch's messages; `own` is the text of the batch itself."""
@@ -132,28 +166,41 @@ class ItemTexts:
         self._suffix = suffix.encode("utf-8", "replace")
         self._behind = b"\x02" + self._suffix
         self._usual = UNIQUE_KEY not in own and KEYS not in own
-        self._known: dict[bytes, int] = {}
+        self._known: dict[bytes, tuple[bytes, int]] = {}
 
     def stored(self, text: bytes) -> tuple[bytes, int, tuple[str, ...]]:
         """What to store for a text, the code of its tag, and what it is indexed by."""
+        begin = text.find(_UNIQUE_MARK) + _UNIQUE_MARK_BYTES
+        end = text.find(b"\x02", begin)
+        if end < 0:
+            end = len(text)
+        found = self._known.get(text[:begin] + text[end:])  # the text without the id
+        if found is None or begin >= end:
+            return self._learn(text, begin, end)
+        behind, code = found
+        return text + behind, code, (str(text[begin:end], "utf-8", "replace"),)
+
+    def _learn(self, text: bytes, begin: int, end: int) -> tuple[bytes, int, tuple[str, ...]]:
         if _TUBE in text:
             text = b"\x02".join(pair for pair in text.split(b"\x02") if not pair.startswith(_TUBE))
-        data = text + (self._suffix if not text or text.endswith(b"\x02") else self._behind)
-        before, found, after = text.partition(_UNIQUE_MARK)
-        if not self._usual or not found or _KEYS_MARK in text or before[-1:] not in _ENDS:
-            return data, *_read(data)
-        unique, _, rest = after.partition(b"\x02")
-        if not unique or _UNIQUE_MARK in rest:
-            return data, *_read(data)
-        rest = before + rest
-        code = self._known.get(rest)
-        if code is None:
-            code, _ = _read(rest + self._behind)
+            begin = end = 0
+        behind = self._suffix if not text or text.endswith(b"\x02") else self._behind
+        data = text + behind
+        code, keys = _read(data)
+        before, after = text[: max(begin - _UNIQUE_MARK_BYTES, 0)], text[end:]
+        if (
+            self._usual
+            and _UNIQUE_MARK_BYTES <= begin < end
+            and before[-1:] in _ENDS
+            and _KEYS_MARK not in text
+            and _UNIQUE_MARK not in after
+        ):
             if len(self._known) >= limits.ATTRIBUTE_BLOCKS_CACHED:
                 self._known.clear()
+            rest = text[:begin] + after
             if len(rest) <= limits.ATTRIBUTE_BYTES_CACHED:
-                self._known[rest] = code
-        return data, code, (unique.decode("utf-8", "replace"),)
+                self._known[rest] = behind, code
+        return data, code, keys
 
 
 def _read(data: bytes) -> tuple[int, tuple[str, ...]]:
