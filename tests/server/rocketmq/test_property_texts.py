@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from coherer.record.properties import decode, index_keys
 from coherer.server.rocketmq.broker.texts import ItemTexts, PropertyTexts
 
+NAMES = ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "TUBE", "DELAY", "TRAN_MSG"]
 PIECES = st.sampled_from(
-    ["UNIQ_KEY\x01", "KEYS\x01", "TAGS\x01", "WAIT\x01", "TUBE\x01", "DELAY\x01", "TRAN_MSG\x01"]
-    + ["\x02", "\x02", "\x02", "true", "false", "0A1B", "k w", "x", "UNIQ_KEY", "\x01", "é"]
+    [*(f"{name}\x01" for name in NAMES), *["\x02"] * 3, "true", "false", "0A1B", "k w", "x", "é"]
 )
 TEXTS = st.lists(PIECES, max_size=9).map("".join)
 IDS = ["0F", "0G", "", "KEYS\x01z", "UNIQ_KEY\x01z"]
@@ -25,7 +25,7 @@ def _alike(text: str) -> list[str]:
 @settings(max_examples=200)
 def test_single_sends(texts: list[str]) -> None:
     warm = PropertyTexts("C")
-    for text in [other for text in texts for other in _alike(text)]:
+    for text in [other for one in texts for other in _alike(one)]:
         found = warm.stored(text)
         assert found == PropertyTexts("C").stored(text)
         assert decode(found.data)["CLUSTER"] == "C"
@@ -35,7 +35,7 @@ def test_single_sends(texts: list[str]) -> None:
 @settings(max_examples=200)
 def test_messages_of_batches(texts: list[str], own: str) -> None:
     warm = ItemTexts(own, "C")
-    for text in [other.encode() for text in texts for other in _alike(text)]:
+    for text in [other.encode() for one in texts for other in _alike(one)]:
         data, code, keys = warm.stored(text)
         assert (data, code, keys) == ItemTexts(own, "C").stored(text)
         assert keys == index_keys(decode(data))
