@@ -5,18 +5,16 @@ What only TubeMQ knows stands in members that RocketMQ skips, and only where it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from coherer.broker.versions import DataVersion
 
-if TYPE_CHECKING:
-    from coherer.broker.topics import Topic
-
-
 _TUBEMQ_DEFAULTS = {"stores": 1, "status": 0, "tubemq": False}
 _NAMES = {
+    "name": "topic_name",
     "read_queues": "read_queue_nums",
     "write_queues": "write_queue_nums",
     "perm": "perm",
@@ -28,7 +26,9 @@ _NAMES = {
     "message_bytes_max": "max_msg_size",
     "tubemq": "tubemq",
 }
-"""What is called how in `Topic` and in the file."""
+"""What is called how in `topics.Topic` and in the file."""
+
+_NOTHING = object()
 
 
 class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -47,25 +47,26 @@ class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
     tubemq: bool | None = None
 
     @classmethod
-    def of(cls, topic: Topic) -> TopicEntry:
-        """The entry of a topic."""
-        members = {
+    def of(cls, topic: Mapping[str, object]) -> TopicEntry:
+        """The entry of a topic; the reverse of `given`.
+
+        Args:
+            topic: all members of a `topics.Topic`.
+        """
+        members: dict[str, Any] = {
             there: value
             for here, there in _NAMES.items()
-            if (value := getattr(topic, here)) != _TUBEMQ_DEFAULTS.get(here, _NOTHING)
+            if (value := topic[here]) != _TUBEMQ_DEFAULTS.get(here, _NOTHING)
         }
-        return cls(topic_name=topic.name, **members)
+        return cls(**members)
 
     def given(self) -> dict[str, object]:
-        """What it says, by the names of `Topic`."""
+        """What it says, by the names of `topics.Topic`."""
         return {
             here: value
             for here, there in _NAMES.items()
             if (value := getattr(self, there)) is not None
         }
-
-
-_NOTHING = object()
 
 
 class TopicsFile(msgspec.Struct):

@@ -369,7 +369,10 @@ class TopicTable:
             msgspec.json.encode(
                 TopicsFile(
                     self.version,
-                    {name: TopicEntry.of(topic) for name, topic in sorted(self._topics.items())},
+                    {
+                        name: TopicEntry.of(msgspec.structs.asdict(topic))
+                        for name, topic in sorted(self._topics.items())
+                    },
                 )
             ),
             indent=1,
@@ -393,7 +396,7 @@ class TopicTable:
         except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
             raise DamagedStoreError(f"topics.json cannot be read: {error}") from error
         table = cls(
-            msgspec.convert({"name": name} | entry.given(), Topic)
+            msgspec.convert(entry.given() | {"name": name}, Topic)
             for name, entry in (read.topics or {}).items()
             if entry is not None
         )
