@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from coherer.record import properties as text
 from coherer.record.columns import INSTANT, Form, instants, take_apart
-from coherer.rocketmq.delivery import Fields
 from coherer.rocketmq.messages import born_time
 from coherer.rocketmq.names import Queue
+from coherer.rocketmq.records import Fields
 
 SCHEMA: Final = pa.schema(
     [

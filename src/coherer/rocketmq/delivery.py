@@ -25,6 +25,7 @@ from coherer.record import compression, layout
 from coherer.record import properties as text
 from coherer.rocketmq.messages import RocketMessage, time_of, user_properties
 from coherer.rocketmq.names import RETRY_PREFIX, Queue
+from coherer.rocketmq.records import Fields, long_fields, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,17 +37,9 @@ _LOOK: Final = Struct(">I4xI24xi44xI")
 _OFFSET: Final = Struct(">20xq")
 """Of the same bytes: the queue offset."""
 _SIZE: Final = Struct(">I")
-_TAIL: Final = Struct(">iqI")
-_TIME: Final = Struct(">q")
 _TAGS: Final = text.TAGS.encode() + b"\x01"
 
 M = TypeVar("M")
-
-
-Fields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
-"""The fixed part of a record in the order of 5.1: size, magic, CRC, queue id, flag, queue offset,
-physical offset, sys flag, born time, born host, store time, store host, attempt, prepared offset,
-length of the body. A named tuple of it would take as long to make as all the rest."""
 
 
 class MessageBatch:
@@ -231,7 +224,7 @@ class MessageBatch:
                 size, crc, flags, length = unpack(data, position)
                 begin = position + _FIXED
                 if flags & layout.HOSTS_V6:
-                    fields, begin = _long_fields(data, position, _HEAD.unpack_from(data, position))
+                    fields, begin = long_fields(data, position, _HEAD.unpack_from(data, position))
                     length = fields[14]
                 body_end = begin + length
                 texts_at = body_end + 3 + data[body_end]
@@ -267,49 +260,11 @@ class MessageBatch:
             fields: Fields = unpack(data, start)
             begin = start + _FIXED
             if fields[7] & layout.HOSTS_V6:
-                fields, begin = _long_fields(data, start, fields)
+                fields, begin = long_fields(data, start, fields)
             body_end = begin + fields[14]
             every.append(fields)
             texts.append(data[body_end + 3 + data[body_end] : start + fields[0]])
         return every, self._bodies, texts
-
-
-def _records(data: bytes) -> Iterator[tuple[Fields, bytes, bytes, bytes]]:
-    """Fields, body, topic and property text of records, one after the other."""
-    unpack = _HEAD.unpack_from
-    position, end = 0, len(data)
-    while position < end:
-        try:
-            fields: Fields = unpack(data, position)
-            begin = position + _FIXED
-            if fields[7] & layout.HOSTS_V6:
-                fields, begin = _long_fields(data, position, fields)
-            body_end = begin + fields[14]
-            topic_end = body_end + 1 + data[body_end]
-            properties = topic_end + 2
-            properties_bytes = data[topic_end] << 8 | data[topic_end + 1]
-        except (struct_error, IndexError) as error:
-            raise ProtocolError("A message in an answer is cut short.") from error
-        position += fields[0]
-        if properties + properties_bytes != position or position > end:
-            raise ProtocolError("The lengths in a message do not fit.")
-        yield (
-            fields,
-            data[begin:body_end],
-            data[body_end + 1 : topic_end],
-            data[properties:position],
-        )
-
-
-def _long_fields(data: bytes, position: int, fields: Fields) -> tuple[Fields, int]:
-    """The fields of a record with 16-byte addresses, and where its body begins."""
-    born_end = position + (68 if fields[7] & layout.BORN_HOST_V6 else 56)
-    store_end = born_end + (28 if fields[7] & layout.STORE_HOST_V6 else 16)
-    (stored_ms,) = _TIME.unpack_from(data, born_end)
-    attempt, prepared, length = _TAIL.unpack_from(data, store_end)
-    born_host, store_host = data[position + 48 : born_end], data[born_end + 8 : store_end]
-    tail = (born_host, stored_ms, store_host, attempt, prepared, length)
-    return (*fields[:9], *tail), store_end + _TAIL.size
 
 
 def _sound(crc: int, flags: int, body: bytes) -> bytes | None:
@@ -387,7 +342,7 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMe
     [('demo', ('k1',))]
     """
     found: list[RocketMessage] = []
-    for fields, stored_body, name, properties in _records(bytes(body)):
+    for fields, stored_body, name, properties in records(bytes(body)):
         topic = str(name, "utf-8", "replace")
         if fields[7] & compression.COMPRESSED:
             try:
