@@ -12,12 +12,13 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from coherer.blocking.portal import Portal
 from coherer.client.progress import Progress
+from coherer.client.rocketmq.claimed import DEAD, ClaimedBatch, Later
 from coherer.client.rocketmq.consumer import Consumer as AsyncConsumer
 from coherer.client.rocketmq.consumer_options import Selection
 from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.pull_consumer import POLL_MS
 from coherer.client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
-from coherer.client.rocketmq.received import DEAD, ClaimedBatch, Later, ReceivedBatch
+from coherer.client.rocketmq.received import ReceivedBatch
 from coherer.client.rocketmq.start import Edge
 from coherer.client.rocketmq.views import View
 from coherer.errors import ClosedError

@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from coherer.client.rocketmq.claimed import ClaimedBatch, Later, Watch
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
-from coherer.client.rocketmq.received import ClaimedBatch, Later, Watch
-
-if TYPE_CHECKING:
-    from coherer.client.rocketmq.held import Held
+from coherer.rocketmq.messages import RocketMessage
 
 AGAIN_MS: Final = 5_000
 """A message that no broker took back is delivered again after so long (8.13)."""
 
 
+class Origin(Protocol):
+    """The queue that a batch was taken from."""
+
+    def ready(self) -> None:
+        """Something can be taken from it."""
+        ...
+
+    def settled(self) -> None:
+        """Something was dealt with."""
+        ...
+
+    def counted(self) -> None:
+        """What is here of it may be more or less now."""
+        ...
+
+    def dealt_with(self, package: Package[ClaimedBatch], failed: int) -> None:
+        """The application is done with a package; so many of its messages it wants again."""
+        ...
+
+    def later(
+        self, pause_ms: int, process: ProcessQueue[ClaimedBatch], package: Package[ClaimedBatch]
+    ) -> None:
+        """Let a package be taken again after a pause, as another attempt."""
+        ...
+
+    def pause_ms(self, later: Later) -> int:
+        """How long the queue rests after a failure, in order."""
+        ...
+
+    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+        """Have a message delivered again later; whether it is out of our hands."""
+        ...
+
+
 class HeldClaim:
-    """A batch of a queue in the application's hands. A `received.Claim`.
+    """A batch of a queue in the application's hands. A `claimed.Claim`.
 
     Attributes:
         held: the queue.
@@ -30,7 +62,7 @@ class HeldClaim:
 
     def __init__(
         self,
-        held: Held,
+        held: Origin,
         process: ProcessQueue[ClaimedBatch],
         package: Package[ClaimedBatch],
     ) -> None:
@@ -75,7 +107,7 @@ class HeldClaim:
             self._end()
             self.process.give_back(self.package)
             self.held.counted()
-            self.held.keeper.ready(self.held)
+            self.held.ready()
 
     def suspend(self, pause_ms: int) -> None:
         """What is open of it is to be taken again after a pause, as another attempt."""
@@ -94,7 +126,7 @@ class HeldClaim:
             return
         message = self.package.batch.message(number)
         self._failures.add(message.offset or 0)
-        if await self.held.keeper.send_back(message, later):
+        if await self.held.send_back(message, later):
             self.acknowledge(number)
         elif self.process.orderly:
             self.suspend(self.held.pause_ms(later))

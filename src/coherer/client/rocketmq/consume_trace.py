@@ -12,10 +12,10 @@ from collections.abc import Collection
 from typing import Final
 from uuid import uuid4
 
+from coherer.client.rocketmq.claimed import ClaimedBatch, Watch
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.producer import TRACE_TIMEOUT_MS, Producer
 from coherer.client.rocketmq.producer_options import ProducerOptions
-from coherer.client.rocketmq.received import ClaimedBatch, Watch
 from coherer.client.rocketmq.tracing import Tracer, after_record, before_record
 from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import TRACE_TOPIC

@@ -25,6 +25,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
 from coherer.client.iteration import BatchIterator
+from coherer.client.rocketmq.claimed import Claim
 from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consume_trace import ConsumerTrace
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Topics
@@ -32,7 +33,7 @@ from coherer.client.rocketmq.held import now_ms
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.iteration import messages
 from coherer.client.rocketmq.member import Member
-from coherer.client.rocketmq.received import Claim, ConsumedMessage, ReceivedBatch
+from coherer.client.rocketmq.received import ConsumedMessage, ReceivedBatch
 from coherer.client.tasks import cancel
 from coherer.errors import ClosedError, RefusedError, UsageError
 from coherer.rocketmq.bodies import CONSUME_PASSIVELY

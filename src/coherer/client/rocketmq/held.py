@@ -19,6 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
+from coherer.client.rocketmq.claimed import ClaimedBatch, Later
 from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
 from coherer.client.rocketmq.door import Door
@@ -26,7 +27,6 @@ from coherer.client.rocketmq.figures import Figures
 from coherer.client.rocketmq.offset_store import OffsetTable
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
-from coherer.client.rocketmq.received import ClaimedBatch, Later
 from coherer.errors import ClosedError, CohererError, UnavailableError
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
@@ -100,7 +100,7 @@ class Keeper(Protocol):
 
 
 class Held:
-    """A queue that is ours. A `pulling.Source`.
+    """A queue that is ours. A `pulling.Source`, and the `claims.Origin` of its batches.
 
     Args:
         keeper: who holds it.
@@ -200,13 +200,27 @@ class Held:
         self.keeper.cached(-self._counted)
         self._counted = 0
 
+    def sync(self) -> None:
+        """Note how far everything is dealt with."""
+        for package in list(self.process):
+            claim = package.batch.claim
+            if isinstance(claim, HeldClaim):
+                claim.count()
+        self._commit(self.process.commit_offset)
+
+    # -- what claims call
+
+    def ready(self) -> None:
+        """See `claims.Origin`."""
+        self.keeper.ready(self)
+
     def later(
         self,
         pause_ms: int,
         process: ProcessQueue[ClaimedBatch],
         package: Package[ClaimedBatch],
     ) -> None:
-        """Let a package be taken again after a pause, as another attempt."""
+        """See `claims.Origin`."""
 
         def again() -> None:
             self._timers.discard(timer)
@@ -219,7 +233,7 @@ class Held:
         self._timers.add(timer)
 
     def pause_ms(self, later: Later) -> int:
-        """How long the queue rests after a failure, in order."""
+        """See `claims.Origin`."""
         wanted_ms = self.keeper.options.suspend_ms
         if isinstance(later, timedelta):
             wanted_ms = int(later.total_seconds() * 1000)
@@ -227,16 +241,12 @@ class Held:
             wanted_ms = DELAY_LEVELS_MS[later - 1]
         return min(max(wanted_ms, SUSPEND_MS[0]), SUSPEND_MS[1])
 
-    def sync(self) -> None:
-        """Note how far everything is dealt with."""
-        for package in list(self.process):
-            claim = package.batch.claim
-            if isinstance(claim, HeldClaim):
-                claim.count()
-        self._commit(self.process.commit_offset)
+    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+        """See `claims.Origin`."""
+        return await self.keeper.send_back(message, later)
 
     def settled(self) -> None:
-        """Something was dealt with."""
+        """See `claims.Origin`."""
         process = self.process
         process.settle()
         self._commit(process.commit_offset)
@@ -246,7 +256,7 @@ class Held:
         self._puller.kick()
 
     def dealt_with(self, package: Package[ClaimedBatch], failed: int) -> None:
-        """The application is done with a package; so many of its messages it wants again."""
+        """See `claims.Origin`."""
         ok = max(package.batch.count - failed, 0)
         now = now_ms()
         self._figures.consumed(now, ok=ok, failed=failed, took_ms=now - package.taken_ms)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
+from coherer.client.rocketmq.claimed import ClaimedBatch, Later
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.figures import Figures
@@ -27,7 +28,6 @@ from coherer.client.rocketmq.inbox import Inbox
 from coherer.client.rocketmq.locking import Locks
 from coherer.client.rocketmq.offset_store import OffsetStore
 from coherer.client.rocketmq.rebalance import IDLE_MS, change, share
-from coherer.client.rocketmq.received import ClaimedBatch, Later
 from coherer.client.rocketmq.start import Edge, Starts
 from coherer.client.tasks import waits
 from coherer.errors import CohererError, RefusedError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from coherer.client.rocketmq.claimed import ClaimedBatch
 from coherer.client.rocketmq.held import Held
-from coherer.client.rocketmq.received import ClaimedBatch
 from coherer.client.takers import Takers
 
 

@@ -15,6 +15,7 @@ from typing import ClassVar, Self, cast
 
 from coherer.client.progress import Progress
 from coherer.client.rocketmq import answering
+from coherer.client.rocketmq.claimed import ClaimedBatch
 from coherer.client.rocketmq.consumer_options import (
     ConsumerOptions,
     Topics,
@@ -27,7 +28,7 @@ from coherer.client.rocketmq.holdings import Holdings
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.locking import LOCK_MS
 from coherer.client.rocketmq.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
-from coherer.client.rocketmq.received import ClaimedBatch, ReceivedBatch
+from coherer.client.rocketmq.received import ReceivedBatch
 from coherer.client.rocketmq.returning import Returner
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.start import Starts

@@ -15,9 +15,9 @@ import logging
 import time
 from typing import Final
 
+from coherer.client.rocketmq.claimed import DEAD, Later, delay_level
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
 from coherer.client.rocketmq.door import SEND_BACK_TIMEOUT_MS, Door
-from coherer.client.rocketmq.received import DEAD, Later, delay_level
 from coherer.errors import CohererError, UnavailableError
 from coherer.record import properties as text
 from coherer.rocketmq.codes import RequestCode

@@ -17,7 +17,7 @@ import msgspec
 from coherer.rocketmq.messages import RocketMessage
 
 if TYPE_CHECKING:
-    from coherer.client.rocketmq.received import ClaimedBatch
+    from coherer.client.rocketmq.claimed import ClaimedBatch
 
     class View(RocketMessage, frozen=True):
         """A message of a batch. For type checkers it is one; see below."""
