@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from peers.mqadmin import COMMANDS, FAILED, NOT_RUN, Command
-from peers.rocket_site import Client, RocketSite
+from peers.rocket_site import Client, RocketSite, wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -61,6 +61,9 @@ def tools(
     first.wait_for(8)
     first.close()
     consumer = rocket.client(cluster, "push", group=group, topics={topic: "*"})
+    # Brokers know a producer from its first heartbeat on, a second after its start.
+    asked = ["producerConnection", "-g", producers, "-t", topic]
+    wait_until(lambda: "0001" in admin("run", arguments=asked))
     names = {
         "broker": cluster.broker.address,
         "topic": topic,
