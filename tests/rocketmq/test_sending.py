@@ -6,12 +6,14 @@ from hypothesis import strategies as st
 
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
+from coherer.record.ids import encode_offset_id
 from coherer.rocketmq.command import ONEWAY, RESPONSE, Command, encode
 from coherer.rocketmq.headers import SendHeader, SendResult
 from coherer.rocketmq.sending import SendAnswers, SendEncoder, parse_send_answer
 from coherer.rocketmq.session import Session
 
 int32 = st.integers(-(2**31), 2**31 - 1)
+HOST = bytes((10, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 int64 = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=9)
 
@@ -110,6 +112,16 @@ def test_answers_are_what_a_command_is_written_as(
     assert frame == encode(Command(code, opaque, RESPONSE, fields=result.fields()))
     [answer] = Session().receive(frame)
     assert parse_send_answer(answer) == result
+
+
+@given(int32, st.integers(0, 1 << 50), st.integers(0, 1 << 20), st.integers(0, 1 << 50))
+def test_usual_answers_are_what_the_general_encoder_writes(
+    opaque: int, physical_offset: int, queue_id: int, queue_offset: int
+) -> None:
+    answers = SendAnswers("100%", store_host=HOST)
+    pieces = answers.encode_usual(opaque, physical_offset, queue_id, queue_offset)
+    msg_id = encode_offset_id(HOST, physical_offset)
+    assert b"".join(pieces) == answers.encode(opaque, msg_id, queue_id, queue_offset)
 
 
 @pytest.mark.parametrize("name", ["msgId", "queueId", "queueOffset"])

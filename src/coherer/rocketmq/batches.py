@@ -100,19 +100,22 @@ def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
         ProtocolError: a length does not fit.
     """
     items: list[BatchItem] = []
-    data = bytes(data)
-    position, end = 0, len(data)
-    unpack, make = _HEAD_READ.unpack_from, BatchItem._make
+    whole = bytes(data)
+    position, end = 0, len(whole)
+    size: int
+    flag: int
+    length: int
+    make = BatchItem._make
     while position < end:
         try:
-            size, flag, length = unpack(data, position)
-            body = position + 20
+            size, flag, length = _HEAD_READ.unpack_from(whole, position)
+            body = position + _HEAD.size
             properties = body + length + 2
-            properties_end = properties + (data[properties - 2] << 8 | data[properties - 1])
+            properties_end = properties + (whole[properties - 2] << 8 | whole[properties - 1])
         except (struct.error, IndexError) as error:
             raise ProtocolError("A message of a batch is cut short.") from error
         if properties_end != position + size or properties_end > end:
             raise ProtocolError("The lengths in a message of a batch do not fit.")
-        items.append(make((flag, data[body : properties - 2], data[properties:properties_end])))
+        items.append(make((flag, whole[body : properties - 2], whole[properties:properties_end])))
         position = properties_end
     return items

@@ -14,6 +14,7 @@ import msgspec
 
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
+from coherer.record.layout import NO_HOST
 from coherer.rocketmq import fastjson
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import ONEWAY, RESPONSE, Command
@@ -142,6 +143,7 @@ class SendAnswers:
     Args:
         region: the broker's region.
         trace_on: whether producers shall trace.
+        store_host: the address and port that the broker's offset ids begin with.
 
     >>> answers = SendAnswers()
     >>> frame = answers.encode(7, "0A00000100002A9F0000000000001000", 1, 42)
@@ -149,12 +151,39 @@ class SendAnswers:
     '{"code":0,"extFields":{"msgId":"0A00000100002A9F0000000000001000","queueId"'
     """
 
-    __slots__ = ("_end",)
+    __slots__ = ("_end", "_usual")
 
-    def __init__(self, region: str = "DefaultRegion", *, trace_on: bool = True) -> None:
+    def __init__(
+        self, region: str = "DefaultRegion", *, trace_on: bool = True, store_host: bytes = NO_HOST
+    ) -> None:
         fields = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         flag = b'"flag":%d,"language":"%b"' % (RESPONSE, PYTHON.encode())
         self._end = b",%b,%b" % (fastjson.plain(fields)[1:], flag)
+        self._usual = b"".join(
+            (
+                b'{"code":0,"extFields":{"msgId":"',
+                store_host.hex().upper().encode(),
+                b'%016X","queueId":"%d","queueOffset":"%d"',
+                self._end.replace(b"%", b"%%"),
+                b',"opaque":%d,"serializeTypeCurrentRPC":"JSON",',
+                b'"version":%d}' % V4_9_3,
+            )
+        )
+
+    def encode_usual(
+        self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int
+    ) -> tuple[bytes, bytes]:
+        """Returns the two pieces of the answer to a single message that is as safe as it should be.
+
+        Args:
+            opaque: of the request.
+            physical_offset: where the record begins: with the store's host, its offset id.
+            queue_id: the queue.
+            queue_offset: its place there.
+        """
+        header = self._usual % (physical_offset, queue_id, queue_offset, opaque)
+        size = len(header)
+        return PREFIX.pack(_AROUND + size, size), header
 
     def encode(
         self,

@@ -22,24 +22,29 @@ class Replies:
     Attributes:
         fields: the header of a refusal.
         encode: makes the frame of an answer.
+        encode_usual: makes the pieces of the usual one.
 
-    >>> Replies(RocketOptions()).id_text(4096)
+    >>> Replies(RocketOptions()).id_text([4096])
     '7F00000100002A9F0000000000001000'
     """
 
-    __slots__ = ("_host", "encode", "fields")
+    __slots__ = ("_id", "encode", "encode_usual", "fields")
 
     def __init__(self, options: RocketOptions) -> None:
         self.fields = {
             "MSG_REGION": options.region,
             "TRACE_ON": "true" if options.trace_on else "false",
         }
-        self.encode = SendAnswers(options.region, trace_on=options.trace_on).encode
-        self._host = options.store_host.hex().upper()
+        answers = SendAnswers(
+            options.region, trace_on=options.trace_on, store_host=options.store_host
+        )
+        self.encode = answers.encode
+        self.encode_usual = answers.encode_usual
+        self._id = options.store_host.hex().upper() + "%016X"
 
-    def id_text(self, physical_offset: int) -> str:
-        """The offset id of a record."""
-        return f"{self._host}{physical_offset:016X}"
+    def id_text(self, physical_offsets: Sequence[int]) -> str:
+        """The offset ids of records, as an answer names them."""
+        return ",".join([self._id] * len(physical_offsets)) % tuple(physical_offsets)
 
 
 class Sent:
@@ -100,21 +105,23 @@ class Sent:
         self._answer(placed, await self._state.safe(end_offset))
 
     def _answer(self, placed: Sequence[Appended], code: int) -> None:
-        encode, id_text = self._replies.encode, self._replies.id_text
+        replies, encode_usual = self._replies, self._replies.encode_usual
         frames: list[bytes] = []
         at = 0
         for request, queue_id, count in self._sends:
             first = placed[at]
-            if count == 1:
-                message_id = id_text(first.physical_offset)
+            if request.flag & ONEWAY:
+                pass
+            elif count == 1 and not code:
+                offset = first.physical_offset
+                frames += encode_usual(request.opaque, offset, queue_id, first.queue_offset)
             else:
-                places = placed[at : at + count]
-                message_id = ",".join([id_text(place.physical_offset) for place in places])
-            at += count
-            if not request.flag & ONEWAY:
+                ids = replies.id_text([one.physical_offset for one in placed[at : at + count]])
+                queue_offset = first.queue_offset
                 frames.append(
-                    encode(request.opaque, message_id, queue_id, first.queue_offset, code=code)
+                    replies.encode(request.opaque, ids, queue_id, queue_offset, code=code)
                 )
+            at += count
         connection = self._channel.connection
         connection.write(b"".join(frames))
         connection.flush()

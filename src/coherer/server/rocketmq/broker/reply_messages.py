@@ -76,7 +76,7 @@ class ReplyMessages:
         if self._state.options.store_replies:
             placed = await self._store(channel, header, body)
             if placed is not None:
-                message_id = self._sends.replies.id_text(placed.physical_offset)
+                message_id = self._sends.replies.id_text([placed.physical_offset])
                 result = SendResult(
                     msg_id=message_id, queue_id=header.queue_id, queue_offset=placed.queue_offset
                 )
