@@ -14,6 +14,8 @@ from coherer import CohererError, Message, Receipt
 from coherer.client import Client
 from coherer.client.tubemq.consumer import Consumer
 from coherer.client.tubemq.producer import Producer as CohererProducer
+from coherer.errors import RefusedError
+from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
 
 from .clients import (
@@ -73,7 +75,13 @@ class OurProducer:
 
         async def one(message: Message) -> Sent:
             async with free:
-                return sent(await self._producer.send(message))
+                while True:
+                    try:
+                        return sent(await self._producer.send(message))
+                    except RefusedError as error:
+                        if error.code != ResultCode.SERVER_RECEIVE_OVERFLOW:
+                            raise
+                        await asyncio.sleep(RETRY_S)  # the disk of a broker of Java's is slow
 
         return list(await asyncio.gather(*map(one, messages)))
 

@@ -18,6 +18,7 @@ import org.apache.inlong.tubemq.corebase.Message;
 /** A Java producer: one send, many in flight, or a steady load until told to stop. */
 final class ProducerPeer implements Driver.Peer {
     private static final long RETRY_MS = 500;
+    private static final int OVERFLOW = 419;
     private static final int LOAD_WINDOW = 200;
 
     private final TubeMultiSessionFactory factory;
@@ -68,16 +69,23 @@ final class ProducerPeer implements Driver.Peer {
         }
     }
 
+    /** What a broker of Java's has no room for now, because its disk is slow, is sent again. */
     private Object sendMany(JsonObject request) throws Exception {
         List<Object> results = Collections.synchronizedList(new ArrayList<>());
+        List<Message> again = Collections.synchronizedList(new ArrayList<>());
         int window = (int) Forms.number(request, "window", 100);
         Semaphore free = new Semaphore(window);
         for (JsonElement item : request.getAsJsonArray("messages")) {
             free.acquire();
-            producer.sendMessage(Forms.message(item.getAsJsonObject()), new MessageSentCallback() {
+            Message message = Forms.message(item.getAsJsonObject());
+            producer.sendMessage(message, new MessageSentCallback() {
                 @Override
                 public void onMessageSent(MessageSentResult result) {
-                    results.add(Forms.form(result));
+                    if (result.getErrCode() == OVERFLOW) {
+                        again.add(message);
+                    } else {
+                        results.add(Forms.form(result));
+                    }
                     free.release();
                 }
 
@@ -89,6 +97,14 @@ final class ProducerPeer implements Driver.Peer {
             });
         }
         free.acquire(window);
+        for (Message message : again) {
+            MessageSentResult result = producer.sendMessage(message);
+            while (result.getErrCode() == OVERFLOW) {
+                Thread.sleep(RETRY_MS);
+                result = producer.sendMessage(message);
+            }
+            results.add(Forms.form(result));
+        }
         return new ArrayList<>(results);
     }
 
