@@ -10,9 +10,10 @@ TopicNotExistError('topic[x] not exist')
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import Final
 
 from coherer.errors import RefusedError
+from coherer.refusals import CodedError, by_code, refusal
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """What Java appends to some remarks."""
@@ -161,12 +162,8 @@ class ResponseCode(IntEnum):
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
 
 
-class _CodedError(RefusedError):
+class _CodedError(CodedError):
     """What the classes below have in common."""
-
-    result: ClassVar[ResponseCode]
-    meaning: ClassVar[str]
-    advice: ClassVar[str] = ""
 
 
 class SystemFailureError(_CodedError):
@@ -363,9 +360,7 @@ class AclWhiteListError(_CodedError):
     advice = "Is access control switched on there?"
 
 
-ERRORS: Final[dict[int, type[_CodedError]]] = {
-    int(kind.result): kind for kind in _CodedError.__subclasses__()
-}
+ERRORS: Final = by_code(_CodedError)
 """Code → class."""
 
 
@@ -386,13 +381,5 @@ def refused(
         topic: the topic that it was about.
         partition: the queue that it was about.
     """
-    kind = ERRORS.get(code)
     said = "" if remark == NOT_SET else remark
-    return (kind or RefusedError)(
-        said or (kind.meaning if kind else "Refused."),
-        code=code,
-        server=server,
-        topic=topic,
-        partition=partition,
-        hint=kind.advice if kind else "",
-    )
+    return refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)

@@ -11,9 +11,10 @@ TopicNotDeployedError('topic [x] not deployed')
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import Final
 
 from coherer.errors import RefusedError
+from coherer.refusals import CodedError, by_code, refusal
 
 
 class ResultCode(IntEnum):
@@ -63,12 +64,8 @@ class ResultCode(IntEnum):
     UNSPECIFIED_ABNORMAL = 599
 
 
-class _CodedError(RefusedError):
+class _CodedError(CodedError):
     """What the classes below have in common."""
-
-    result: ClassVar[ResultCode]
-    meaning: ClassVar[str]
-    advice: ClassVar[str] = ""
 
 
 class NotReadyError(_CodedError):
@@ -257,9 +254,7 @@ class ServiceUnavailableError(_CodedError):
     advice = "It is starting, stopping or stopped on order; try again later or elsewhere."
 
 
-ERRORS: Final[dict[int, type[_CodedError]]] = {
-    int(kind.result): kind for kind in _CodedError.__subclasses__()
-}
+ERRORS: Final = by_code(_CodedError)
 """Code → class."""
 
 
@@ -280,12 +275,4 @@ def refused(
         topic: the topic that it was about.
         partition: the partition that it was about.
     """
-    kind = ERRORS.get(code)
-    return (kind or RefusedError)(
-        text or (kind.meaning if kind else "Refused."),
-        code=code,
-        server=server,
-        topic=topic,
-        partition=partition,
-        hint=kind.advice if kind else "",
-    )
+    return refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)

@@ -1,0 +1,55 @@
+"""From the code of an answer that means no to an exception class of its own, for both protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import ClassVar, TypeVar
+
+from coherer.errors import RefusedError
+
+
+class CodedError(RefusedError):
+    """A refusal by one code. Each protocol has a class below this one, and its codes below that."""
+
+    result: ClassVar[IntEnum]
+    meaning: ClassVar[str]
+    advice: ClassVar[str] = ""
+
+
+E = TypeVar("E", bound=CodedError)
+
+
+def by_code(root: type[E]) -> dict[int, type[E]]:
+    """Returns the classes right below a protocol's, by their codes."""
+    return {int(kind.result): kind for kind in root.__subclasses__()}
+
+
+def refusal(
+    kinds: Mapping[int, type[CodedError]],
+    code: int,
+    text: str | None,
+    *,
+    server: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+) -> RefusedError:
+    """Returns the exception for an answer that is not a success.
+
+    Args:
+        kinds: the classes of the protocol.
+        code: the answer's code.
+        text: what the server said; the meaning of the code stands in for nothing.
+        server: who answered, `host:port`.
+        topic: the topic that it was about.
+        partition: the partition or queue that it was about.
+    """
+    kind = kinds.get(code)
+    return (kind or RefusedError)(
+        text or (kind.meaning if kind else "Refused."),
+        code=code,
+        server=server,
+        topic=topic,
+        partition=partition,
+        hint=kind.advice if kind else "",
+    )
