@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+from coherer.errors import UsageError
+
+WINDOW_MAX: Final = 300_000
+"""Java's producers begin to leave brokers out at so many messages under way; we stop there."""
+
+
+def check_window(messages: int, size_bytes: int) -> None:
+    """See that a window makes sense.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not 1 <= messages <= WINDOW_MAX:
+        raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {messages}.")
+    if size_bytes < 1:
+        raise UsageError(f"A window of {size_bytes} bytes?")
 
 
 class Window:

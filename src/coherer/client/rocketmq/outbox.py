@@ -45,6 +45,7 @@ class Outbox:
 
     Attributes:
         window: what is under way.
+        published: the topics that messages can be posted to, always as they are now.
         group: the producer group as brokers know it.
         ids: makes the unique ids of messages.
         observers: look on.
@@ -63,17 +64,13 @@ class Outbox:
         self.ended: Ended | None = None
         self._system: Mapping[str, str] = options.system(instance.options.namespace)
         self._selectors: dict[str, Selector[Place]] = {}
+        self.published = self._selectors.keys()
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._publishing = asyncio.Lock()
         self._changes: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The published topics."""
-        return frozenset(self._selectors)
 
     async def open(self) -> None:
         """Register.
@@ -103,10 +100,6 @@ class Outbox:
         for lane in self._lanes.values():
             await lane.close()
         await self._instance.unregister_producer(self.group)
-
-    def publishes(self, topic: str) -> bool:
-        """Whether messages of a topic can be posted."""
-        return topic in self._selectors
 
     async def publish(self, topic: str) -> None:
         """Find out where a topic is; returns when messages to it can be sent.

@@ -11,17 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self, cast, overload
+from typing import Final, cast, overload
 
-from coherer.client.outcomes import (
-    Bulk,
-    CallbackSink,
-    FutureSink,
-    Outcome,
-    SendReport,
-    Sink,
-)
+from coherer.client.outcomes import CallbackSink, FutureSink, Outcome, Sink
+from coherer.client.producing import BaseProducer
 from coherer.client.rocketmq.batching import item_of, joined, pack, topic_of
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
@@ -33,15 +26,12 @@ from coherer.client.rocketmq.selection import Key
 from coherer.client.rocketmq.sends import SINGLE
 from coherer.client.rocketmq.tracing import ProducerTrace, Tracer
 from coherer.client.rocketmq.transactions import PREPARED, Transaction, end_header
-from coherer.errors import CohererError, UsageError, WindowFullError
+from coherer.errors import UsageError
 from coherer.message import Message, Receipt
 from coherer.rocketmq.batches import ITEM_BYTES, split_by_size
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer.rocketmq.names import TRACE_TOPIC, Queue
-
-YIELD_EVERY: Final = 256
-"""Messages encoded before others get a turn and what is encoded leaves."""
 
 TRACE_TIMEOUT_MS: Final = 5_000
 """How long Java lets a trace message take."""
@@ -49,7 +39,7 @@ TRACE_TIMEOUT_MS: Final = 5_000
 _tracers: Final = itertools.count(1)
 
 
-class Producer:
+class Producer(BaseProducer):
     """Sends messages. Made by `Client.producer`; use it with `async with`.
 
     Args:
@@ -63,74 +53,14 @@ class Producer:
     ) -> None:
         self._instance = instance
         self._options = options or ProducerOptions()
-        self._first = tuple(dict.fromkeys(topics))
         self._outbox = Outbox(instance, self._options)
-        self._window = self._outbox.window
+        super().__init__(instance.pool.check, self._outbox.window, topics, self._outbox.published)
         self._trace = self._traced(self._options.trace)
-        self._loop: asyncio.AbstractEventLoop
-        self._state = "new"
-
-    def __repr__(self) -> str:
-        topics = ", ".join(self._outbox.topics) or "no topic yet"
-        return f"<Producer of {topics}: {self._state}, {self._window.used} under way>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def group(self) -> str:
         """The producer group."""
         return self._options.group
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The published topics."""
-        return self._outbox.topics
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages have no receipt yet; a batch counts as one."""
-        return self._window.used
-
-    @property
-    def window(self) -> int:
-        """How many messages may be under way."""
-        return self._window.limit
-
-    @property
-    def full(self) -> bool:
-        """Whether `submit` would be refused."""
-        return self._window.full
-
-    async def start(self) -> None:
-        """Register and publish the first topics; returns when the producer can send.
-
-        Raises:
-            UnavailableError: no name server, or no broker of a topic, could be reached in time.
-            RefusedError: a topic does not exist and no broker creates topics.
-        """
-        self._instance.pool.check()
-        if self._state != "new":
-            raise UsageError("A producer is started once.")
-        self._loop = asyncio.get_running_loop()
-        self._state = "starting"
-        try:
-            await self._outbox.open()
-            self._state = "open"
-            if self._first:
-                await self.publish(*self._first)
-        except BaseException:
-            await self.close()
-            raise
 
     async def publish(self, *topics: str) -> None:
         """Find out where topics are; returns when messages to them can be sent.
@@ -166,9 +96,9 @@ class Producer:
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        # What `_published` does; a coroutine less for each message is worth the lines.
-        if self._window.full or not self._outbox.publishes(message.topic):
-            await self._published(message.topic)
+        # What `_prepared` does; a coroutine less for each message is worth the lines.
+        if self._window.full or message.topic not in self._published:
+            await self._prepared(message.topic)
         return await self.submit(message, order_by=order_by, queue=queue, delay_level=delay_level)
 
     @overload
@@ -220,10 +150,7 @@ class Producer:
         """
         self._check()
         if self._window.full:
-            raise WindowFullError(
-                f"{self._window.used} messages of {self._window.used_bytes} bytes are under way.",
-                hint="`await producer.ready()` before each `submit`.",
-            )
+            raise self._crowded()
         sink: Sink
         future: asyncio.Future[RocketReceipt] | None = None
         if callback is not None:
@@ -236,42 +163,6 @@ class Producer:
         else:
             self.post(message, sink, order_by=order_by, queue=queue, system=system_of(delay_level))
         return future
-
-    async def ready(self) -> None:
-        """Wait until there is room in the window."""
-        self._check()
-        await self._window.room()
-
-    async def flush(self) -> None:
-        """Wait until every message under way has its receipt or its error."""
-        await self._window.empty()
-
-    async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages, each for itself, with many under way at a time.
-
-        Args:
-            messages: taken one by one as there is room in the window; topics that are not
-                published yet are.
-            receipts: keep them all, for the report.
-
-        Returns:
-            What became of them, when that is known of each.
-
-        Raises:
-            CohererError: a topic could not be published. What was sent before is sent.
-        """
-        bulk = self.bulk(receipts=receipts)
-        await bulk.add(messages)
-        return await bulk.finish()
-
-    def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Begin to send many messages that come bit by bit, with one report in the end.
-
-        Args:
-            receipts: keep them all, for the report.
-        """
-        self._check()
-        return Bulk(self, receipts=receipts)
 
     async def send_batch(
         self,
@@ -297,7 +188,7 @@ class Producer:
             CohererError: see `send`; what was sent before is sent.
         """
         topic = topic_of(messages)
-        if not self._outbox.publishes(topic):
+        if topic not in self._published:
             await self.publish(topic)
         ids, items = pack(messages, self._outbox.ids)
         receipts: list[RocketReceipt] = []
@@ -334,7 +225,7 @@ class Producer:
             UsageError: the message cannot be sent as it is.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        if not self._outbox.publishes(message.topic):
+        if message.topic not in self._published:
             await self.publish(message.topic)
         self._check()
         await self._outbox.tell(message, order_by, queue)
@@ -367,7 +258,7 @@ class Producer:
             RequestTimeoutError: nobody replied in time.
             CohererError: see `send`.
         """
-        await self._published(message.topic)
+        await self._prepared(message.topic)
         timeout_ms = timeout_ms or self._options.timeout_ms or self._instance.options.timeout_ms
         replies, client_id = self._instance.replies, self._instance.client_id
         number, future = replies.expect()
@@ -393,33 +284,10 @@ class Producer:
             CohererError: see `send`.
         """
         topic, system = reply_target(request)
-        await self._published(topic)
+        await self._prepared(topic)
         message = reply_message(topic, reply)
         code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
         return await self._post(message, system, code=code, broker=request.broker)
-
-    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
-        """Post messages as there is room in the window; see `Bulk.add`."""
-        self._check()
-        window, publishes, post = self._window, self._outbox.publishes, self._outbox.post
-        posted = 0  # since others had a turn
-        try:
-            for message in messages:
-                if not publishes(message.topic):
-                    bulk.posted(posted)
-                    posted = 0
-                    await self.publish(message.topic)
-                try:
-                    post(message, bulk)
-                    posted += 1
-                except CohererError as error:
-                    bulk.refused(message, error)
-                if posted >= YIELD_EVERY or window.full:
-                    bulk.posted(posted)
-                    posted = 0
-                    await (window.room() if window.full else asyncio.sleep(0))
-        finally:
-            bulk.posted(posted)
 
     def post(
         self,
@@ -438,24 +306,11 @@ class Producer:
         """
         self._outbox.post(message, sink, order_by=order_by, queue=queue, system=system)
 
-    def publishes(self, topic: str) -> bool:
-        """Whether messages of a topic can be submitted."""
-        return self._outbox.publishes(topic)
-
-    async def close(self) -> None:
-        """Wait for what is under way, then leave. Calling it again does nothing."""
-        if self._state == "closed":
-            return
-        self._state = "closed"
-        await self._outbox.close()
-        if self._trace is not None:
-            await self._trace.close()
-
     # -- what transactions call
 
     async def send_half(self, message: Message) -> tuple[RocketReceipt, Link]:
         """Send a half message; see `transaction`."""
-        await self._published(message.topic)
+        await self._prepared(message.topic)
         system = {"TRAN_MSG": "true", "PGROUP": self._outbox.group}
         receipt = await self._post(message, system, sys_flag=PREPARED)
         return receipt, await self._instance.link(self._instance.address(receipt.broker), fast=True)
@@ -475,6 +330,17 @@ class Producer:
 
     # -- inside
 
+    async def _register(self) -> None:
+        await self._outbox.open()
+
+    async def _leave(self) -> None:
+        await self._outbox.close()
+        if self._trace is not None:
+            await self._trace.close()
+
+    def _posting(self) -> Callable[[Message, Sink], object]:
+        return self._outbox.post
+
     def _traced(self, trace: bool | str) -> ProducerTrace | None:
         if not trace:
             return None
@@ -487,8 +353,8 @@ class Producer:
         self._outbox.ended = looks_on.checked
         return looks_on
 
-    async def _published(self, topic: str) -> None:
-        if not self._outbox.publishes(topic):
+    async def _prepared(self, topic: str) -> None:
+        if topic not in self._published:
             await self.publish(topic)
         self._check()
         if self._window.full:
@@ -513,8 +379,3 @@ class Producer:
             code=code,
         )
         return cast("asyncio.Future[RocketReceipt]", future)
-
-    def _check(self) -> None:
-        if self._state == "new":
-            raise UsageError("The producer is not started.", hint="Use `async with`.")
-        self._outbox.check()

@@ -11,6 +11,7 @@ import msgspec
 from coherer import limits
 from coherer.client.rocketmq.faults import FaultRules
 from coherer.client.rocketmq.observers import Observer
+from coherer.client.window import check_window
 from coherer.errors import UsageError
 from coherer.record import compression
 from coherer.rocketmq import names
@@ -19,9 +20,6 @@ from coherer.rocketmq.messages import RocketMessage
 
 GROUP_DEFAULT: Final = "coherer"
 """The producer group of those who name none. It matters for transactions and replies only."""
-
-WINDOW_MAX: Final = 300_000
-"""More under way than this is memory without any gain."""
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What Java's brokers accept by default, of a message or a batch."""
@@ -93,10 +91,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         names.check_group(self.group)
-        if not 1 <= self.window <= WINDOW_MAX:
-            raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {self.window}.")
-        if self.window_bytes < 1:
-            raise UsageError(f"A window of {self.window_bytes} bytes?")
+        check_window(self.window, self.window_bytes)
         if self.retries < 0 or self.compress_from_bytes < 0 or self.max_bytes < 1:
             raise UsageError("Retries and sizes are not negative.")
         if not 0 <= self.compress_level <= 9:

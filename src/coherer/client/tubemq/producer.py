@@ -11,18 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Final, Self, overload
+from typing import Final, overload
 
 from coherer import limits
-from coherer.client.outcomes import (
-    Bulk,
-    CallbackSink,
-    FutureSink,
-    Outcome,
-    SendReport,
-    Sink,
-)
+from coherer.client.outcomes import CallbackSink, FutureSink, Outcome, Sink
+from coherer.client.producing import BaseProducer
 from coherer.client.tasks import cancel
 from coherer.client.tubemq.cluster import Cluster, address_number
 from coherer.client.tubemq.lanes import Lane, Parcel, Place, Sent
@@ -30,31 +23,22 @@ from coherer.client.tubemq.partitions import partition_ids
 from coherer.client.tubemq.publisher import Publisher
 from coherer.client.tubemq.quality import Quality, QualityRules
 from coherer.client.tubemq.routes import Route
-from coherer.client.window import Window
+from coherer.client.window import Window, check_window
 from coherer.errors import (
-    ClosedError,
-    CohererError,
     ConnectError,
     UnavailableError,
     UsageError,
-    WindowFullError,
 )
 from coherer.message import Message, Receipt
 from coherer.tubemq import payload
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import Partition, TopicInfo
 
-WINDOW_MAX: Final = 300_000
-"""Java's producers begin to leave brokers out at so many messages under way; we stop there."""
-
 TICK_MS: Final = 1_000
 """How often brokers are judged and signatures renewed."""
 
-YIELD_EVERY: Final = 256
-"""Messages encoded before others get a turn and what is encoded leaves."""
 
-
-class Producer:
+class Producer(BaseProducer):
     """Sends messages. Made by `Client.producer`; use it with `async with`.
 
     Args:
@@ -76,82 +60,19 @@ class Producer:
         timeout_ms: int | None = None,
         rules: QualityRules | None = None,
     ) -> None:
-        if not 1 <= window <= WINDOW_MAX:
-            raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {window}.")
-        if window_bytes < 1:
-            raise UsageError(f"A window of {window_bytes} bytes?")
+        check_window(window, window_bytes)
+        self._routes: dict[str, Route] = {}
+        room = Window(window, window_bytes)
+        super().__init__(cluster.pool.check, room, topics, self._routes.keys())
         self._cluster = cluster
-        self._first = tuple(dict.fromkeys(topics))
-        self._window = Window(window, window_bytes)
         self._timeout_ms = timeout_ms or cluster.options.timeout_ms
         self._publisher = Publisher(cluster, self._learn)
         self._quality = Quality(rules)
-        self._routes: dict[str, Route] = {}
         self._places: dict[tuple[str, str], Place] = {}  # (broker's address, partition) -> place
         self._lanes: dict[tuple[int, str], Lane] = {}
         self._publishing = asyncio.Lock()
         self._changes: asyncio.Future[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._state = "new"
-
-    def __repr__(self) -> str:
-        topics = ", ".join(self._routes) or "no topic yet"
-        return f"<Producer of {topics}: {self._state}, {self._window.used} under way>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The published topics."""
-        return frozenset(self._routes)
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages have no receipt yet."""
-        return self._window.used
-
-    @property
-    def window(self) -> int:
-        """How many messages may be under way."""
-        return self._window.limit
-
-    @property
-    def full(self) -> bool:
-        """Whether `submit` would be refused."""
-        return self._window.full
-
-    async def start(self) -> None:
-        """Register and publish the first topics; returns when the producer can send.
-
-        Raises:
-            UnavailableError: no master, or no broker of a topic, could be reached in time.
-            RefusedError: the master refused, or a topic has no partition that takes messages.
-        """
-        self._cluster.pool.check()
-        if self._state != "new":
-            raise UsageError("A producer is started once.")
-        self._loop = asyncio.get_running_loop()
-        self._state = "starting"
-        try:
-            await self._publisher.start()
-            self._state = "open"
-            self._ticking = asyncio.create_task(self._tick(), name="producer tick")
-            if self._first:
-                await self.publish(*self._first)
-        except BaseException:
-            await self.close()
-            raise
 
     async def publish(self, *topics: str) -> None:
         """Announce topics; returns when messages to them can be sent.
@@ -210,75 +131,13 @@ class Producer:
         """
         self._check()
         if self._window.full:
-            raise WindowFullError(
-                f"{self._window.used} messages of {self._window.used_bytes} bytes are under way.",
-                hint="`await producer.ready()` before each `submit`.",
-            )
+            raise self._crowded()
         if callback is not None:
             self.post(message, CallbackSink(callback))
             return None
         future: asyncio.Future[Receipt] = self._loop.create_future()
         self.post(message, FutureSink(future))
         return future
-
-    async def ready(self) -> None:
-        """Wait until there is room in the window."""
-        self._check()
-        await self._window.room()
-
-    async def flush(self) -> None:
-        """Wait until every message under way has its receipt or its error."""
-        await self._window.empty()
-
-    async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages, the fastest way.
-
-        Args:
-            messages: taken one by one as there is room in the window; topics that are not
-                published yet are.
-            receipts: keep them all, for the report.
-
-        Returns:
-            What became of them, when that is known of each.
-
-        Raises:
-            CohererError: a topic could not be published. What was sent before is sent.
-        """
-        bulk = self.bulk(receipts=receipts)
-        await bulk.add(messages)
-        return await bulk.finish()
-
-    def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Begin to send many messages that come bit by bit, with one report in the end.
-
-        Args:
-            receipts: keep them all, for the report.
-        """
-        self._check()
-        return Bulk(self, receipts=receipts)
-
-    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
-        """Post messages as there is room in the window; see `Bulk.add`."""
-        self._check()
-        window, routes, post = self._window, self._routes, self.post
-        posted = 0  # since others had a turn
-        try:
-            for message in messages:
-                if message.topic not in routes:
-                    bulk.posted(posted)
-                    posted = 0
-                    await self.publish(message.topic)
-                try:
-                    post(message, bulk)
-                    posted += 1
-                except CohererError as error:
-                    bulk.refused(message, error)
-                if posted >= YIELD_EVERY or window.full:
-                    bulk.posted(posted)
-                    posted = 0
-                    await (window.room() if window.full else asyncio.sleep(0))
-        finally:
-            bulk.posted(posted)
 
     def post(self, message: Message, sink: Sink) -> None:
         """Send a message and have `sink` told; does not look at the window. For facades.
@@ -309,22 +168,6 @@ class Producer:
         sent = Sent(place, message, sink, now + self._timeout_ms / 1000, size_bytes)
         place.lane.post(sent, parcel)
 
-    def publishes(self, topic: str) -> bool:
-        """Whether messages of a topic can be submitted."""
-        return topic in self._routes
-
-    async def close(self) -> None:
-        """Wait for what is under way, then leave. Calling it again does nothing."""
-        if self._state in {"new", "closed"}:
-            self._state = "closed"
-            return
-        self._state = "closed"
-        await self._window.empty()
-        await cancel(self._ticking)
-        await self._publisher.stop()
-        for lane in self._lanes.values():
-            await lane.close()
-
     # -- what lanes call
 
     def changed(self) -> None:
@@ -350,12 +193,16 @@ class Producer:
 
     # -- inside
 
-    def _check(self) -> None:
-        self._cluster.pool.check()
-        if self._state == "closed":
-            raise ClosedError("The producer is closed.")
-        if self._state != "open":
-            raise UsageError("The producer is not started.", hint="Use `async with`.")
+    async def _register(self) -> None:
+        await self._publisher.start()
+        self._ticking = asyncio.create_task(self._tick(), name="producer tick")
+
+    async def _leave(self) -> None:
+        await self._window.empty()
+        await cancel(self._ticking)
+        await self._publisher.stop()
+        for lane in self._lanes.values():
+            await lane.close()
 
     def _learn(self) -> None:
         """The master told about topics and brokers."""

@@ -1,0 +1,209 @@
+"""What producers of both protocols have in common: their life, the window, many messages at a time.
+
+Where a message goes and how it is encoded is for each to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, KeysView
+from types import TracebackType
+from typing import Final, Self
+
+from coherer.client.outcomes import Bulk, SendReport, Sink
+from coherer.client.window import Window
+from coherer.errors import ClosedError, CohererError, UsageError, WindowFullError
+from coherer.message import Message
+
+YIELD_EVERY: Final = 256
+"""Messages encoded before others get a turn and what is encoded leaves."""
+
+
+class BaseProducer(ABC):
+    """What producers of both protocols have in common.
+
+    Args:
+        check: raises when the client cannot be used here and now.
+        window: bounds what is under way.
+        first: the topics to publish at the start.
+        published: the topics that are published, always as they are now.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[], None],
+        window: Window,
+        first: Iterable[str],
+        published: KeysView[str],
+    ) -> None:
+        self._check_client = check
+        self._window = window
+        self._first = tuple(dict.fromkeys(first))
+        self._published = published
+        self._loop: asyncio.AbstractEventLoop
+        self._state = "new"
+
+    def __repr__(self) -> str:
+        topics = ", ".join(self._published) or "no topic yet"
+        return f"<Producer of {topics}: {self._state}, {self._window.used} under way>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The published topics."""
+        return frozenset(self._published)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages have no receipt yet; a batch counts as one."""
+        return self._window.used
+
+    @property
+    def window(self) -> int:
+        """How many messages may be under way."""
+        return self._window.limit
+
+    @property
+    def full(self) -> bool:
+        """Whether `submit` would be refused."""
+        return self._window.full
+
+    def publishes(self, topic: str) -> bool:
+        """Whether messages of a topic can be submitted."""
+        return topic in self._published
+
+    async def start(self) -> None:
+        """Register and publish the first topics; returns when the producer can send.
+
+        Raises:
+            UnavailableError: no master or name server, or no broker of a topic, could be reached in
+                time.
+            RefusedError: a server refused, or a topic cannot be published; see `publish`.
+        """
+        self._check_client()
+        if self._state != "new":
+            raise UsageError("A producer is started once.")
+        self._loop = asyncio.get_running_loop()
+        self._state = "starting"
+        try:
+            await self._register()
+            self._state = "open"
+            if self._first:
+                await self.publish(*self._first)
+        except BaseException:
+            await self.close()
+            raise
+
+    @abstractmethod
+    async def publish(self, *topics: str) -> None:
+        """Announce topics; returns when messages to them can be sent."""
+
+    @abstractmethod
+    def post(self, message: Message, sink: Sink) -> None:
+        """Send a message and have `sink` told; does not look at the window. For facades."""
+
+    async def ready(self) -> None:
+        """Wait until there is room in the window."""
+        self._check()
+        await self._window.room()
+
+    async def flush(self) -> None:
+        """Wait until every message under way has its receipt or its error."""
+        await self._window.empty()
+
+    async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
+        """Send many messages, each for itself, with many under way at a time.
+
+        Args:
+            messages: taken one by one as there is room in the window; topics that are not
+                published yet are.
+            receipts: keep them all, for the report.
+
+        Returns:
+            What became of them, when that is known of each.
+
+        Raises:
+            CohererError: a topic could not be published. What was sent before is sent.
+        """
+        bulk = self.bulk(receipts=receipts)
+        await bulk.add(messages)
+        return await bulk.finish()
+
+    def bulk(self, *, receipts: bool = False) -> Bulk:
+        """Begin to send many messages that come bit by bit, with one report in the end.
+
+        Args:
+            receipts: keep them all, for the report.
+        """
+        self._check()
+        return Bulk(self, receipts=receipts)
+
+    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+        """Post messages as there is room in the window; see `Bulk.add`."""
+        self._check()
+        window, published, post = self._window, self._published, self._posting()
+        posted = 0  # since others had a turn
+        try:
+            for message in messages:
+                if message.topic not in published:
+                    bulk.posted(posted)
+                    posted = 0
+                    await self.publish(message.topic)
+                try:
+                    post(message, bulk)
+                    posted += 1
+                except CohererError as error:
+                    bulk.refused(message, error)
+                if posted >= YIELD_EVERY or window.full:
+                    bulk.posted(posted)
+                    posted = 0
+                    await (window.room() if window.full else asyncio.sleep(0))
+        finally:
+            bulk.posted(posted)
+
+    async def close(self) -> None:
+        """Wait for what is under way, then leave. Calling it again does nothing."""
+        was, self._state = self._state, "closed"
+        if was not in {"new", "closed"}:
+            await self._leave()
+
+    # -- for the kinds to say
+
+    @abstractmethod
+    async def _register(self) -> None:
+        """Make it known to the cluster."""
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """Wait for what is under way, then undo `_register`."""
+
+    def _posting(self) -> Callable[[Message, Sink], object]:
+        """What posts each of many messages."""
+        return self.post
+
+    # -- inside
+
+    def _check(self) -> None:
+        self._check_client()
+        if self._state == "closed":
+            raise ClosedError("The producer is closed.")
+        if self._state != "open":
+            raise UsageError("The producer is not started.", hint="Use `async with`.")
+
+    def _crowded(self) -> WindowFullError:
+        return WindowFullError(
+            f"{self._window.used} messages of {self._window.used_bytes} bytes are under way.",
+            hint="`await producer.ready()` before each `submit`.",
+        )
