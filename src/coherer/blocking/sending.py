@@ -15,10 +15,11 @@ from functools import partial
 from itertools import islice
 from threading import Lock
 from types import TracebackType
-from typing import Final, Generic, Protocol, Self, TypeVar, cast
+from typing import Final, Generic, Self, TypeVar, cast
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
 from coherer.client.outcomes import Bulk, Outcome, SendReport, Sink, Stored
+from coherer.client.producing import BaseProducer as AsyncProducer
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
 
@@ -81,63 +82,7 @@ class _Waiter:
         raise outcome
 
 
-class Sender(Protocol):
-    """A producer for asyncio, of either protocol."""
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The published topics."""
-        ...
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages have no receipt yet."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """How many messages may be under way."""
-        ...
-
-    @property
-    def full(self) -> bool:
-        """Whether the window is full."""
-        ...
-
-    async def start(self) -> None:
-        """Make it ready."""
-        ...
-
-    async def publish(self, *topics: str) -> None:
-        """Announce topics."""
-        ...
-
-    async def ready(self) -> None:
-        """Wait until there is room in the window."""
-        ...
-
-    async def flush(self) -> None:
-        """Wait for all outcomes."""
-        ...
-
-    def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Begin to send many messages."""
-        ...
-
-    def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and have `sink` told."""
-        ...
-
-    def publishes(self, topic: str) -> bool:
-        """Whether messages of a topic can be posted."""
-        ...
-
-    async def close(self) -> None:
-        """Wait for what is under way, then leave."""
-        ...
-
-
-P = TypeVar("P", bound=Sender)
+P = TypeVar("P", bound=AsyncProducer)
 R = TypeVar("R", bound=Receipt)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from coherer.client.base import BaseClient
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
 from coherer.client.rocketmq.door import Door
@@ -76,11 +75,7 @@ class ConsumerKeywords(TypedDict, total=False):
     trace: bool | str
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-class RocketClient:
+class RocketClient(BaseClient):
     """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
     It belongs to one event loop and one process. Connections are made when they are needed and
@@ -100,25 +95,13 @@ class RocketClient:
     """
 
     def __init__(self, options: RocketOptions) -> None:
+        super().__init__()
         self._options = options
         self._instance = Instance(options)
         self._door = Door(self._instance)
-        # Weak, because a client may make many of them; one that is in use is held by its tasks.
-        self._made: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<RocketClient of rocketmq://{self._options.servers}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def options(self) -> RocketOptions:
@@ -261,7 +244,5 @@ class RocketClient:
         self._instance.pool.check()
         return Admin(self._instance)
 
-    async def close(self) -> None:
-        """Close what the client made and its connections. Calling it again does nothing."""
-        await asyncio.gather(*(one.close() for one in self._made))
+    async def _disconnect(self) -> None:
         await self._instance.close()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import weakref
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer import limits
+from coherer.client.base import BaseClient
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
 from coherer.client.tubemq.consumer import Consumer
 from coherer.client.tubemq.consumer_options import ConsumerOptions, Topics
@@ -35,11 +33,7 @@ class ConsumerKeywords(TypedDict, total=False):
     on_revoked: Listener | None
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-class Client:
+class Client(BaseClient):
     """A client of a TubeMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
     It belongs to one event loop and one process. Connections are made when they are needed and
@@ -59,26 +53,14 @@ class Client:
     """
 
     def __init__(self, options: ClientOptions) -> None:
+        super().__init__()
         self._options = options
         self._cluster = Cluster(options)
         self._planner: Planner | None = None
-        # Weak, because a client may make many of them; one that is in use is held by its tasks.
-        self._made: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self._options.addresses)
         return f"<Client of tubemq://{hosts}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def options(self) -> ClientOptions:
@@ -185,9 +167,7 @@ class Client:
         url = self._options.admin or f"http://{self._options.addresses[0][0]}:8080"
         return Admin(url, timeout_ms=self._options.timeout_ms)
 
-    async def close(self) -> None:
-        """Close what the client made and its connections. Calling it again does nothing."""
-        await asyncio.gather(*(one.close() for one in self._made))
+    async def _disconnect(self) -> None:
         if self._planner is not None:
             await self._planner.close()
             self._planner = None

@@ -1,0 +1,45 @@
+"""What clients of both protocols have in common: they close what they have made."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class Closable(Protocol):
+    """A producer, a consumer or a reader."""
+
+    async def close(self) -> None:
+        """Leave. Calling it again does nothing."""
+        ...
+
+
+class BaseClient(ABC):
+    """What clients of both protocols have in common."""
+
+    def __init__(self) -> None:
+        # Weak, because a client may make many of them; one that is in use is held by its tasks.
+        self._made: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what the client made and its connections. Calling it again does nothing."""
+        await asyncio.gather(*(one.close() for one in self._made))
+        await self._disconnect()
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close the connections."""
