@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from types import TracebackType
-from typing import Self
 
-from coherer.blocking.portal import Portal
+from coherer.blocking.using import Used
 from coherer.client.tubemq.consumer import Consumer as AsyncConsumer
 from coherer.client.tubemq.consumer import Handler
 from coherer.client.tubemq.consumer_options import Progress
@@ -17,7 +15,7 @@ from coherer.tubemq.delivery import MessageBatch
 from coherer.tubemq.names import Partition
 
 
-class Consumer:
+class Consumer(Used[AsyncConsumer]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use it with `with`.
 
     `for message in consumer` and `for batch in consumer.batches()` confirm as their asyncio
@@ -27,51 +25,32 @@ class Consumer:
 
     Args:
         portal: the way to the event loop.
-        consumer: does the work there.
+        inner: does the work there.
     """
-
-    def __init__(self, portal: Portal, consumer: AsyncConsumer) -> None:
-        self._portal = portal
-        self._consumer = consumer
-
-    def __repr__(self) -> str:
-        return repr(self._consumer)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def group(self) -> str:
         """The group."""
-        return self._consumer.group
+        return self._inner.group
 
     @property
     def assignment(self) -> frozenset[Partition]:
         """The partitions that are ours now."""
-        return self._portal.do(lambda: self._consumer.assignment)
+        return self._portal.do(lambda: self._inner.assignment)
 
     @property
     def progress(self) -> dict[Partition, Progress]:
         """How far each partition has been read."""
-        return self._portal.do(lambda: self._consumer.progress)
+        return self._portal.do(lambda: self._inner.progress)
 
     @property
     def paused(self) -> frozenset[str]:
         """The keys of paused partitions."""
-        return self._consumer.paused
+        return self._inner.paused
 
     def start(self) -> None:
         """See `coherer.client.tubemq.consumer.Consumer.start`."""
-        self._portal.call(self._consumer.start)
+        self._portal.call(self._inner.start)
 
     def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Partition]:
         """Wait until at least one partition is ours; returns them.
@@ -79,7 +58,7 @@ class Consumer:
         Raises:
             RequestTimeoutError: that took too long.
         """
-        return self._portal.call(lambda: self._consumer.wait_assigned(timeout_ms))
+        return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def receive(self, timeout_ms: int | None = None) -> MessageBatch | None:
         """The next package, to be passed to `confirm` or `reject`; None when time is up.
@@ -91,7 +70,7 @@ class Consumer:
             ClosedError: the consumer was closed.
             RefusedError: the master does not want us any more.
         """
-        return self._portal.call(lambda: self._consumer.receive(timeout_ms))
+        return self._portal.call(lambda: self._inner.receive(timeout_ms))
 
     def confirm(self, batch: MessageBatch) -> int:
         """Say that a package is dealt with; returns the group's new offset in the partition.
@@ -101,7 +80,7 @@ class Consumer:
             RefusedError: the partition is not ours any more; the package comes again.
             UnavailableError: no answer; the package may come again.
         """
-        return self._portal.call(lambda: self._consumer.confirm(batch))
+        return self._portal.call(lambda: self._inner.confirm(batch))
 
     def reject(self, batch: MessageBatch) -> int:
         """Say that a package could not be dealt with; it will be read again.
@@ -111,15 +90,15 @@ class Consumer:
             RefusedError: the partition is not ours any more; the package comes again anyway.
             UnavailableError: no answer; the package comes again.
         """
-        return self._portal.call(lambda: self._consumer.reject(batch))
+        return self._portal.call(lambda: self._inner.reject(batch))
 
     def done(self, batch: MessageBatch) -> None:
         """Like `confirm`, but the confirmation rides on the next get: cheaper, and no answer."""
-        self._portal.post(lambda: self._consumer.done(batch))
+        self._portal.post(lambda: self._inner.done(batch))
 
     def put_back(self, batch: MessageBatch) -> None:
         """Give a package back unread: it is received again from here."""
-        self._portal.post(lambda: self._consumer.put_back(batch))
+        self._portal.post(lambda: self._inner.put_back(batch))
 
     def batches(self) -> Generator[MessageBatch]:
         """Packages for `for`; each is confirmed when the loop asks for the next.
@@ -153,29 +132,29 @@ class Consumer:
         Raises:
             RefusedError: the master does not want us any more.
         """
-        self._portal.call(lambda: self._consumer.run(handler, workers=workers))
+        self._portal.call(lambda: self._inner.run(handler, workers=workers))
 
     def pause(self, *partitions: Partition | str) -> None:
         """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
-        self._portal.do(lambda: self._consumer.pause(*partitions))
+        self._portal.do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: Partition | str) -> None:
         """Undo `pause` for these partitions; without any, for all."""
-        self._portal.do(lambda: self._consumer.resume(*partitions))
+        self._portal.do(lambda: self._inner.resume(*partitions))
 
     def close(self) -> None:
         """Give everything back and leave the group. Packages not confirmed come again."""
         if self._portal.usable:
-            self._portal.call(self._consumer.close)
+            self._portal.call(self._inner.close)
 
     def _next(self, batch: MessageBatch | None) -> MessageBatch | None:
         """Confirms a package and waits for the next, in one handover."""
 
         async def work() -> MessageBatch | None:
             if batch is not None:
-                self._consumer.done(batch)
+                self._inner.done(batch)
             try:
-                return await self._consumer.receive()
+                return await self._inner.receive()
             except ClosedError:
                 return None
 

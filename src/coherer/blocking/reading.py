@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from coherer.blocking.portal import Portal
+from coherer.blocking.using import Used
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
@@ -50,52 +49,33 @@ class AsyncReader(Protocol[B_co, Q_co]):
         ...
 
 
-class BaseReader(Generic[B, Q]):
+class BaseReader(Used[AsyncReader[B, Q]], Generic[B, Q]):
     """Reads a range of one partition or queue, of either protocol.
 
     Args:
         portal: the way to the event loop.
-        reader: does the work there.
+        inner: does the work there.
     """
-
-    def __init__(self, portal: Portal, reader: AsyncReader[B, Q]) -> None:
-        self._portal = portal
-        self._reader = reader
-
-    def __repr__(self) -> str:
-        return repr(self._reader)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def partition(self) -> Q:
         """What is read."""
-        return self._reader.partition
+        return self._inner.partition
 
     @property
     def exact(self) -> bool:
         """Whether offsets count messages; known once it is open."""
-        return self._reader.exact
+        return self._inner.exact
 
     @property
     def position(self) -> int:
         """The next offset to read."""
-        return self._reader.position
+        return self._inner.position
 
     @property
     def end(self) -> int | None:
         """The offset behind the last to read."""
-        return self._reader.end
+        return self._inner.end
 
     def start(self) -> None:
         """Find the range; see the asyncio reader's.
@@ -103,7 +83,7 @@ class BaseReader(Generic[B, Q]):
         Raises:
             UnavailableError: the broker could not be reached in time.
         """
-        self._portal.call(self._reader.start)
+        self._portal.call(self._inner.start)
 
     def read(self) -> B | None:
         """The next messages; None when the end is reached or there are no more.
@@ -112,7 +92,7 @@ class BaseReader(Generic[B, Q]):
             UnavailableError: the broker has not answered for as long as the timeout.
             RefusedError: the broker does not let us read.
         """
-        return self._portal.call(self._reader.read)
+        return self._portal.call(self._inner.read)
 
     def __iter__(self) -> Iterator[B]:
         while (batch := self.read()) is not None:
@@ -121,4 +101,4 @@ class BaseReader(Generic[B, Q]):
     def close(self) -> None:
         """Give the partition back. Calling it again does nothing."""
         if self._portal.usable:
-            self._portal.call(self._reader.close)
+            self._portal.call(self._inner.close)

@@ -37,7 +37,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
     @property
     def group(self) -> str:
         """The producer group."""
-        return self._producer.group
+        return self._inner.group
 
     def send(
         self,
@@ -122,7 +122,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
             CohererError: see `send`; what was sent before is sent.
         """
         return self._portal.call(
-            lambda: self._producer.send_batch(messages, order_by=order_by, queue=queue)
+            lambda: self._inner.send_batch(messages, order_by=order_by, queue=queue)
         )
 
     def send_oneway(
@@ -134,9 +134,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
             UsageError: the message cannot be sent as it is.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        self._portal.call(
-            lambda: self._producer.send_oneway(message, order_by=order_by, queue=queue)
-        )
+        self._portal.call(lambda: self._inner.send_oneway(message, order_by=order_by, queue=queue))
 
     def transaction(self, message: Message) -> RocketTransaction:
         """A message that consumers get when your own work is done; use it with `with`.
@@ -144,7 +142,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         Raises:
             UsageError: the producer has no check function.
         """
-        inner = self._portal.do(lambda: self._producer.transaction(message))
+        inner = self._portal.do(lambda: self._inner.transaction(message))
         return RocketTransaction(self._portal, inner)
 
     def request(self, message: Message, *, timeout_ms: int | None = None) -> RocketMessage:
@@ -154,7 +152,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
             RequestTimeoutError: nobody replied in time.
             CohererError: see `send`.
         """
-        return self._portal.call(lambda: self._producer.request(message, timeout_ms=timeout_ms))
+        return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
 
     def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
         """Answer a message that was sent with `request`.
@@ -164,13 +162,13 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
             RefusedError: the one who asked is not connected to the broker any more.
             CohererError: see `send`.
         """
-        return self._portal.call(lambda: self._producer.reply(request, reply))
+        return self._portal.call(lambda: self._inner.reply(request, reply))
 
     def _how(self, order_by: Key | None, queue: Queue | None, delay_level: int) -> Post | None:
         if order_by is None and queue is None and not delay_level:
             return None
         system: Final[Mapping[str, str]] = system_of(delay_level)
-        return partial(self._producer.post, order_by=order_by, queue=queue, system=system)
+        return partial(self._inner.post, order_by=order_by, queue=queue, system=system)
 
 
 class RocketTransaction:

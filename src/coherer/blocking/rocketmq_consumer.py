@@ -7,10 +7,10 @@ from contextlib import closing
 from datetime import datetime
 from functools import partial
 from itertools import count, repeat
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from coherer.blocking.portal import Portal
+from coherer.blocking.using import Used
 from coherer.client.progress import Progress
 from coherer.client.rocketmq.claimed import DEAD, ClaimedBatch, Later
 from coherer.client.rocketmq.consumer import Consumer as AsyncConsumer
@@ -76,7 +76,7 @@ Handler = Callable[[RocketBatch], Awaitable[None] | None]
 """Deals with a batch; an exception says that it could not."""
 
 
-class BaseMember(Generic[M]):
+class BaseMember(Used[M]):
     """What the push and the pull consumer have in common.
 
     Listeners to assignments are called in the loop's thread and may not wait for the client.
@@ -87,49 +87,33 @@ class BaseMember(Generic[M]):
     """
 
     def __init__(self, portal: Portal, consumer: M) -> None:
-        self._portal = portal
-        self._consumer = consumer
+        super().__init__(portal, consumer)
         consumer.make = partial(RocketBatch, portal=portal)
-
-    def __repr__(self) -> str:
-        return repr(self._consumer)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def group(self) -> str:
         """The group."""
-        return self._consumer.group
+        return self._inner.group
 
     @property
     def topics(self) -> Collection[str]:
         """The topics, the group's retry topic among them."""
-        return self._consumer.topics
+        return self._inner.topics
 
     @property
     def assignment(self) -> frozenset[Queue]:
         """The queues that are ours now."""
-        return self._portal.do(lambda: self._consumer.assignment)
+        return self._portal.do(lambda: self._inner.assignment)
 
     @property
     def progress(self) -> dict[Queue, Progress]:
         """How far each queue has been dealt with."""
-        return self._portal.do(lambda: self._consumer.progress)
+        return self._portal.do(lambda: self._inner.progress)
 
     @property
     def paused(self) -> frozenset[Queue]:
         """The paused queues."""
-        return self._consumer.paused
+        return self._inner.paused
 
     def start(self) -> None:
         """Join the group; queues follow as soon as they are shared out (`wait_assigned`).
@@ -138,7 +122,7 @@ class BaseMember(Generic[M]):
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not understand an SQL92 expression.
         """
-        self._portal.call(self._consumer.start)
+        self._portal.call(self._inner.start)
 
     def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
         """Wait until at least one queue is ours; returns them.
@@ -146,20 +130,20 @@ class BaseMember(Generic[M]):
         Raises:
             RequestTimeoutError: that took too long.
         """
-        return self._portal.call(lambda: self._consumer.wait_assigned(timeout_ms))
+        return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def pause(self, *queues: Queue) -> None:
         """Pull and hand out nothing of these queues until `resume`; without any, of none."""
-        self._portal.do(lambda: self._consumer.pause(*queues))
+        self._portal.do(lambda: self._inner.pause(*queues))
 
     def resume(self, *queues: Queue) -> None:
         """Undo `pause` for these queues; without any, for all."""
-        self._portal.do(lambda: self._consumer.resume(*queues))
+        self._portal.do(lambda: self._inner.resume(*queues))
 
     def close(self) -> None:
         """Give everything back and leave the group. What is not confirmed comes again."""
         if self._portal.usable:
-            self._portal.call(self._consumer.close)
+            self._portal.call(self._inner.close)
 
 
 class RocketConsumer(BaseMember[AsyncConsumer]):
@@ -178,7 +162,7 @@ class RocketConsumer(BaseMember[AsyncConsumer]):
         Raises:
             ClosedError: the consumer was closed.
         """
-        return _ours(self._portal.call(lambda: self._consumer.receive(timeout_ms)))
+        return _ours(self._portal.call(lambda: self._inner.receive(timeout_ms)))
 
     def confirm(self, batch: RocketBatch) -> int:
         """Say that a batch is dealt with; returns the group's new offset in the queue.
@@ -188,7 +172,7 @@ class RocketConsumer(BaseMember[AsyncConsumer]):
             RefusedError: the queue is not ours any more; the messages come again.
             UnavailableError: no answer; the messages may come again.
         """
-        return self._portal.call(lambda: self._consumer.confirm(_theirs(batch)))
+        return self._portal.call(lambda: self._inner.confirm(_theirs(batch)))
 
     def reject(self, batch: RocketBatch) -> int:
         """Say that a batch could not be dealt with: what is open of it comes again later.
@@ -197,15 +181,15 @@ class RocketConsumer(BaseMember[AsyncConsumer]):
             UsageError: it has been confirmed or rejected already.
             RefusedError: the queue is not ours any more; the messages come again anyway.
         """
-        return self._portal.call(lambda: self._consumer.reject(_theirs(batch)))
+        return self._portal.call(lambda: self._inner.reject(_theirs(batch)))
 
     def done(self, batch: RocketBatch) -> None:
         """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
-        self._portal.post(lambda: self._consumer.done(_theirs(batch)))
+        self._portal.post(lambda: self._inner.done(_theirs(batch)))
 
     def put_back(self, batch: RocketBatch) -> None:
         """Give a batch back unread: what is open of it is received again from here."""
-        self._portal.post(lambda: self._consumer.put_back(_theirs(batch)))
+        self._portal.post(lambda: self._inner.put_back(_theirs(batch)))
 
     def batches(self) -> Generator[RocketBatch]:
         """Batches for `for`; each is confirmed when the loop asks for the next.
@@ -237,16 +221,16 @@ class RocketConsumer(BaseMember[AsyncConsumer]):
             workers: batches dealt with at a time; of one queue also, unless it is in order.
         """
         inner = cast("Callable[[ReceivedBatch], Awaitable[None] | None]", handler)
-        self._portal.call(lambda: self._consumer.run(inner, workers=workers))
+        self._portal.call(lambda: self._inner.run(inner, workers=workers))
 
     def _next(self, batch: RocketBatch | None) -> RocketBatch | None:
         """Confirms a batch and waits for the next, in one handover."""
 
         async def work() -> ReceivedBatch | None:
             if batch is not None:
-                self._consumer.done(_theirs(batch))
+                self._inner.done(_theirs(batch))
             try:
-                return await self._consumer.receive()
+                return await self._inner.receive()
             except ClosedError:
                 return None
 
@@ -274,7 +258,7 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             ClosedError: the consumer is closed.
         """
-        return _ours(self._portal.call(lambda: self._consumer.poll(timeout_ms)))
+        return _ours(self._portal.call(lambda: self._inner.poll(timeout_ms)))
 
     def commit(self) -> dict[Queue, int]:
         """Write down that what the polls gave is dealt with; returns the offsets.
@@ -282,7 +266,7 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             UnavailableError, RefusedError: a broker has not heard it.
         """
-        return self._portal.call(self._consumer.commit)
+        return self._portal.call(self._inner.commit)
 
     def committed(self, queue: Queue) -> int | None:
         """The group's offset that is written down; None when there is none.
@@ -290,7 +274,7 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             UnavailableError, RefusedError: it cannot be told now.
         """
-        return self._portal.call(lambda: self._consumer.committed(queue))
+        return self._portal.call(lambda: self._inner.committed(queue))
 
     def position(self, queue: Queue) -> int:
         """The offset of the next message of a queue that a poll gives.
@@ -298,7 +282,7 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             UsageError: the queue is not ours.
         """
-        return self._portal.do(lambda: self._consumer.position(queue))
+        return self._portal.do(lambda: self._inner.position(queue))
 
     def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
         """Read these queues, and no others. The group's members are not asked.
@@ -310,7 +294,7 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             UsageError: the consumer shares topics with its group.
         """
-        self._portal.call(lambda: self._consumer.assign(queues, selection))
+        self._portal.call(lambda: self._inner.assign(queues, selection))
 
     def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
         """Read on from another place of a queue; returns the offset.
@@ -323,11 +307,11 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
             UsageError: the queue is not ours, or the offset is negative.
             UnavailableError, RefusedError: the broker does not tell where that is.
         """
-        return self._portal.call(lambda: self._consumer.seek(queue, to))
+        return self._portal.call(lambda: self._inner.seek(queue, to))
 
     def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
         """The offset of a place in a queue, of ours or not; see `seek`."""
-        return self._portal.call(lambda: self._consumer.offset_of(queue, to))
+        return self._portal.call(lambda: self._inner.offset_of(queue, to))
 
     def queues(self, topic: str) -> list[Queue]:
         """The queues of a topic that can be read.
@@ -335,7 +319,7 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             RefusedError: the topic does not exist.
         """
-        return self._portal.call(lambda: self._consumer.queues(topic))
+        return self._portal.call(lambda: self._inner.queues(topic))
 
 
 def _ours(batch: ReceivedBatch | None) -> RocketBatch | None:

@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from threading import Lock
-from types import TracebackType
-from typing import Final, Generic, Self, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
+from coherer.blocking.using import Used
 from coherer.client.outcomes import Bulk, Outcome, SendReport, Sink, Stored
 from coherer.client.producing import BaseProducer as AsyncProducer
 from coherer.errors import CohererError
@@ -86,7 +86,7 @@ P = TypeVar("P", bound=AsyncProducer)
 R = TypeVar("R", bound=Receipt)
 
 
-class BaseProducer(Generic[P, R]):
+class BaseProducer(Used[P], Generic[P, R]):
     """What producers of both protocols have in common.
 
     Args:
@@ -95,44 +95,28 @@ class BaseProducer(Generic[P, R]):
     """
 
     def __init__(self, portal: Portal, producer: P) -> None:
-        self._portal = portal
-        self._producer = producer
+        super().__init__(portal, producer)
         self._waiting: deque[tuple[Message, Sink, Post]] = deque()
         self._woken = False
-
-    def __repr__(self) -> str:
-        return repr(self._producer)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def topics(self) -> frozenset[str]:
         """The published topics."""
-        return self._producer.topics
+        return self._inner.topics
 
     @property
     def in_flight(self) -> int:
         """How many messages have no receipt yet."""
-        return self._producer.in_flight + len(self._waiting)
+        return self._inner.in_flight + len(self._waiting)
 
     @property
     def window(self) -> int:
         """How many messages may be under way."""
-        return self._producer.window
+        return self._inner.window
 
     def start(self) -> None:
         """See `coherer.client.tubemq.producer.Producer.start`."""
-        self._portal.call(self._producer.start)
+        self._portal.call(self._inner.start)
 
     def publish(self, *topics: str) -> None:
         """Announce topics; returns when messages to them can be sent.
@@ -141,15 +125,15 @@ class BaseProducer(Generic[P, R]):
             RefusedError: a topic has no partition that takes messages; code 444.
             UnavailableError: no master, or no broker of a topic, could be reached in time.
         """
-        self._portal.call(lambda: self._producer.publish(*topics))
+        self._portal.call(lambda: self._inner.publish(*topics))
 
     def ready(self) -> None:
         """Wait until there is room in the window."""
-        self._portal.call(self._producer.ready)
+        self._portal.call(self._inner.ready)
 
     def flush(self) -> None:
         """Wait until every message under way has its receipt or its error."""
-        self._portal.call(self._producer.flush)
+        self._portal.call(self._inner.flush)
 
     def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
         """Send many messages, the fastest way.
@@ -164,7 +148,7 @@ class BaseProducer(Generic[P, R]):
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
         """
-        bulk: Bulk = self._portal.do(lambda: self._producer.bulk(receipts=receipts))
+        bulk: Bulk = self._portal.do(lambda: self._inner.bulk(receipts=receipts))
         source = iter(messages)
         while chunk := list(islice(source, CHUNK)):
             self._portal.call(partial(bulk.add, chunk))
@@ -173,7 +157,7 @@ class BaseProducer(Generic[P, R]):
     def close(self) -> None:
         """Wait for what is under way, then leave. Calling it again does nothing."""
         if self._portal.usable:
-            self._portal.call(self._producer.close)
+            self._portal.call(self._inner.close)
 
     # -- inside
 
@@ -197,7 +181,7 @@ class BaseProducer(Generic[P, R]):
 
     def _post(self, message: Message, sink: Sink, post: Post | None) -> None:
         self._portal.check()
-        producer = self._producer
+        producer = self._inner
         if not producer.publishes(message.topic):
             self.publish(message.topic)
         if producer.full or producer.in_flight + len(self._waiting) >= producer.window:

@@ -1,0 +1,60 @@
+"""What blocking producers, consumers and readers of both protocols have in common."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from coherer.blocking.portal import Portal
+
+
+class Worker(Protocol):
+    """A producer, consumer or reader for asyncio."""
+
+    async def start(self) -> None:
+        """Make it ready."""
+        ...
+
+    async def close(self) -> None:
+        """Leave."""
+        ...
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class Used(Generic[W]):
+    """Is used with `with`; somebody else does the work.
+
+    Args:
+        portal: the way to the event loop.
+        inner: does the work there; nobody else uses it.
+    """
+
+    def __init__(self, portal: Portal, inner: W) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Make it ready; see the one for asyncio."""
+        self._portal.call(self._inner.start)
+
+    def close(self) -> None:
+        """Leave; see the one for asyncio. Calling it again does nothing."""
+        if self._portal.usable:
+            self._portal.call(self._inner.close)
