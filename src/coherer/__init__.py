@@ -1,4 +1,4 @@
-"""Coherer: a message queue in Python that speaks Apache TubeMQ, with Spark as its engine."""
+"""Coherer: a message queue that speaks Apache TubeMQ and RocketMQ, with Spark as its engine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coherer.client import Client, connect
+    from coherer.client import (
+        Client,
+        RocketClient,
+        Verdict,
+        connect,
+        connect_rocketmq,
+        connect_tubemq,
+    )
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
+    from coherer.rocketmq.messages import RocketMessage
+    from coherer.rocketmq.subscription import Sql92
 
 __version__ = "0.2.0"
 
-__all__ = ["Client", "CohererError", "Message", "Receipt", "ReceivedMessage", "connect"]
+__all__ = [
+    "Client",
+    "CohererError",
+    "Message",
+    "Receipt",
+    "ReceivedMessage",
+    "RocketClient",
+    "RocketMessage",
+    "Sql92",
+    "Verdict",
+    "connect",
+    "connect_rocketmq",
+    "connect_tubemq",
+]
 
 _HOMES = {
     "Client": "coherer.client",
@@ -20,7 +42,13 @@ _HOMES = {
     "Message": "coherer.message",
     "Receipt": "coherer.message",
     "ReceivedMessage": "coherer.message",
+    "RocketClient": "coherer.client",
+    "RocketMessage": "coherer.rocketmq.messages",
+    "Sql92": "coherer.rocketmq.subscription",
+    "Verdict": "coherer.client",
     "connect": "coherer.client",
+    "connect_rocketmq": "coherer.client",
+    "connect_tubemq": "coherer.client",
 }
 
 

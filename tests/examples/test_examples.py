@@ -21,6 +21,14 @@ SAYS = {
     "to_arrow.py": ["value: binary", "'tag': ['even', 'odd'], 'count_all': [5000, 5000]"],
     "lag.py": ["couriers: 20 behind in 4 partitions", "couriers: 0 behind"],
 }
+ROCKETMQ_SAYS = {
+    "rocketmq_transaction.py": ["committed: COMMIT", "ROLLBACK", "the ledger sees 100 cents"],
+    "rocketmq_orders.py": [
+        "steps of big orders: ['new', 'sent']",
+        "packed: ['o1 at attempt 1', 'o2 at attempt 0']",
+        "the answer is 42",
+    ],
+}
 SPARK_SAYS = {"spark_table.py": ["shop|  500"]}
 BEFORE = {"consume.py": "produce.py"}
 
@@ -40,7 +48,7 @@ def run(*words: str, timeout: int = 60) -> str:
 
 def test_none_is_forgotten() -> None:
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, *SPARK_SAYS, "test_orders.py"}
+    assert scripts == {*SAYS, *ROCKETMQ_SAYS, *SPARK_SAYS, "test_orders.py"}
     text = (EXAMPLES / "README.md").read_text("utf-8")
     assert all(f"[{name}]({name})" in text for name in scripts)
 
@@ -51,6 +59,13 @@ def test_it_runs(name: str, coherer_node: EmbeddedNode) -> None:
         run(BEFORE[name], coherer_node.url)
     said = run(name, coherer_node.url, coherer_node.admin_url)
     for text in SAYS[name]:
+        assert text in said
+
+
+@pytest.mark.parametrize("name", ROCKETMQ_SAYS)
+def test_it_runs_on_rocketmq(name: str, coherer_rocketmq_url: str) -> None:
+    said = run(name, coherer_rocketmq_url)
+    for text in ROCKETMQ_SAYS[name]:
         assert text in said
 
 
