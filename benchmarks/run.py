@@ -20,7 +20,7 @@ from pathlib import Path
 from bench import rocketmq_cases, tubemq_cases
 from bench.cases import CPP, OURS, Case
 from bench.results import CPP_PAIR, PAIRS, Results, Sample
-from bench.singles import embedded, idle, spark
+from bench.singles import embedded, idle, memory, spark
 from bench.sites import SETTINGS, Bench, RocketBench, TubeBench
 from bench.usage import cpu_seconds, machine, versions
 from peers.cache import JavaSystem, UnavailableError, prepare
@@ -86,6 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             everything.append(results)
             with suite.bench(java, folder, _say) as bench:
                 _measure(bench, results, suite, options)
+                for kind, system in bench.systems.items():
+                    title = f"memory of the broker after all of it, {kind}, {suite.title}"
+                    alone.singles += memory(title, f"{suite.name}-{kind}-memory", system.pids)
                 if spark_too:
                     _measure_spark(bench, results, suite, options)
     finally:

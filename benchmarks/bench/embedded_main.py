@@ -15,10 +15,9 @@ from coherer import net
 from coherer.server.node import Node, NodeOptions
 
 
-async def first_acknowledged(directory: Path) -> float:
-    """Milliseconds from the start of a fresh node to the receipt of a first message."""
-    begin = time.perf_counter()
-    options = NodeOptions(
+def options_in(directory: Path) -> NodeOptions:
+    """A node with both doors, on free ports."""
+    return NodeOptions(
         directory=directory,
         master_port=0,
         broker_port=0,
@@ -26,24 +25,25 @@ async def first_acknowledged(directory: Path) -> float:
         namesrv_port=0,
         rocketmq_port=0,
     )
-    async with Node(options) as node, coherer.connect(node.url) as client:
+
+
+async def first_message(directory: Path, protocol: str) -> dict[str, float]:
+    """Milliseconds from the start of a fresh node to a first receipt, and to its message."""
+    begin = time.perf_counter()
+    async with Node(options_in(directory)) as node:
         node.create_topic("first", 4)
-        async with client.producer("first") as producer:
+        url = node.url if protocol == "tubemq" else node.rocketmq_url
+        async with coherer.connect(url) as client, client.producer("first") as producer:
             await producer.send(coherer.Message("first", b"x" * 100))
-            return (time.perf_counter() - begin) * 1000
+            sent_ms = (time.perf_counter() - begin) * 1000
+            async with client.consumer("readers", "first", start="earliest") as consumer:
+                await consumer.receive()
+            return {"first_ms": sent_ms, "received_ms": (time.perf_counter() - begin) * 1000}
 
 
 async def serve(directory: Path) -> None:
     """A node with a topic that only idles, until stdin ends."""
-    options = NodeOptions(
-        directory=directory,
-        master_port=0,
-        broker_port=0,
-        admin_port=0,
-        namesrv_port=0,
-        rocketmq_port=0,
-    )
-    async with Node(options) as node:
+    async with Node(options_in(directory)) as node:
         node.create_topic("idle", 8)
         print(json.dumps({"ready": True}), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
@@ -55,5 +55,4 @@ if __name__ == "__main__":
         if sys.argv[1] == "idle":
             net.run(serve(Path(folder)))
         else:
-            took = net.run(first_acknowledged(Path(folder)))
-            print(json.dumps({"first_ms": took}), flush=True)
+            print(json.dumps(net.run(first_message(Path(folder), sys.argv[3]))), flush=True)

@@ -230,7 +230,7 @@ class Results:
         return table
 
     def _singles(self) -> Table:
-        table = Table(title="Ours alone", title_justify="left")
+        table = Table(title="Start and memory", title_justify="left")
         for name in ("", "median", "goal"):
             table.add_column(name, justify="left" if not name else "right")
         for single in self.singles:

@@ -20,29 +20,30 @@ SPARK_TIMEOUT_S = 300.0
 
 
 def embedded(folder: Path, repetitions: int) -> list[Single]:
-    """From the start of a node to the first receipt; each in a fresh process."""
-    command = [sys.executable, str(HERE / "embedded_main.py"), "first", str(folder)]
-    runs = []
-    for _ in range(repetitions):
-        begin = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=True)
-        whole_ms = (time.perf_counter() - begin) * 1000
-        runs.append({**json.loads(done.stdout), "whole_ms": whole_ms})
-    return [
-        Single(
-            "first-acknowledged",
-            "embedded node, start to first receipt",
-            "ms",
-            [run["first_ms"] for run in runs],
-            goal=300,
-        ),
-        Single(
-            "process",
-            "a whole process: Python, imports, node, receipt, stop",
-            "ms",
-            [run["whole_ms"] for run in runs],
-        ),
-    ]
+    """From the start of a node to a first message, by either door; each in a fresh process."""
+    found = []
+    for protocol, title in (("tubemq", "TubeMQ"), ("rocketmq", "RocketMQ")):
+        command = [sys.executable, str(HERE / "embedded_main.py"), "first", str(folder), protocol]
+        runs = []
+        for _ in range(repetitions):
+            begin = time.perf_counter()
+            done = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=True)
+            whole_ms = (time.perf_counter() - begin) * 1000
+            runs.append({**json.loads(done.stdout), "whole_ms": whole_ms})
+        for key, what, goal in (
+            ("first_ms", "embedded node, start to first receipt", 300),
+            ("received_ms", "embedded node, start to first message received", None),
+            ("whole_ms", "a whole process: Python, imports, node, message, stop", None),
+        ):
+            values = [run[key] for run in runs]
+            found.append(Single(f"{protocol}-{key}", f"{what} ({title})", "ms", values, goal=goal))
+    return found
+
+
+def memory(name: str, key: str, pids: list[int]) -> list[Single]:
+    """Resident memory of a system's broker now."""
+    sizes = [size for size in map(resident_mb, pids) if size is not None]
+    return [Single(key, name, "MB", [sum(sizes)])] if sizes else []
 
 
 def idle(folder: Path, repetitions: int) -> list[Single]:
