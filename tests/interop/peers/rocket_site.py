@@ -31,7 +31,7 @@ from .rocketmq import (
 
 KINDS = ("java", "ours", "java-names", "our-names")
 """Both Java's, both ours, and the two mixes, named after the name server."""
-CALL_S = 30.0
+CALL_S = 60.0
 
 # What tests wait for, short; the same for both.
 QUICK = {"transactionTimeOut": 1_000, "transactionCheckInterval": 1_000, "traceTopicEnable": "true"}
