@@ -40,8 +40,8 @@ class Place:
     Args:
         url: of the cluster.
         in_turn: its broker deals with the requests of a connection one after the other. Java's has
-            threads for each kind: a position that rides on a pull may be booked after a later one
-            that was stored and answered, so that messages come again.
+            threads for each kind. Once messages came again there after a member had closed; that a
+            position riding on a pull was booked after the stored one is likely, and not proven.
     """
 
     def __init__(self, url: str, *, in_turn: bool = True) -> None:
