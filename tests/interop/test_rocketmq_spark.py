@@ -16,6 +16,7 @@ from peers.rocket_clients import Clients
 from peers.rocket_site import Cluster, RocketSite, wait_until
 
 from coherer import Message
+from coherer.rocketmq.codes import TopicNotExistError
 from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
@@ -49,10 +50,17 @@ def send(queue: RocketMQQueue, topic: str, numbers: range) -> None:
 
 
 async def held(queue: RocketMQQueue, topic: str, count: int) -> Bounds:
-    """What the broker holds, when it holds `count`: Java's tells of a message after its receipt."""
+    """What the broker holds, when it holds `count`.
+
+    A topic's route and a message's place may both be told later than the message's receipt.
+    """
 
     def all_there() -> bool:
-        return sum(end - first for first, end in queue.bounds(topic).values()) == count
+        try:
+            bounds = queue.bounds(topic)
+        except TopicNotExistError:
+            return False
+        return sum(end - first for first, end in bounds.values()) == count
 
     await asyncio.to_thread(wait_until, all_there)
     return bounds_of(topic, await asyncio.to_thread(queue.bounds, topic))
