@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 from peers.rocket_site import Client as JavaClient
 from peers.rocket_site import Cluster, RocketSite
-from peers.rocketmq import JavaRocketBroker
 from rocket_consuming import SCENARIOS, Place, ids, place_at, stored_is, take, texts, until
 
 from coherer.client.rocketmq.consumer import Consumer
@@ -22,8 +21,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 async def test_with_a_cluster(
     cluster: Cluster, scenario: Callable[[Place], Awaitable[None]]
 ) -> None:
-    java = isinstance(cluster.broker, JavaRocketBroker)
-    async with place_at(cluster.url, in_turn=not java) as place:
+    async with place_at(cluster.url) as place:
         await scenario(place)
 
 

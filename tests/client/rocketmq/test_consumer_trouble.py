@@ -179,7 +179,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
         assert topics["demo"].code_set == [2700, 2080]
         assert topics["%RETRY%readers"].sub_string == "*"
         first = shelf.pulls()[0].fields
-        assert (first["queueOffset"], first["sysFlag"], first["commitOffset"]) == ("1", "3", "1")
+        assert (first["queueOffset"], first["sysFlag"], first["commitOffset"]) == ("1", "2", "0")
         assert first["subVersion"] == str(topics["demo"].sub_version)
         assert "subscription" not in first
     told = cluster.asked(STORE)[-1]
@@ -378,6 +378,58 @@ async def test_a_slave_serves_while_its_master_is_away(cluster2, pair) -> None:
             assert batch is not None
             assert batch.bodies() == [b"a", b"b"]
     assert {pull.broker for pull in pair.pulls()} == {"broker-b"}
+
+
+async def test_what_a_slave_hears_is_not_written_down(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d")
+    pair.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
+        next_offset, end, broker=1
+    )
+    async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
+        for _ in range(2):
+            consumer.done(await one(consumer))
+        for count in (3, 4):
+            await cluster2.until(lambda count=count: len(pair.pulls()) == count)
+            pair.pulls()[-1].answer(19, "NO_NEW_MESSAGE", pair.head(4, 4))
+    [told] = cluster2.asked(STORE)
+    assert (told.broker, told.fields["commitOffset"]) == ("broker-a", "4")
+
+
+async def test_nothing_is_stored_beside_a_pull_that_tells(
+    cluster, shelf, client, monkeypatch
+) -> None:
+    """Java's broker may book the pull's offset after the one that is stored."""
+    monkeypatch.setattr(held, "BOOKED_MS", 60_000)
+    shelf.package = 1
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        consumer.done(await one(consumer))
+        shelf.put(b"b")
+        consumer.done(await one(consumer))
+        await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "2")
+        telling = shelf.pulls()[-1]
+        assert telling.fields["commitOffset"] == "1"
+        await consumer._holdings.persist()
+        closing = asyncio.create_task(consumer.close())
+        assert await client.offsets("demo")  # the broker has been asked something since
+        assert not cluster.asked(STORE)
+        telling.answer(19, "NO_NEW_MESSAGE", shelf.head(2, 2))
+        await closing
+    assert [told.fields["commitOffset"] for told in cluster.asked(STORE)] == ["2"]
+
+
+async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
+    cluster, shelf, client, monkeypatch
+) -> None:
+    monkeypatch.setattr(held, "BOOKED_MS", 1)
+    shelf.package = 1
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        consumer.done(await one(consumer))
+        shelf.put(b"b")
+        consumer.done(await one(consumer))
+        await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "1")
+    assert [told.fields["commitOffset"] for told in cluster.asked(STORE)] == ["2"]
 
 
 async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client) -> None:

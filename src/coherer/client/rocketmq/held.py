@@ -6,8 +6,10 @@ Rules:
   (`ConsumerOptions`), the queue is paused, or, in order, it is not locked.
 * A batch in the application's hands has a claim (`claims`). When the queue is given up, or begins
   anew at another offset, claims from before have no effect any more.
-* The offset to commit moves with what is dealt with; it rides on the next pull, and the consumer
-  has it written down every few seconds.
+* The offset to commit moves with what is dealt with. When the broker does not know it yet, it rides
+  on the next pull; what does not, the consumer has written down every few seconds.
+* Java's brokers deal with pulls and with offsets side by side: an offset that rides on a pull may
+  be booked after one that was stored later. So nothing is stored while a queue is `telling`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from coherer.client.rocketmq.figures import Figures
 from coherer.client.rocketmq.offset_store import OffsetTable
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
+from coherer.client.rocketmq.routes import MASTER
 from coherer.errors import ClosedError, CohererError, UnavailableError
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
@@ -55,6 +58,9 @@ UNKNOWN_CODES: Final = frozenset(
     }
 )
 """The broker does not know what we subscribe to, or not what we subscribe to now."""
+
+BOOKED_MS: Final = 500
+"""After so long a pull's offset is booked, even if the broker holds the pull for a message."""
 
 LOCK_LIFE_MS: Final = 30_000
 """How long we believe in a lock (8.14); the broker keeps it for twice as long."""
@@ -181,6 +187,12 @@ class Held:
             return False
         return not self._needs_lock or self.locked
 
+    @property
+    def telling(self) -> bool:
+        """Whether a pull is under way whose offset the broker may still have to book."""
+        riding, asked_ms = self._riding is not None, self._asked_ms
+        return riding and self._puller.busy and now_ms() - asked_ms < BOOKED_MS
+
     def restart(self, offset: int) -> None:
         """Begin anew at another offset; what is here is forgotten."""
         self.drop()
@@ -277,8 +289,7 @@ class Held:
             return None
         if self._needs_lock and not self.locked:
             return None
-        commit = None if self._broadcast or self._manual else self.keeper.table.get(self.queue)
-        self._riding = commit or None
+        self._riding = self._news()
         self._asked_ms = now_ms()
         return Wish(process.next_offset, self._flags, self._riding)
 
@@ -335,7 +346,10 @@ class Held:
         if isinstance(error, ClosedError):
             return None
         first = error.code != self._refused
-        if not isinstance(error, UnavailableError):
+        self._riding = None
+        if isinstance(error, UnavailableError):
+            self.keeper.table.unsave(self.queue)  # it may have died before it wrote it down
+        else:
             self.heard_ms = now_ms()
         if error.code in UNKNOWN_CODES:
             self.keeper.unknown()
@@ -363,6 +377,12 @@ class Held:
             expression_type=self._subscription.kind,
         )
         return Puller(self.keeper.door, self.queue, encoder, self, options.poll_ms + SLACK_MS)
+
+    def _news(self) -> int | None:
+        """The offset that a master does not know yet; slaves are not told."""
+        if self._broadcast or self._manual or self._puller.broker != MASTER:
+            return None
+        return self.keeper.table.news(self.queue) or None
 
     def _heard(self, answer: PullAnswer) -> None:
         self._refused = 0

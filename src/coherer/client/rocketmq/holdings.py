@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 LAST_WORD_MS: Final = 1_000
-"""How long a consumer that is closed waits for brokers to write its offsets down."""
+"""How long who gives queues up waits for brokers to write the offsets down."""
 
 
 class Returner(Protocol):
@@ -178,12 +178,13 @@ class Holdings:
         await _tell(self.options.on_revoked, [held.queue for held in going])
         if self.locking:
             going = await self._dealt_with(going)
+        await self._told(going)
         for held in going:
             held.sync()
             held.drop()
             self.held.pop(held.queue, None)
         gone = [held.queue for held in going]
-        await self.store.persist(gone)
+        await self._last_word(gone)
         if self.locking:
             await self.locks.unlock(gone)
         for queue in gone:
@@ -193,9 +194,11 @@ class Holdings:
 
     async def restart(self, offsets: Mapping[Queue, int]) -> None:
         """Begin anew at these offsets where a queue is ours (220)."""
+        await self._told([held for queue, held in self.held.items() if queue in offsets])
         for queue, offset in offsets.items():
             held = self.held.get(queue)
             if held is not None:
+                held.paused = queue in self.paused
                 held.restart(offset)
         await self.store.persist(list(offsets))
 
@@ -207,11 +210,11 @@ class Holdings:
         await self.door.store_now(self.group, queue, offset)
         self.table.saved(queue, offset)
 
-    async def persist(self, *, wait: bool = False) -> None:
-        """Write down where we are in all queues."""
+    async def persist(self) -> None:
+        """Write down where we are in all queues; in some, a pull does."""
         for held in self.held.values():
             held.sync()
-        await self.store.persist(wait=wait)
+        await self.store.persist([one.queue for one in self.held.values() if not one.telling])
 
     def pause(self, queues: frozenset[Queue]) -> None:
         """Pull and hand out nothing of these queues, and of no others."""
@@ -231,14 +234,11 @@ class Holdings:
 
     async def close(self) -> None:
         """Give everything up."""
-        try:
-            # Brokers deal with requests side by side: the next owner must not ask before they know.
-            async with asyncio.timeout(LAST_WORD_MS / 1000):
-                await self.persist(wait=True)
-        except TimeoutError:
-            _log.warning("A broker has not heard in time how far %s is", self.group)
+        await self._told(self.held.values())
         for held in self.held.values():
+            held.sync()
             held.drop()
+        await self._last_word(list(self.held))
         if self.locking:
             await self.locks.unlock(list(self.held), wait=True)
         self.held.clear()
@@ -304,6 +304,22 @@ class Holdings:
             self.table.move(queue, place)
             self.table.saved(queue, place)
         return place
+
+    async def _told(self, going: Collection[Held]) -> None:
+        """Pull no more, and wait until what rides on pulls is booked (`held.BOOKED_MS` at most)."""
+        for held in going:
+            held.paused = True
+        wait = waits(100)
+        while any(held.telling for held in going):  # noqa: ASYNC110 - mostly not even once
+            await asyncio.sleep(wait())
+
+    async def _last_word(self, queues: Collection[Queue]) -> None:
+        """Write down where we are; the next owner must not ask before a broker knows."""
+        try:
+            async with asyncio.timeout(LAST_WORD_MS / 1000):
+                await self.store.persist(queues, wait=True)
+        except TimeoutError:
+            _log.warning("A broker has not heard in time how far %s is", self.group)
 
     async def _dealt_with(self, going: list[Held]) -> list[Held]:
         """Hand out nothing more of them, and wait for what is in the application's hands."""

@@ -44,9 +44,18 @@ class OffsetTable:
         """We are there now, which may be further back than before."""
         self._offsets[queue] = offset
 
+    def news(self, queue: Queue) -> int | None:
+        """Where we are in the queue, if that is not written down."""
+        offset = self._offsets.get(queue)
+        return None if offset == self._saved.get(queue) else offset
+
     def saved(self, queue: Queue, offset: int) -> None:
         """That offset has been written down."""
         self._saved[queue] = offset
+
+    def unsave(self, queue: Queue) -> None:
+        """What has been written down may be lost."""
+        self._saved.pop(queue, None)
 
     def forget(self, queue: Queue) -> None:
         """The queue is not ours any more."""

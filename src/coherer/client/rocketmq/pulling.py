@@ -49,7 +49,7 @@ class Wish(NamedTuple):
     Args:
         offset: where to begin.
         flags: see `coherer.rocketmq.pulling`.
-        commit: where the group is; None to say nothing about that.
+        commit: where the group is, for a master; None to say nothing about that.
         max_messages: another limit than usual; 0 for the usual one.
     """
 
@@ -181,8 +181,8 @@ class Puller:
         self._busy = True
         self.deadline = self._loop.time() + self._timeout_s
         offset, flags, commit, limit = wish
-        if commit is None or self.broker != MASTER:
-            commit = 0  # slaves are not told
+        if commit is None:
+            commit = 0
         else:
             flags |= COMMIT
         signer = self._door.instance.pool.desk.signer
