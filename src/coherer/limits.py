@@ -119,6 +119,13 @@ APPEND_AT_ONCE: Final = 128
 REMOTING_BYTES_MAX: Final = 16 * 1024 * 1024
 """A frame of RocketMQ's remoting, its length included (Java's `frameMaxLength`)."""
 
+HELD_PULLS_MAX: Final = 100_000
+"""Pulls that wait for a message at one broker, about 2 KiB each: so many requests wait in Java's
+queue for its threads. Further ones are told that the system is busy."""
+
+HELD_PULLS_AT_ONCE: Final = 256
+"""So many are answered before others have their turn: one message can wake all of them."""
+
 JSON_DEPTH_MAX: Final = 64
 """Objects and lists within each other in a JSON body: RocketMQ's own are 8 deep at most."""
 

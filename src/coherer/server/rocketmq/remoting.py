@@ -21,7 +21,7 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from coherer import limits
@@ -100,6 +100,17 @@ class Channel:
             size = sum(map(len, pieces))
             head = self._session.response_head(request, code, remark, fields, size)
             self.connection.write_many([head, *pieces])
+
+    def fail(self, request: Command, error: Exception) -> None:
+        """Answer a request that went wrong: refused, or by an error of ours, which is logged."""
+        if isinstance(error, Refusal):
+            self.respond(request, error.code, error.remark, error.fields)
+        elif isinstance(error, RefusedError):  # what headers and bodies raise
+            self.respond(request, error.code or SYSTEM_ERROR, error.text)
+        else:
+            if not isinstance(error, ProtocolError):
+                _log.error("Code %d from %s failed", request.code, self.peer, exc_info=error)
+            self.respond(request, SYSTEM_ERROR, java_exception(error))
 
     def write(self, frame: bytes | memoryview) -> None:
         """Send a whole frame that the caller has made."""
@@ -218,9 +229,9 @@ class Channel:
         finally:
             self._catching_up = False
 
-    def later(self, work: Awaitable[None]) -> None:
+    def later(self, work: Coroutine[None, None, None]) -> None:
         """Do something that waits; it is cancelled when the connection ends."""
-        task = asyncio.ensure_future(_finish(work))
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -301,7 +312,7 @@ class Remoting:
             else:
                 self._call(channel, request)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the connection
-            self._failed(channel, request, error)
+            channel.fail(request, error)
 
     def finish_batch(self, channel: Channel) -> None:
         """Hand over what was gathered."""
@@ -312,7 +323,7 @@ class Remoting:
             self._batch(channel, requests)
         except Exception as error:  # noqa: BLE001 - as above
             for request in requests:
-                self._failed(channel, request, error)
+                channel.fail(request, error)
 
     def gone(self, channel: Channel) -> None:
         """A connection has ended."""
@@ -341,21 +352,10 @@ class Remoting:
             if response is not None:
                 self._answer(channel, request, response)
         except Exception as error:  # noqa: BLE001 - as above
-            self._failed(channel, request, error)
+            channel.fail(request, error)
 
     def _answer(self, channel: Channel, request: Command, answer: Command) -> None:
         channel.respond(request, answer.code, answer.remark, answer.fields, answer.body)
-
-    def _failed(self, channel: Channel, request: Command, error: Exception) -> None:
-        if isinstance(error, Refusal):
-            channel.respond(request, error.code, error.remark, error.fields)
-            return
-        if isinstance(error, RefusedError):  # what headers and bodies raise
-            channel.respond(request, error.code or SYSTEM_ERROR, error.text)
-            return
-        if not isinstance(error, ProtocolError):
-            _log.error("Code %d from %s failed", request.code, channel.peer, exc_info=error)
-        channel.respond(request, SYSTEM_ERROR, java_exception(error))
 
 
 class Door:
@@ -387,10 +387,6 @@ def java_exception(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f", {frames[-1].name}({frames[-1].filename.rpartition('/')[2]})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
-
-
-async def _finish(work: Awaitable[None]) -> None:
-    await work
 
 
 def _host_port(peer: str) -> bytes:

@@ -6,16 +6,27 @@ wakes those that want it, and `expire` ends those whose time is up.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
+from coherer import limits
 from coherer.record.layout import ROLLED_BACK
 from coherer.record.properties import decode
+from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import PullHeader
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.subscribing import Wanted
+from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
 from coherer.store import Appended, Draft
+
+K = TypeVar("K")
+
+OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+_FOR_EVER_MS: Final = 1 << 63
 
 
 class Held:
@@ -40,6 +51,11 @@ class Held:
         self.wanted = wanted
         self.deadline_ms = 0
 
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Where it waits: topic and queue."""
+        return self.header.topic, self.header.queue_id
+
     def wants(self, draft: Draft) -> bool:
         """Whether a new message is one for it."""
         if self.wanted.test is not None:
@@ -58,7 +74,9 @@ class Holding:
     def __init__(self, state: RocketState, again: Callable[[Held], None]) -> None:
         self._state = state
         self._again = again
-        self._held: dict[tuple[str, int], list[Held]] = {}
+        self._held: dict[tuple[str, int], dict[Held, None]] = {}
+        self._by_channel: dict[Channel, dict[Held, None]] = {}
+        self._ended: deque[Held] = deque()  # they wait no longer, but for their answers
         self._count = 0
         state.core.on_arrival(self.arrived)
 
@@ -66,11 +84,18 @@ class Holding:
         return self._count
 
     def hold(self, held: Held) -> None:
-        """Wait as long as the request says, or as long as this broker lets requests wait."""
+        """Wait as long as the request says, or as long as this broker lets requests wait.
+
+        Raises:
+            Refusal: too many wait already; Java's word for a full queue of requests (1.4).
+        """
+        if self._count >= limits.HELD_PULLS_MAX:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         options, header = self._state.options, held.header
         wait_ms = header.suspend_ms if options.long_polling else options.short_polling_ms
         held.deadline_ms = self._state.now_ms() + wait_ms
-        self._held.setdefault((header.topic, header.queue_id), []).append(held)
+        self._held.setdefault(held.queue, {})[held] = None
+        self._by_channel.setdefault(held.channel, {})[held] = None
         self._count += 1
 
     def arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:  # noqa: ARG002
@@ -83,38 +108,51 @@ class Holding:
             if key in self._held and draft.sys_flag & ROLLED_BACK in (0, 8):
                 woken.setdefault(key, []).append(draft)
         for key, new in woken.items():
-            held = self._held[key]
-            self._end(key, [one for one in held if any(map(one.wants, new))])
+            self._end([one for one in self._held[key] if any(map(one.wants, new))])
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls whose time is up."""
-        for key, held in list(self._held.items()):
-            late = [one for one in held if now_ms >= one.deadline_ms]
-            if late:
-                self._end(key, late)
+        late = [one for held in self._held.values() for one in held if now_ms >= one.deadline_ms]
+        self._end(late)
 
     def gone(self, channel: Channel) -> None:
         """A connection has ended: its pulls wait for nothing."""
-        for key, held in list(self._held.items()):
-            self._forget(key, [one for one in held if one.channel is channel])
+        for one in [*self._by_channel.get(channel, ())]:
+            self._forget(one)
 
     def close(self) -> None:
-        """Forget everything; the connections are about to end."""
-        self._held.clear()
-        self._count = 0
+        """Answer everybody: the connections are about to end."""
+        self.expire(_FOR_EVER_MS)
+        self._answer(len(self._ended))
 
-    def _end(self, key: tuple[str, int], ended: Sequence[Held]) -> None:
-        self._forget(key, ended)
+    def _end(self, ended: Sequence[Held]) -> None:
         for one in ended:
+            self._forget(one)
+        under_way = bool(self._ended)
+        self._ended += ended
+        if not under_way:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Answer some who wait no longer; then others have their turn."""
+        self._answer(limits.HELD_PULLS_AT_ONCE)
+        if self._ended:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _answer(self, count_max: int) -> None:
+        for _ in range(min(len(self._ended), count_max)):
+            one = self._ended.popleft()
             if not one.channel.closed:
                 self._again(one)
 
-    def _forget(self, key: tuple[str, int], ended: Sequence[Held]) -> None:
-        if not ended:
-            return
-        left = [one for one in self._held[key] if one not in ended]
-        self._count -= len(ended)
-        if left:
-            self._held[key] = left
-        else:
-            del self._held[key]
+    def _forget(self, one: Held) -> None:
+        self._count -= 1
+        _drop(self._held, one.queue, one)
+        _drop(self._by_channel, one.channel, one)
+
+
+def _drop(table: dict[K, dict[Held, None]], key: K, one: Held) -> None:
+    held = table[key]
+    del held[one]
+    if not held:
+        del table[key]

@@ -12,7 +12,7 @@ from typing import Final
 
 from coherer.broker.groups import Group
 from coherer.broker.topics import OFFSET_MOVED_TOPIC, READ
-from coherer.errors import CohererError, DamagedStoreError
+from coherer.errors import DamagedStoreError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import properties_of
 from coherer.record.properties import decode, encode, index_keys
@@ -59,10 +59,8 @@ class Pulls:
         channel, request = held.channel, held.request
         try:
             self._pull(channel, request, held.header, may_wait=False)
-        except Refusal as refusal:
-            channel.respond(request, refusal.code, refusal.remark, refusal.fields)
-        except CohererError as error:
-            channel.respond(request, ResponseCode.SYSTEM_ERROR, error.text)
+        except Exception as error:  # noqa: BLE001 - it is answered, and so are the others
+            channel.fail(request, error)
         channel.connection.flush()
 
     def _pull(

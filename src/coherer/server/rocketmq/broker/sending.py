@@ -30,7 +30,7 @@ from coherer.server.rocketmq.broker.answers import Replies, Sent
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.texts import PropertyTexts, StoredText
 from coherer.server.rocketmq.refusal import Refusal
-from coherer.server.rocketmq.remoting import Channel, java_exception
+from coherer.server.rocketmq.remoting import Channel
 from coherer.store import Draft
 
 _HOSTS_BYTES = 40
@@ -88,7 +88,7 @@ class Sends:
             except CohererError as error:  # what Java throws: nobody says the region (1.4)
                 channel.respond(request, error.code or ResponseCode.SYSTEM_ERROR, error.text)
             except Exception as error:  # noqa: BLE001 - the other sends of this read go on
-                channel.respond(request, ResponseCode.SYSTEM_ERROR, java_exception(error))
+                channel.fail(request, error)
         for answers in (safe, quick):
             if answers is not None:
                 answers.submit()

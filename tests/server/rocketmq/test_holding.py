@@ -1,0 +1,136 @@
+"""Many pulls that wait at once: none is forgotten, and nobody has to wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from rocket_stage import SUBSCRIPTION, SUSPEND, BrokerStage, Client, bodies_of
+
+from coherer import limits
+from coherer.rocketmq.command import Command
+from coherer.server.rocketmq.broker.holding import OVERLOAD, Held
+from coherer.testing import ManualClock
+
+FOUND, BUSY, NOT_FOUND = 0, 2, 19
+
+
+async def ready(peer: Client) -> None:
+    """Have a message in the queue."""
+    assert (await peer.send(b"old")).code == 0
+
+
+def wait(peer: Client, count: int = 1) -> list[asyncio.Future[Command]]:
+    """Pulls for the message to come."""
+    asked = {"queueOffset": 1, "sysFlag": SUSPEND | SUBSCRIPTION}
+    return [peer.begin_pull(**asked) for _ in range(count)]
+
+
+async def test_one_message_wakes_many_and_others_have_their_turn(
+    broker_stage: BrokerStage, peer: Client
+) -> None:
+    await ready(peer)
+    count = 3 * limits.HELD_PULLS_AT_ONCE
+    waiting = wait(peer, count)
+    other = await broker_stage.dial()
+    await peer.settle()
+    assert len(broker_stage.broker.pulls.holding) == count
+    assert (await other.send(b"new")).code == 0
+    assert not all(pull.done() for pull in waiting), "the sender is not the last to hear"
+    async with asyncio.timeout(20):
+        answers = await asyncio.gather(*waiting)
+    assert {tuple(bodies_of(answer)) for answer in answers} == {(b"new",)}
+    assert len(broker_stage.broker.pulls.holding) == 0
+
+
+async def test_waking_is_no_matter_of_how_many_wait(
+    broker_stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing each that waits with each that is woken took minutes for 100,000."""
+    compared = 0
+
+    def equal(self: Held, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return self is other
+
+    monkeypatch.setattr(Held, "__eq__", equal)
+    monkeypatch.setattr(Held, "__hash__", object.__hash__)
+    peer = await broker_stage.dial()
+    await ready(peer)
+    waiting = wait(peer, 500)
+    await peer.settle()
+    await peer.send(b"new")
+    async with asyncio.timeout(20):
+        await asyncio.gather(*waiting)
+    assert compared < 1_000
+
+
+async def test_so_many_may_wait(
+    broker_stage: BrokerStage, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HELD_PULLS_MAX", 3)
+    await ready(peer)
+    waiting = wait(peer, 4)
+    async with asyncio.timeout(10):
+        refused = await waiting[3]
+    assert (refused.code, refused.remark) == (BUSY, OVERLOAD)
+    await peer.send(b"new")
+    async with asyncio.timeout(10):
+        assert {(await pull).code for pull in waiting[:3]} == {FOUND}
+
+
+async def test_who_goes_takes_along_what_waits(broker_stage: BrokerStage, peer: Client) -> None:
+    await ready(peer)
+    gone, holding = await broker_stage.dial(), broker_stage.broker.pulls.holding
+    wait(gone, 5)
+    await gone.settle()
+    left = wait(peer)
+    await peer.settle()
+    assert len(holding) == 6
+    await gone.hang_up()
+    await peer.settle()
+    assert len(holding) == 1
+    await peer.send(b"new")
+    async with asyncio.timeout(10):
+        assert (await left[0]).code == FOUND
+
+
+async def test_a_stop_answers_who_waits(
+    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+) -> None:
+    await ready(peer)
+    waiting = wait(peer, limits.HELD_PULLS_AT_ONCE + 1)
+    await peer.settle()
+    broker_stage.broker.close()
+    async with asyncio.timeout(10):
+        assert {(await pull).code for pull in waiting} == {NOT_FOUND}
+
+
+async def test_an_error_of_ours_is_answered_and_the_others_are_woken(
+    broker_stage: BrokerStage,
+    peer: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await ready(peer)
+    waiting = wait(peer, 2)
+    await peer.settle()
+    read, calls = broker_stage.store.read, 0
+
+    def fails_once(*args: object, **more: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ZeroDivisionError
+        return read(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker_stage.store, "read", fails_once)
+    with caplog.at_level(logging.ERROR, "coherer"):
+        await peer.send(b"new")
+        async with asyncio.timeout(10):
+            answers = [await pull for pull in waiting]
+    assert [answer.code for answer in answers] == [1, FOUND]
+    assert (answers[0].remark or "").startswith("ZeroDivisionError")
+    assert "Code 11" in caplog.text
