@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 from coherer.record.hashing import java_hash
 from coherer.record.layout import decode
 from coherer.store import Draft
-from coherer.store.batch import IndexKey
 from coherer.store.checkpoint import Checkpoint
 from coherer.store.files import OsFiles
-from coherer.store.index import ENTRY, HEAD, IndexFile, KeyIndex, key_hash
+from coherer.store.index import KeyIndex
+from coherer.store.index_file import ENTRY, HEAD, IndexFile
+from coherer.store.keys import Keys, hashes_of, key_hash
 
 FULL_SIZE = 420_000_040
+
+
+def keys_of(*rows: tuple[str, int, int]) -> Keys:
+    """Keys of the topic, with the offset and the time of their message."""
+    keys = Keys()
+    for key, offset, store_ms in rows:
+        keys.add(hashes_of("TopicTest").of([key]), offset, store_ms)
+    return keys
 
 
 def find(
@@ -37,7 +46,7 @@ def test_worked_example(tmp_path: Path) -> None:
     index = KeyIndex(OsFiles(), tmp_path, 5_000_000, 20_000_000)
     assert index.load(Checkpoint(), clean=True) == []
     assert list(tmp_path.iterdir()) == []  # made when the first key comes
-    index.add([IndexKey("TopicTest", "k1", 4096, 1_650_000_000_123)])
+    index.add(keys_of(("k1", 4096, 1_650_000_000_123)))
     index.write(1_650_000_000_500)
     (path,) = tmp_path.iterdir()
     assert len(path.name) == 17
@@ -71,7 +80,7 @@ def index(tmp_path: Path) -> Any:
 
 def test_chains_times_and_files(index: KeyIndex, tmp_path: Path) -> None:
     for n in range(100):
-        index.add([IndexKey("TopicTest", f"k{n % 5}", n, 1_000_000 + n * 1000)])
+        index.add(keys_of((f"k{n % 5}", n, 1_000_000 + n * 1000)))
         if n % 9 == 0:
             index.write(1_000_000 + n)
     index.write(2_000_000)
@@ -85,17 +94,17 @@ def test_chains_times_and_files(index: KeyIndex, tmp_path: Path) -> None:
 
 
 def test_keys_are_found_before_they_are_written(index: KeyIndex) -> None:
-    index.add([IndexKey("TopicTest", "k", 1, 10), IndexKey("TopicTest", "j", 2, 11)])
-    index.add([IndexKey("TopicTest", "k", 3, 12)])
+    index.add(keys_of(("k", 1, 10), ("j", 2, 11)))
+    index.add(keys_of(("k", 3, 12)))
     assert find(index, "k") == [3, 1]
     index.write(12)
-    index.add([IndexKey("TopicTest", "k", 4, 13)])
+    index.add(keys_of(("k", 4, 13)))
     assert find(index, "k") == [4, 3, 1]
     assert find(index, "k", begin=13) == [4, 3, 1][:1] + find(index, "k", begin=13)[1:]
 
 
 def test_times_that_go_back_count_as_the_first(index: KeyIndex) -> None:
-    index.add([IndexKey("TopicTest", "a", 1, 9_000), IndexKey("TopicTest", "b", 2, 5_000)])
+    index.add(keys_of(("a", 1, 9_000), ("b", 2, 5_000)))
     index.write(9_000)
     assert find(index, "b", begin=9_000) == [2]
 
@@ -108,14 +117,14 @@ def reopen(tmp_path: Path, checkpoint: Checkpoint, *, clean: bool) -> KeyIndex:
 
 def test_after_a_crash_the_vouched_entries_count(index: KeyIndex, tmp_path: Path) -> None:
     for n in range(30):
-        index.add([IndexKey("TopicTest", f"k{n % 3}", n, 1000 * n)])
+        index.add(keys_of((f"k{n % 3}", n, 1000 * n)))
     index.write(30_000)
     end_ms, number, count = index.mark()
     assert end_ms == 29_000
     assert count == 30 - 19 + 1
     checkpoint = Checkpoint(offset=999, index_file=number, index_count=count)
     for n in range(30, 60):
-        index.add([IndexKey("TopicTest", f"k{n % 3}", n, 1000 * n)])
+        index.add(keys_of((f"k{n % 3}", n, 1000 * n)))
     index.write(60_000)
     assert len(find(index, "k0")) == 20
     again = reopen(tmp_path, checkpoint, clean=False)
@@ -123,7 +132,7 @@ def test_after_a_crash_the_vouched_entries_count(index: KeyIndex, tmp_path: Path
     assert again.indexed_to == 29
     assert len(list((tmp_path / "index").iterdir())) == 2
     for n in range(30, 60):
-        again.add([IndexKey("TopicTest", f"k{n % 3}", n, 1000 * n)])
+        again.add(keys_of((f"k{n % 3}", n, 1000 * n)))
     again.write(60_000)
     assert find(again, "k0") == find(index, "k0")
     again.close()
@@ -133,7 +142,7 @@ def test_after_javas_crash_files_newer_than_its_checkpoint_go(
     index: KeyIndex, tmp_path: Path
 ) -> None:
     for n in range(50):
-        index.add([IndexKey("TopicTest", "k", n, 1000 * n)])
+        index.add(keys_of(("k", n, 1000 * n)))
     index.write(50_000)
     again = reopen(tmp_path, Checkpoint(index_ms=18_000), clean=False)
     assert find(again, "k") == list(range(18, -1, -1))
@@ -141,7 +150,7 @@ def test_after_javas_crash_files_newer_than_its_checkpoint_go(
 
 
 def test_a_clean_start_takes_what_is_there(index: KeyIndex, tmp_path: Path) -> None:
-    index.add([IndexKey("TopicTest", "k", n, n) for n in range(50)])
+    index.add(keys_of(*[("k", n, n) for n in range(50)]))
     index.write(50)
     again = reopen(tmp_path, Checkpoint(), clean=True)
     assert find(again, "k") == list(range(49, -1, -1))
@@ -151,11 +160,11 @@ def test_a_clean_start_takes_what_is_there(index: KeyIndex, tmp_path: Path) -> N
 def test_the_end_of_what_is_written_is_told_to_the_checkpoint(
     index: KeyIndex, tmp_path: Path
 ) -> None:
-    index.add([IndexKey("TopicTest", "k", n, 1000 + n) for n in range(10)])
+    index.add(keys_of(*[("k", n, 1000 + n) for n in range(10)]))
     assert index.mark()[0] == 0  # in memory only
     index.write(50)
     assert index.mark()[0] == 1_009
-    index.add([IndexKey("TopicTest", "k", n, 1000 + n) for n in range(10, 45)])
+    index.add(keys_of(*[("k", n, 1000 + n) for n in range(10, 45)]))
     index.write(50)
     end_ms, _, _ = index.mark()
     assert end_ms == 1_044
@@ -175,7 +184,7 @@ def test_files_of_another_size_are_not_used(tmp_path: Path) -> None:
 
 
 def test_a_loop_in_a_damaged_file_ends(index: KeyIndex, tmp_path: Path) -> None:
-    index.add([IndexKey("TopicTest", "k", n, n) for n in range(5)])
+    index.add(keys_of(*[("k", n, n) for n in range(5)]))
     index.write(50)
     (path,) = (tmp_path / "index").iterdir()
     with path.open("r+b") as file:
@@ -191,10 +200,10 @@ def test_long_keys_have_javas_hash(topic: str, key: str) -> None:
 
 
 def test_slots_are_there_again_when_the_file_is_opened_again(tmp_path: Path) -> None:
-    keys = [IndexKey("TopicTest", f"k{n % 700}", n, n) for n in range(2_000)]
+    keys = [(f"k{n % 700}", n, n) for n in range(2_000)]
     path = tmp_path / "1"
     once = IndexFile(OsFiles(), path, 300_000, 5_000)
-    once.put(keys)
+    once.put(keys_of(*keys))
     once.save()
     once.close()
     whole = path.read_bytes()
@@ -203,7 +212,7 @@ def test_slots_are_there_again_when_the_file_is_opened_again(tmp_path: Path) -> 
         file = IndexFile(OsFiles(), path, 300_000, 5_000)
         if path.exists():
             assert file.load()
-        file.put(part)
+        file.put(keys_of(*part))
         file.finish()
         file.close()
     assert path.read_bytes() == whole
@@ -225,9 +234,9 @@ def test_slots_that_could_not_be_written_are_written_later(tmp_path: Path) -> No
     files = _Full()
     index = KeyIndex(files, tmp_path, 2_000, 5_000)
     index.load(Checkpoint(), clean=True)
-    keys = [IndexKey("TopicTest", f"k{n}", n, n) for n in range(100)]
+    keys = [(f"k{n}", n, n) for n in range(100)]
     files.full_to = HEAD.size + 4 * 2_000
-    index.add(keys)
+    index.add(keys_of(*keys))
     with pytest.raises(OSError, match="No space"):
         index.write(0)
     assert find(index, "k7") == [7], "whoever asks here sees it"
@@ -241,11 +250,11 @@ def test_slots_that_could_not_be_written_are_written_later(tmp_path: Path) -> No
 
 
 def test_many_keys_do_not_wait_for_the_slow_beat(index: KeyIndex, tmp_path: Path) -> None:
-    keys = [IndexKey("TopicTest", f"k{n}", n, n) for n in range(40)]
-    index.add(keys)
+    keys = [(f"k{n}", n, n) for n in range(40)]
+    index.add(keys_of(*keys))
     index.catch_up(0)
     assert list((tmp_path / "index").glob("*")) == []
-    index.add(keys * 125)
+    index.add(keys_of(*keys * 125))
     index.catch_up(0)
     assert list((tmp_path / "index").glob("*")) != []
 
@@ -253,19 +262,19 @@ def test_many_keys_do_not_wait_for_the_slow_beat(index: KeyIndex, tmp_path: Path
 def test_entries_that_could_not_be_written_leave_no_trace(tmp_path: Path) -> None:
     files = _Full()
     file = IndexFile(files, tmp_path / "1", 2_000, 5_000)
-    file.put([IndexKey("TopicTest", f"k{n % 90}", n, n) for n in range(100)])
+    file.put(keys_of(*[(f"k{n % 90}", n, n) for n in range(100)]))
     entries = HEAD.size + 4 * 2_000 + ENTRY.size * 101
     files.full_from, files.full_to = entries, entries + 1
     with pytest.raises(OSError, match="No space"):
-        file.put([IndexKey("TopicTest", f"k{n}", 900 + n, n) for n in range(95)])
+        file.put(keys_of(*[(f"k{n}", 900 + n, n) for n in range(95)]))
     files.full_to = 0
-    file.put([IndexKey("TopicTest", f"j{n}", n, n) for n in range(50)])
+    file.put(keys_of(*[(f"j{n}", n, n) for n in range(50)]))
     file.finish()
     whole = file.path.read_bytes()
     file.close()
     other = IndexFile(OsFiles(), tmp_path / "2", 2_000, 5_000)
-    other.put([IndexKey("TopicTest", f"k{n % 90}", n, n) for n in range(100)])
-    other.put([IndexKey("TopicTest", f"j{n}", n, n) for n in range(50)])
+    other.put(keys_of(*[(f"k{n % 90}", n, n) for n in range(100)]))
+    other.put(keys_of(*[(f"j{n}", n, n) for n in range(50)]))
     other.finish()
     assert other.path.read_bytes() == whole
     other.close()
@@ -274,7 +283,7 @@ def test_entries_that_could_not_be_written_leave_no_trace(tmp_path: Path) -> Non
 def test_what_catches_up_leaves_the_slots_for_later(tmp_path: Path) -> None:
     index = KeyIndex(OsFiles(), tmp_path, 2_000, 10_000)
     index.load(Checkpoint(), clean=True)
-    index.add([IndexKey("TopicTest", f"k{n}", n, n) for n in range(6_000)])
+    index.add(keys_of(*[(f"k{n}", n, n) for n in range(6_000)]))
     index.catch_up(0)
     (path,) = tmp_path.iterdir()
     assert HEAD.unpack(path.read_bytes()[: HEAD.size])[5] == 0
@@ -286,10 +295,10 @@ def test_what_catches_up_leaves_the_slots_for_later(tmp_path: Path) -> None:
 
 def test_restored_slots_equal_written_ones(tmp_path: Path) -> None:
     file = IndexFile(OsFiles(), tmp_path / "1", 2000, 5000)
-    file.put([IndexKey("TopicTest", f"k{n % 900}", n, n) for n in range(3000)])
+    file.put(keys_of(*[(f"k{n % 900}", n, n) for n in range(3000)]))
     file.save()
     before = (tmp_path / "1").read_bytes()
-    file.put([IndexKey("TopicTest", f"j{n}", n, 3000 + n) for n in range(500)])
+    file.put(keys_of(*[(f"j{n}", n, 3000 + n) for n in range(500)]))
     file.save()
     file.restore(3001)
     after = (tmp_path / "1").read_bytes()

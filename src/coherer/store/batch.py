@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from zlib import crc32
 
 from coherer.errors import UsageError
@@ -23,27 +23,11 @@ from coherer.record.layout import (
     blank,
     encode,
 )
+from coherer.store.keys import Keys
 from coherer.store.model import Appended, Draft
 from coherer.store.queue import ENTRY, ConsumeQueue
 
 _SHORT = struct.Struct(">H").pack
-
-
-class IndexKey(NamedTuple):
-    """A key of a message, on its way to the index."""
-
-    topic: str
-    key: str
-    physical_offset: int
-    store_ms: int
-
-
-_Fields = tuple[str, str, int, int]
-# Makes a named tuple twice as fast as its name does.
-_NEW = cast(
-    "Callable[[type[IndexKey], _Fields], IndexKey]",
-    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
-)
 
 
 class Batch(NamedTuple):
@@ -52,7 +36,7 @@ class Batch(NamedTuple):
     chunks: list[tuple[int, bytes]]
     queues: list[ConsumeQueue]
     appended: list[Appended]
-    keys: list[IndexKey]
+    keys: Keys
     end: int
 
 
@@ -105,7 +89,7 @@ class Encoder:
         chunks: list[tuple[int, bytes]] = []
         parts: list[bytes] = []
         appended: list[Appended] = []
-        keys: list[IndexKey] = []
+        keys = Keys()
         position, limit = begin, self._limit(begin)
         for draft in drafts:
             topic, queue_id = draft.topic, draft.queue_id
@@ -140,8 +124,8 @@ class Encoder:
                     queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
-            for key in draft.keys:
-                keys.append(_NEW(IndexKey, (topic, key, position, store_ms)))  # noqa: PERF401
+            if draft.keys:
+                keys.add(queue.key_hashes.of(draft.keys), position, store_ms)
             position += size
         if parts:
             chunks.append((begin, b"".join(parts)))

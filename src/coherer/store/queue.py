@@ -22,6 +22,7 @@ from coherer.limits import TOPIC_BYTES_MAX
 from coherer.record.layout import FIXED_BYTES
 from coherer.store.disk import Dirty, Handles, file_name, numbered, zero
 from coherer.store.files import Files
+from coherer.store.keys import hashes_of
 
 ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
@@ -66,15 +67,16 @@ class ConsumeQueue:
     """The files under `consumequeue/<topic>/<queue id>/`.
 
     `fixed` and `topic_head` are what each record of this queue has in common: its size without
-    body and properties (and with IPv4 hosts), and its topic with the length before it. `delay_ms`
-    is set for queues of the schedule topic: their entries hold the time of delivery, which is so
-    much behind the store time, where those of others hold the tag code.
+    body and properties (and with IPv4 hosts), and its topic with the length before it;
+    `key_hashes` knows the hashes of its keys. `delay_ms` is set for queues of the schedule topic:
+    their entries hold the time of delivery, which is so much behind the store time, where those of
+    others hold the tag code.
     """
 
     __slots__ = (
         "_active", "_active_end", "_directory", "_files", "_handles", "_uncut", "delay_ms",
-        "file_bytes", "first_file", "fixed", "max", "min", "pending", "queue_id", "topic",
-        "topic_head",
+        "file_bytes", "first_file", "fixed", "key_hashes", "max", "min", "pending", "queue_id",
+        "topic", "topic_head",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +101,7 @@ class ConsumeQueue:
         self.file_bytes = file_bytes
         self.topic_head = bytes((len(topic),)) + topic.encode()
         self.fixed = FIXED_BYTES + len(topic)
+        self.key_hashes = hashes_of(topic)
         self.min = 0
         self.max = 0
         self.first_file = 0

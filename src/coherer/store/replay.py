@@ -8,9 +8,9 @@ from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import PREPARED, ROLLED_BACK, Summary
 from coherer.record.properties import TAGS, decode, index_keys
-from coherer.store.batch import IndexKey
 from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
+from coherer.store.keys import Keys
 from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue
 from coherer.store.queues import QueueDirectory
 
@@ -94,7 +94,9 @@ class Replayer:
         index = self._index
         if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
             index.make_room(self._now_ms)
-            index.add([IndexKey(queue.topic, key, offset, record.store_ms) for key in keys])
+            taken = Keys()
+            taken.add(queue.key_hashes.of(keys), offset, record.store_ms)
+            index.add(taken)
         self.replayed += 1
         return ""
 

@@ -73,7 +73,8 @@ class SlotTable:
 
     def _write(self, first: int, end: int) -> None:
         begin = first * PAGE_SLOTS
-        part = array("i", self.slots[begin : min(end * PAGE_SLOTS, self._count)])
+        # As bytes: of a view it would take one number after the other.
+        part = array("i", self.slots[begin : min(end * PAGE_SLOTS, self._count)].tobytes())
         if sys.byteorder == "little":
             part.byteswap()
         self._files.write(self._handle, part.tobytes(), self._begin + begin * SLOT.size)

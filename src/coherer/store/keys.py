@@ -1,0 +1,138 @@
+"""Keys of messages on their way to the index: their hashes, and where the messages lie.
+
+Of a key the index holds only the hash; who looks a key up compares the messages that are found.
+So the hash is all that is kept of a key from the moment when its message is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from coherer.record.hashing import java_hash
+
+_INT_MIN = -(1 << 31)
+_LONG = 20
+_HEADS_KEPT = 4_096
+_POWERS = {count: pow(31, count, 1 << 32) for count in (2, 4, 8)}
+
+
+class Keys:
+    """Keys in the order of the log: three lists of equal length.
+
+    Attributes:
+        hashes: of the keys.
+        offsets: where the messages lie in the log.
+        times_ms: when they were stored.
+
+    >>> keys = Keys()
+    >>> keys.add([key_hash("TopicTest", "k1")], 4096, 9)
+    >>> len(keys), keys.hashes, keys.offsets, keys.times_ms
+    (1, [2746024], [4096], [9])
+    """
+
+    __slots__ = ("hashes", "offsets", "times_ms")
+
+    def __init__(self) -> None:
+        self.hashes: list[int] = []
+        self.offsets: list[int] = []
+        self.times_ms: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    def add(self, hashes: list[int], offset: int, store_ms: int) -> None:
+        """Take the keys of one message."""
+        count = len(hashes)
+        self.hashes += hashes
+        self.offsets += [offset] * count
+        self.times_ms += [store_ms] * count
+
+    def extend(self, other: Keys) -> None:
+        """Take what another one has behind these."""
+        self.hashes += other.hashes
+        self.offsets += other.offsets
+        self.times_ms += other.times_ms
+
+    def first(self, count: int) -> Keys:
+        """Give the first keys, up to `count`."""
+        found = Keys()
+        found.hashes = self.hashes[:count]
+        found.offsets = self.offsets[:count]
+        found.times_ms = self.times_ms[:count]
+        return found
+
+    def drop(self, count: int) -> None:
+        """Forget the first keys."""
+        del self.hashes[:count], self.offsets[:count], self.times_ms[:count]
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Give the hash that a key is indexed by.
+
+    >>> key_hash("TopicTest", "k1")
+    2746024
+    """
+    (value,) = hashes_of(topic).of((key,))
+    return value
+
+
+class Hashes:
+    """The hashes of a topic's keys.
+
+    Of the ids that a client makes only the ends differ, and the hash of a text is made of those of
+    its parts: so of most keys two pairs of characters are looked up, and what is before them.
+    """
+
+    __slots__ = ("_heads", "_topic")
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic + "#"
+        self._heads: dict[str, int] = {}
+
+    def of(self, keys: Iterable[str]) -> list[int]:
+        """Give the hash of each key."""
+        heads, pairs = self._heads, _PAIRS
+        hashes: list[int] = []
+        for key in keys:
+            if len(key) > _LONG and key.isascii():
+                text = key[:-4]
+                head = heads.get(text)
+                if head is None:
+                    head = self._learn(text)
+                value = (head + pairs[key[-4:-2]] * _P2 + pairs[key[-2:]]) & 0xFFFFFFFF
+                if value >= 0x80000000:
+                    value = 0x100000000 - value if value != 0x80000000 else 0
+            else:
+                value = java_hash(self._topic + key)
+                value = 0 if value == _INT_MIN else abs(value)
+            hashes.append(value)
+        return hashes
+
+    def _learn(self, text: str) -> int:
+        # What is before the last eight stays the same for as long as a client lives.
+        value = _hash_of(self._topic, text[:-8]) * _POWERS[8] + java_hash(text[-8:])
+        head = (value * _POWERS[4]) & 0xFFFFFFFF
+        if len(self._heads) >= _HEADS_KEPT:
+            self._heads.clear()
+        self._heads[text] = head
+        return head
+
+
+class _Pairs(dict[str, int]):
+    """The hashes of two ASCII characters."""
+
+    def __missing__(self, pair: str) -> int:
+        value = self[pair] = java_hash(pair)
+        return value
+
+
+_PAIRS = _Pairs()
+_P2 = _POWERS[2]
+hashes_of = lru_cache(maxsize=256)(Hashes)
+"""The hashes of a topic's keys; the same object for the same topic."""
+
+
+@lru_cache(maxsize=8192)
+def _hash_of(before: str, text: str) -> int:
+    return java_hash(before + text)
