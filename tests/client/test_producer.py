@@ -253,6 +253,10 @@ async def test_a_second_broker_takes_what_the_first_cannot(fake, way: Cluster) -
         (message(topic=" "), ResultCode.PARAMETER_MSG_TOPIC_BLANK),
         (message(tag="a,b"), None),
         (message(keys=("k",)), None),
+        (message("text"), None),
+        (message(tag=7), None),
+        (message(time="now"), None),
+        (message(properties={"a": 1}), None),
     ],
 )
 async def test_what_cannot_be_sent(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
@@ -140,6 +140,8 @@ def _named(tag: str | None, keys: tuple[str, ...], time: datetime | None) -> str
     if tag is not None:
         pairs.append(f"{text.TAGS}\x01{_checked('tag', tag)}")
     if keys:
+        if isinstance(cast("object", keys), str):  # its letters would be the keys
+            raise TypeError("keys are a tuple")
         for key in keys:
             if " " in key:
                 raise UsageError(f"Key {key!r} holds a space, which separates keys.")

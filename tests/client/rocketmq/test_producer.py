@@ -280,6 +280,29 @@ async def test_what_cannot_be_sent(cluster, client: RocketClient) -> None:
     assert not cluster.asked(SEND)
 
 
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (Message("demo", "text"), "A body is bytes, not str"),  # it used to hang
+        (Message("demo", 7), "not int"),
+        (Message("demo", b"x", tag=7), "The tag of a message is text, not int"),
+        (Message("demo", b"x", keys="42"), r"Write \('42',\) for one"),
+        (Message("demo", b"x", keys=["42"]), "tuple"),
+        (Message("demo", b"x", keys=(42,)), "A key of a message is text, not int"),
+        (Message("demo", b"x", properties={"a": 1}), "Property 'a' of a message is text, not int"),
+        (Message("demo", b"x", properties={1: "a"}), "The name of a property .* is text, not int"),
+    ],
+)
+async def test_what_is_of_a_wrong_type(client: RocketClient, message: Message, says: str) -> None:
+    async with client.producer("demo") as producer:
+        with pytest.raises(UsageError, match=says):
+            await producer.send(message)
+        with pytest.raises(UsageError, match=says):
+            await producer.send_batch([message])
+        report = await producer.send_many([message, Message("demo", b"good")])
+        assert (report.sent, len(report.failed)) == (1, 1)
+
+
 async def test_a_topic_that_the_send_creates(cluster, client: RocketClient) -> None:
     with pytest.raises(RefusedError) as caught:
         async with client.producer("young"):

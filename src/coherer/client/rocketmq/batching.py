@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
+from coherer.client.misuse import check_body, mistaken
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.record.ids import UniqueIds
@@ -33,11 +34,16 @@ def topic_of(messages: Sequence[Message]) -> str:
 def item_of(message: Message, unique_id: str) -> Item:
     """A message as a part of a batch, where nothing is compressed."""
     body = message.body
+    if type(body) is not bytes:
+        check_body(message)
     plain = message.tag is None and message.time is None
-    if not plain or message.keys or message.properties or not body:
-        body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
-        return item_parts(body, properties.encode())
-    return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
+    try:
+        if not plain or message.keys or message.properties or not body:
+            body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
+            return item_parts(body, properties.encode())
+        return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
+    except (TypeError, AttributeError) as error:
+        raise mistaken(message, error) from error
 
 
 def joined(items: Iterable[Item]) -> bytes:

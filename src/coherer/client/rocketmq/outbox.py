@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
+from coherer.client.misuse import check_body, mistaken
 from coherer.client.outcomes import Sink
 from coherer.client.rocketmq.faults import Faults
 from coherer.client.rocketmq.instance import Instance
@@ -312,19 +313,24 @@ class Outbox:
         options = self._options
         if self._system:
             system = {**self._system, **system}
+        if type(message.body) is not bytes:
+            check_body(message)
         if len(message.body) > options.max_bytes:
             raise UsageError(
                 f"The message has {len(message.body)} bytes; the limit is {options.max_bytes}.",
                 topic=message.topic,
                 code=ResponseCode.MESSAGE_ILLEGAL,
             )
-        return outgoing(
-            message,
-            unique_id=unique_id,
-            system=system,
-            compress_from_bytes=options.compress_from_bytes,
-            level=options.compress_level,
-        )
+        try:
+            return outgoing(
+                message,
+                unique_id=unique_id,
+                system=system,
+                compress_from_bytes=options.compress_from_bytes,
+                level=options.compress_level,
+            )
+        except (TypeError, AttributeError) as error:
+            raise mistaken(message, error) from error
 
     def _learn(self, route: Route) -> None:
         """A route is new or has changed."""

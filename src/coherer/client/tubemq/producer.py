@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, overload
 
 from coherer import limits
+from coherer.client.misuse import check_body, mistaken
 from coherer.client.outcomes import CallbackSink, FutureSink, Outcome, Sink
 from coherer.client.producing import BaseProducer
 from coherer.client.tasks import cancel
@@ -298,6 +299,8 @@ def pack(message: Message, max_bytes: int) -> Parcel:
         UsageError: it cannot be sent; `code` is the one of the protocol for the reason.
     """
     body = message.body
+    if type(body) is not bytes:
+        check_body(message)
     if not body:
         raise UsageError(
             "A message needs a body of at least one byte.",
@@ -309,8 +312,11 @@ def pack(message: Message, max_bytes: int) -> Parcel:
     if message.tag is not None or message.time is not None or message.properties or message.keys:
         if message.keys:
             raise UsageError("TubeMQ messages have no keys.", hint="Put them into `properties`.")
-        attributes = payload.encode_attributes(message.tag, message.time, message.properties)
-        time = None if message.time is None else payload.encode_time(message.time)
+        try:
+            attributes = payload.encode_attributes(message.tag, message.time, message.properties)
+            time = None if message.time is None else payload.encode_time(message.time)
+        except (TypeError, AttributeError) as error:
+            raise mistaken(message, error) from error
     data, flag = payload.encode_payload(body, attributes)
     if len(data) > max_bytes:
         raise UsageError(
