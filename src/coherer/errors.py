@@ -126,7 +126,7 @@ class StoreError(CohererError):
 
 
 class StoreFullError(StoreError):
-    """There is no room on the disk. Nothing of the refused batch was kept."""
+    """No room on the disk, or no more files to open. Nothing of the refused batch was kept."""
 
 
 class DamagedStoreError(StoreError):

@@ -68,8 +68,16 @@ OUTBOX_LOW_BYTES: Final = 4 * 1024 * 1024
 STALLED_WRITE_MS: Final = 60_000
 """A peer whose outbox is full and that takes nothing for so long is cut off."""
 
-CONNECTIONS_MAX: Final = 4096
-"""Connections that one port accepts: files and memory of a process are finite."""
+CONNECTIONS_MAX: Final = 32_768
+"""Connections that one port accepts, if the process may open so many files: one that rests takes
+about 10 KiB."""
+
+FILES_MAX: Final = 65_536
+"""What a server asks the system for: all connections of its ports, and the files of its store."""
+
+FILES_RESERVED: Final = 384
+"""Of the files that a process may open, so many are no connections: 256 of queues, the log's, the
+index's, the loop's own. Where few may be open, half of them."""
 
 ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
 """A request to the HTTP administration: address, or form. 10,000 offsets fit."""

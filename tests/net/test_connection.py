@@ -10,6 +10,8 @@ import pytest
 
 from coherer import limits, net
 from coherer.errors import ConnectError, DisconnectedError, ProtocolError, UsageError
+from coherer.net import places
+from coherer.net.places import PLACES
 
 
 class Peer:
@@ -295,3 +297,48 @@ def test_the_fast_loop_behaves_the_same(scenario: Callable[[Server], Awaitable[N
             await scenario(server)
 
     net.run(run())
+
+
+async def test_connections_leave_files_to_others(
+    echoing: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = 2 * (PLACES.taken + 1)
+    monkeypatch.setattr(places, "files_max", lambda: files)
+    first = await echoing.dial()
+    first.connection.write(b"a")
+    await first.until(lambda p: p.data)
+    for _ in range(3):
+        refused = await echoing.dial()
+        await refused.until(lambda p: p.ends)
+    assert caplog.text.count("too many connections") == 1
+    taken = PLACES.taken
+    first.connection.close()
+    await echoing.peers[0].until(lambda p: p.ends)
+    assert PLACES.taken == taken - 1
+    again = await echoing.dial()
+    again.connection.write(b"b")
+    await again.until(lambda p: p.data)
+
+
+async def test_who_cannot_be_served_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
+    def make(connection: net.Connection) -> Peer:
+        raise ZeroDivisionError
+
+    listener = await net.listen("127.0.0.1", 0, make)
+    peer = await net.dial("127.0.0.1", listener.port, Peer)
+    peer.connection.write(b"?")
+    await peer.until(lambda p: p.ends)
+    await listener.close()
+    assert caplog.text.count("Not serving") == 1
+
+
+def test_a_server_asks_for_files() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(200, before[0])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+    try:
+        assert places.files_max() == few
+        assert net.allow_files() >= min(before[0], limits.FILES_MAX)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

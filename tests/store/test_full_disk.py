@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,3 +191,44 @@ def test_other_errors_are_not_called_full(bench: Any) -> None:
     assert not isinstance(caught.value, StoreFullError)
     files.broken = False
     store.append([bench.draft(0)])
+
+
+def test_too_many_open_files_pass(bench: Any) -> None:
+    """What cannot be opened was not synced, but it was not lost either: unlike after a failed sync
+    the store goes on by itself."""
+
+    class Few(OsFiles):
+        none_left = False
+
+        def open(self, path: Path, *, create: bool = False) -> int:
+            if self.none_left:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open(path, create=create)
+
+        def sync_directory(self, path: Path) -> None:
+            if self.none_left:
+                raise OSError(errno.ENFILE, "Too many open files in system")
+            super().sync_directory(path)
+
+    files = Few()
+    store = bench.open(files=files)
+    store.append(batch(bench, 0, 6))
+    before = bench.everything(store)
+    files.none_left = True
+    for what in (store.flush, store.flush_queues, lambda: store.append([bench.draft(9, "new")])):
+        with pytest.raises(StoreFullError, match="too many are"):
+            what()
+    files.none_left = False
+    assert store.flush() == store.end_offset == store.durable_offset
+    files.none_left = True
+    with pytest.raises(StoreFullError):
+        store.flush_queues()
+    files.none_left = False
+    store.flush_queues()
+    assert bench.everything(store) == before
+    store.append(batch(bench, 100, 6))
+    expected = bench.everything(store)
+    store.close()
+    again = bench.open()
+    assert bench.everything(again) == expected
+    assert again.recovery.clean

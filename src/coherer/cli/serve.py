@@ -131,8 +131,10 @@ async def run(options: NodeOptions, *, as_json: bool) -> None:
     """Run a node until a signal; say where it is when it serves."""
     import asyncio
 
+    from coherer import net
     from coherer.server.node import Node
 
+    net.allow_files()
     with _stop_event() as stopped:
         async with Node(options) as node:
             waiting = [asyncio.ensure_future(work) for work in (node.ready(), stopped.wait())]

@@ -10,6 +10,7 @@ from coherer.net.connection import Connection, Receiver
 from coherer.net.dialer import dial
 from coherer.net.listener import Listener, listen
 from coherer.net.loop import new_event_loop, run
+from coherer.net.places import allow_files
 from coherer.net.tls import TlsOptions
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Listener",
     "Receiver",
     "TlsOptions",
+    "allow_files",
     "dial",
     "listen",
     "new_event_loop",

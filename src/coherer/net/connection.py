@@ -23,7 +23,7 @@ from socket import SO_KEEPALIVE, SOL_SOCKET
 from typing import Protocol, cast
 
 from coherer import limits
-from coherer.errors import DisconnectedError, ProtocolError
+from coherer.errors import CohererError, DisconnectedError, ProtocolError
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,16 @@ class Receiver(Protocol):
     def closed(self, error: Exception | None) -> None:
         """The connection is gone; called once. `error` is None when it was closed in order."""
         ...
+
+
+class Nobody:
+    """The receiver of a connection that is not served: it is about to be cut off."""
+
+    def received(self, data: bytes) -> None:
+        """Nothing is read."""
+
+    def closed(self, error: Exception | None) -> None:
+        """Nobody needs to know."""
 
 
 class Connection(asyncio.Protocol):
@@ -178,7 +188,17 @@ class Connection(asyncio.Protocol):
         self.local_host, _ = _address(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("sslcontext") is not None
         _keep_alive(transport.get_extra_info("socket"))
-        self._receiver = self._make(self)
+        try:
+            self._receiver = self._make(self)
+        except Exception as error:
+            if not self._accepted:
+                raise
+            if isinstance(error, CohererError):  # the server has just begun, or is ending
+                _log.info("Not serving %s: %s", self.peer, error)
+            else:
+                _log.exception("Not serving %s after an error of ours", self.peer)
+            self._receiver = Nobody()
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""

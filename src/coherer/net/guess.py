@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from coherer import limits
+from coherer.net.places import PLACES
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Guesser:
                 _log.warning("Cannot accept: %s", error)
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if len(self._silent) >= limits.CONNECTIONS_MAX:
+            if len(self._silent) >= limits.CONNECTIONS_MAX or not PLACES.take():
                 accepted.close()
                 continue
             accepted.setblocking(False)
@@ -116,6 +117,7 @@ class Guesser:
         accepted.close()
 
     def _take(self, accepted: socket.socket) -> None:
+        PLACES.give()
         self._silent.pop(accepted).cancel()
         self._loop.remove_reader(accepted)
 

@@ -9,9 +9,10 @@ from typing import Final
 
 from coherer import limits
 from coherer.errors import UsageError
-from coherer.net.connection import Connection, Receiver
+from coherer.net.connection import Connection, Nobody, Receiver
 from coherer.net.guess import HANDSHAKE_S, Guesser
 from coherer.net.memory import keep_freed
+from coherer.net.places import PLACES
 from coherer.net.tls import TlsOptions
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Listener:
         self._make = make
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
+        self._refusing = False
         self._server: asyncio.Server | Guesser
         self._empty = asyncio.Event()
         self._empty.set()
@@ -93,15 +95,21 @@ class Listener:
 
     def _admit(self, connection: Connection) -> Receiver:
         # Only now: a connection whose TLS handshake fails is never made and never lost.
+        if len(self._connections) >= self._connections_max or not PLACES.take():
+            if not self._refusing:  # a flood needs no flood of lines
+                _log.warning("Refusing %s and others: too many connections", connection.peer)
+            self._refusing = True
+            connection.abort()
+            return Nobody()
+        self._refusing = False
         self._connections.add(connection)
         self._empty.clear()
-        if len(self._connections) > self._connections_max:
-            _log.warning("Refusing %s: too many connections", connection.peer)
-            connection.abort()
-            return _Nobody()
         return self._make(connection)
 
     def _forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return  # it was refused
+        PLACES.give()
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
@@ -142,11 +150,3 @@ async def _one_address(host: str, port: int) -> str:
     found = await asyncio.get_running_loop().getaddrinfo(host, port)
     addresses = [str(entry[4][0]) for entry in found]
     return next((address for address in addresses if ":" not in address), addresses[0])
-
-
-class _Nobody:
-    def received(self, data: bytes) -> None:
-        """Nothing is read from a connection that was refused."""
-
-    def closed(self, error: Exception | None) -> None:
-        """Nobody needs to know."""

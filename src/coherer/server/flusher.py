@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from coherer.errors import StoreError
+from coherer.errors import StoreError, StoreFullError
 from coherer.store import Store
 
 T = TypeVar("T")
@@ -34,11 +34,14 @@ class Flusher:
         """Flush; returns the offset up to which the log is durable now.
 
         Raises:
+            StoreFullError: too many files are open; the next flush may do it.
             StoreError: the disk failed. The node takes no sends any more: after a failed
                 fsync the system may have dropped what it could not write, and would not say so.
         """
         try:
             return await self.run(self._store.flush)
+        except StoreFullError:
+            raise
         except StoreError as error:
             if not self._has_failed:
                 self._has_failed = True

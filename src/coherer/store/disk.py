@@ -14,6 +14,7 @@ from coherer.store.files import Files
 _FULL = frozenset(
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)
 )
+_OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 NAME_DIGITS = 20
 _CHUNK_BYTES = 1 << 20
 
@@ -75,7 +76,17 @@ def translate(error: OSError, what: str) -> StoreError:
             f"No room on the disk to {what}.",
             hint="Free some, or lower the retention; the store goes on by itself.",
         )
+    if out_of_files(error):
+        return StoreFullError(
+            f"No file can be opened to {what}: too many are.",
+            hint="Allow more (ulimit -n), or fewer connections; the store goes on by itself.",
+        )
     return StoreError(f"Could not {what}: {error}.")
+
+
+def out_of_files(error: OSError) -> bool:
+    """Tell whether the process, or the machine, has too many files open: that passes."""
+    return error.errno in _OUT_OF_FILES
 
 
 class Dirty:

@@ -22,7 +22,14 @@ from pathlib import Path
 
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 from coherer.record.layout import HEAD, flaw
-from coherer.store.disk import file_name, numbered, our_errors, translate, zero
+from coherer.store.disk import (
+    file_name,
+    numbered,
+    our_errors,
+    out_of_files,
+    translate,
+    zero,
+)
 from coherer.store.files import Files
 from coherer.store.model import Damage
 
@@ -249,6 +256,7 @@ class CommitLog:
         """Make what is written durable; may run beside the writer.
 
         Raises:
+            StoreFullError: too many files are open; nothing is lost, try again.
             StoreError: the disk failed.
         """
         with self._guard:
@@ -260,6 +268,8 @@ class CommitLog:
             try:
                 self._sync_range(self.durable, end)
             except OSError as error:
+                if out_of_files(error):
+                    raise translate(error, "sync the log") from error
                 self._failed = f"The log could not be synced: {error}."
                 raise StoreError(self._failed) from error
             self.durable = end
@@ -268,9 +278,12 @@ class CommitLog:
 
     def _sync_range(self, begin: int, end: int) -> None:
         if self._new_names:
-            self._new_names = False
-            self._files.sync_directory(self._directory)
-        self._unsynced = False
+            self._new_names = False  # before: the writer may make another one meanwhile
+            try:
+                self._files.sync_directory(self._directory)
+            except OSError:
+                self._new_names = True
+                raise
         at = begin - begin % self.segment_bytes
         while at <= end:
             segment = self._segments.get(at)
@@ -280,6 +293,7 @@ class CommitLog:
             self._files.sync(self.handle_of(segment))
             if segment.end <= end:
                 self._close(segment)
+        self._unsynced = False
 
     def drop_first(self) -> int:
         """Delete the oldest file; give the new first offset. Views of it stay valid."""

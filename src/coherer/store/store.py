@@ -31,7 +31,7 @@ from coherer.store import search
 from coherer.store.batch import Batch, Encoder
 from coherer.store.checkpoint import Checkpoint, CheckpointFile
 from coherer.store.config import ConfigFiles
-from coherer.store.disk import Dirty, our_errors, translate
+from coherer.store.disk import Dirty, our_errors, out_of_files, translate
 from coherer.store.files import Files, OsFiles
 from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
@@ -397,7 +397,7 @@ class Store:
         """Make log, queues and index durable and write the checkpoint. For any thread.
 
         Raises:
-            StoreFullError: there is no room for keys; they wait.
+            StoreFullError: there is no room for keys, which wait, or too many files are open.
             StoreError: the disk failed.
             ClosedError: the store is closed.
         """
@@ -417,19 +417,29 @@ class Store:
                     self._index.write(self._now_ms())
                     mark = self._index.mark()
                 (offset, queues_ms), dirty, self._dirty = self._queued, self._dirty, Dirty()
-            self._log.flush()
             try:
-                dirty.sync(self._files)
-                if self._index is not None:
-                    self._index.sync()
-                times = (self._log.durable_ms, queues_ms, mark[0])
-            except OSError as error:
-                self._sync_failed = f"Queues or index could not be synced: {error}."
-                raise StoreError(self._sync_failed) from error
+                self._log.flush()
+                self._sync(dirty)
+            except StoreFullError:
+                with self._guard:
+                    self._dirty.merge(dirty)
+                raise
+            times = (self._log.durable_ms, queues_ms, mark[0])
             with our_errors("write the checkpoint"):
                 checkpoint = Checkpoint(*times, offset, *mark[1:])
                 self._checkpoint_file.save(checkpoint)
                 self._checkpoint = checkpoint
+
+    def _sync(self, dirty: Dirty) -> None:
+        try:
+            dirty.sync(self._files)
+            if self._index is not None:
+                self._index.sync()
+        except OSError as error:
+            if out_of_files(error):
+                raise translate(error, "sync queues and index") from error
+            self._sync_failed = f"Queues or index could not be synced: {error}."
+            raise StoreError(self._sync_failed) from error
 
     def tick(self) -> None:
         """Flush what is due by the options' intervals. For the thread beside the writer.
