@@ -21,6 +21,7 @@ from coherer.client.rocketmq import (
     locking,
     member,
     pulling,
+    remote_offsets,
 )
 from coherer.client.rocketmq.client import RocketClient
 from coherer.client.rocketmq.consumer import Consumer
@@ -399,7 +400,7 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
     cluster, shelf, client, monkeypatch
 ) -> None:
     """Java's broker may book the pull's offset after the one that is stored."""
-    monkeypatch.setattr(held, "BOOKED_MS", 60_000)
+    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 60_000)
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -409,19 +410,19 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
         await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "2")
         telling = shelf.pulls()[-1]
         assert telling.fields["commitOffset"] == "1"
-        await consumer._holdings.persist()
+        storing = asyncio.create_task(consumer._holdings.persist())
         closing = asyncio.create_task(consumer.close())
         assert await client.offsets("demo")  # the broker has been asked something since
         assert not cluster.asked(STORE)
         telling.answer(19, "NO_NEW_MESSAGE", shelf.head(2, 2))
-        await closing
+        await asyncio.gather(storing, closing)
     assert [told.fields["commitOffset"] for told in cluster.asked(STORE)] == ["2"]
 
 
 async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
     cluster, shelf, client, monkeypatch
 ) -> None:
-    monkeypatch.setattr(held, "BOOKED_MS", 1)
+    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 1)
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -580,7 +581,10 @@ async def test_offsets_are_reset(cluster, shelf, client, java) -> None:
         assert again.offsets() == [1, 2]
         with pytest.raises(RefusedError):
             await consumer.confirm(second)
-        assert cluster.asked(STORE)[-1].fields["commitOffset"] == "1"
+        anew = [pull for pull in shelf.pulls() if pull.fields["queueOffset"] == "1"]
+        assert [(pull.fields["commitOffset"], pull.fields["sysFlag"]) for pull in anew] == [
+            ("1", "3")
+        ]
 
 
 async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeypatch) -> None:

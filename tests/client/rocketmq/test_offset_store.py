@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from coherer.client.rocketmq.offset_store import LocalOffsets, RemoteOffsets
+from coherer.client.rocketmq.local_offsets import LocalOffsets
+from coherer.client.rocketmq.remote_offsets import RemoteOffsets
 from coherer.errors import CohererError, DisconnectedError
 from coherer.rocketmq.names import Queue
 
@@ -16,7 +18,7 @@ class Brokers:
         self.stored_: dict[Queue, int] = {}
         self.told: list[tuple[Queue, int]] = []
         self.away = False
-        self.heard: list[Queue] = []
+        self.slow: asyncio.Event | None = None
 
     async def stored(self, group: str, queue: Queue) -> int | None:
         assert group == "g"
@@ -26,11 +28,9 @@ class Brokers:
         if self.away:
             raise DisconnectedError("away")
         self.told.append((queue, offset))
+        if self.slow is not None:
+            await self.slow.wait()
         self.stored_[queue] = offset
-
-    async def store_now(self, group: str, queue: Queue, offset: int) -> None:
-        await self.store(group, queue, offset)
-        self.heard.append(queue)
 
 
 async def test_brokers_are_told_what_changed() -> None:
@@ -52,11 +52,60 @@ async def test_brokers_are_told_what_changed() -> None:
     await store.persist()
     assert (await store.read(A), brokers.told[2:]) == (3, [(A, 3)])
     store.table.move(A, 4)
-    await store.persist(wait=True)
-    assert brokers.heard == [A]
-    store.table.forget(A)
+    brokers.away = True
+    with pytest.raises(DisconnectedError):
+        await store.confirm(A)
+    store.forget(A)
     assert store.table.get(A) is None
     assert store.table.of_topic("T") == {B: 1}
+
+
+async def test_about_a_queue_one_word_is_under_way_at_a_time() -> None:
+    """Java's broker deals with requests side by side: the older of two may be booked last."""
+    brokers = Brokers()
+    store = RemoteOffsets("g", brokers)
+    brokers.slow = asyncio.Event()
+    store.table.move(A, 1)
+    first = asyncio.create_task(store.confirm(A))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    store.table.move(A, 2)
+    more = [asyncio.create_task(work) for work in (store.confirm(A), store.persist())]
+    first.cancel()  # who gave up waiting has still said it
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert brokers.told == [(A, 1)]
+    assert store.ride(A) is None
+    brokers.slow.set()
+    await asyncio.gather(*more)
+    assert brokers.told == [(A, 1), (A, 2)]
+    assert store.ride(A) is None  # no news
+
+
+async def test_what_rides_is_not_overtaken() -> None:
+    brokers = Brokers()
+    store = RemoteOffsets("g", brokers)
+    store.table.move(A, 1)
+    assert store.ride(A) == 1
+    store.table.move(A, 2)
+    storing = asyncio.create_task(store.confirm(A))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert brokers.told == []
+    store.landed(A)
+    await storing
+    assert brokers.told == [(A, 2)]
+    store.table.move(A, 3)
+    assert store.ride(A) == 3
+    store.lost(A, died=False)  # refused: nothing was booked
+    await store.persist()
+    store.table.move(A, 4)
+    assert store.ride(A) == 4
+    store.landed(A)
+    assert store.ride(A) is None
+    store.lost(A, died=True)
+    assert store.ride(A) == 4
+    assert brokers.told == [(A, 2), (A, 3)]
 
 
 async def test_a_file_in_javas_form(tmp_path: Path) -> None:
@@ -70,7 +119,7 @@ async def test_a_file_in_javas_form(tmp_path: Path) -> None:
         '{\n\t"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5\n\t}\n}'
     )
     store.table.move(B, 2**40)
-    await store.persist()
+    await store.confirm(B)
     await store.persist()
     again = LocalOffsets(path.parent)
     await again.load()
@@ -90,7 +139,7 @@ async def test_a_queue_that_goes_stays_in_the_file(tmp_path: Path) -> None:
     await store.load()
     store.table.move(A, 5)
     await store.persist()
-    store.table.forget(A)
+    store.forget(A)
     store.table.move(B, 6)
     await store.persist()
     again = LocalOffsets(tmp_path)

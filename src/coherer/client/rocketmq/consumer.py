@@ -109,7 +109,7 @@ class Consumer(Member):
         if not isinstance(claim, HeldClaim):
             return batch.next_offset
         offset = claim.process.commit_offset
-        await self._holdings.confirm(batch.queue, offset)
+        await self._holdings.store.confirm(batch.queue)
         return offset
 
     async def reject(self, batch: ReceivedBatch) -> int:

@@ -101,13 +101,14 @@ class Door:
             raise
 
     async def store(self, group: str, queue: Queue, offset: int) -> None:
-        """Say where a group is (15), without waiting for an answer."""
-        link = await self.master(queue.broker, queue.topic)
-        link.tell(RequestCode.UPDATE_CONSUMER_OFFSET, _store(group, queue, offset))
-
-    async def store_now(self, group: str, queue: Queue, offset: int) -> None:
-        """Say where a group is, and wait until the broker has heard it."""
-        await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, _store(group, queue, offset))
+        """Say where a group is (15), and wait until the broker has heard it."""
+        fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.id),
+            "commitOffset": str(offset),
+        }
+        await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
 
     async def place(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
         """The offset of a place in a queue (30, 31, 29)."""
@@ -226,12 +227,3 @@ _PLACES: Final = {
     Edge.END: RequestCode.GET_MAX_OFFSET,
     Edge.TIME: RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
 }
-
-
-def _store(group: str, queue: Queue, offset: int) -> dict[str, str]:
-    return {
-        "consumerGroup": group,
-        "topic": queue.topic,
-        "queueId": str(queue.id),
-        "commitOffset": str(offset),
-    }

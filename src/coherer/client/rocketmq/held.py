@@ -7,9 +7,7 @@ Rules:
 * A batch in the application's hands has a claim (`claims`). When the queue is given up, or begins
   anew at another offset, claims from before have no effect any more.
 * The offset to commit moves with what is dealt with. When the broker does not know it yet, it rides
-  on the next pull; what does not, the consumer has written down every few seconds.
-* Java's brokers deal with pulls and with offsets side by side: an offset that rides on a pull may
-  be booked after one that was stored later. So nothing is stored while a queue is `telling`.
+  on the next pull (`OffsetStore.ride`); slaves are not told.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.figures import Figures
-from coherer.client.rocketmq.offset_store import OffsetTable
+from coherer.client.rocketmq.offset_store import OffsetStore
 from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer.client.rocketmq.routes import MASTER
@@ -59,9 +57,6 @@ UNKNOWN_CODES: Final = frozenset(
 )
 """The broker does not know what we subscribe to, or not what we subscribe to now."""
 
-BOOKED_MS: Final = 500
-"""After so long a pull's offset is booked, even if the broker holds the pull for a message."""
-
 LOCK_LIFE_MS: Final = 30_000
 """How long we believe in a lock (8.14); the broker keeps it for twice as long."""
 
@@ -76,7 +71,7 @@ class Keeper(Protocol):
 
     door: Door
     options: ConsumerOptions
-    table: OffsetTable
+    store: OffsetStore
     group: str
     make: Callable[..., ClaimedBatch]
 
@@ -133,7 +128,6 @@ class Held:
         self.max_offset = -1
         self.min_offset = -1
         self.locked_ms = 0
-        self.unlock_tries = 0
         self.listed = False
         self.paused = False
         self.heard_ms = now_ms()
@@ -145,7 +139,6 @@ class Held:
         self._broadcast = options.model == "broadcast"
         self._manual = bool(flags & LITE)  # the consumer says itself what is dealt with
         self._counted = 0
-        self._riding: int | None = None
         self._asked_ms = 0
         self._figures = keeper.figures_of(queue.topic)
         self._refused = 0  # the code that was logged last
@@ -187,18 +180,12 @@ class Held:
             return False
         return not self._needs_lock or self.locked
 
-    @property
-    def telling(self) -> bool:
-        """Whether a pull is under way whose offset the broker may still have to book."""
-        riding, asked_ms = self._riding is not None, self._asked_ms
-        return riding and self._puller.busy and now_ms() - asked_ms < BOOKED_MS
-
     def restart(self, offset: int) -> None:
         """Begin anew at another offset; what is here is forgotten."""
         self.drop()
         self.process = ProcessQueue[ClaimedBatch](offset, orderly=self.process.orderly)
         if not self._manual:
-            self.keeper.table.move(self.queue, offset)
+            self.keeper.store.table.move(self.queue, offset)
         self._puller = self._new_puller()
         self._puller.kick()
 
@@ -289,9 +276,8 @@ class Held:
             return None
         if self._needs_lock and not self.locked:
             return None
-        self._riding = self._news()
         self._asked_ms = now_ms()
-        return Wish(process.next_offset, self._flags, self._riding)
+        return Wish(process.next_offset, self._flags, self._ride())
 
     def arrived(self, answer: PullAnswer) -> None:
         """See `pulling.Source`."""
@@ -339,17 +325,16 @@ class Held:
             self.counted()
         self.process.skip(answer.next_offset)
         if not self._manual:
-            self.keeper.table.move(self.queue, answer.next_offset)
+            self.keeper.store.table.move(self.queue, answer.next_offset)
 
     def failed(self, error: CohererError) -> int | None:
         """See `pulling.Source`."""
         if isinstance(error, ClosedError):
             return None
         first = error.code != self._refused
-        self._riding = None
-        if isinstance(error, UnavailableError):
-            self.keeper.table.unsave(self.queue)  # it may have died before it wrote it down
-        else:
+        died = isinstance(error, UnavailableError)
+        self.keeper.store.lost(self.queue, died=died)
+        if not died:
             self.heard_ms = now_ms()
         if error.code in UNKNOWN_CODES:
             self.keeper.unknown()
@@ -378,18 +363,16 @@ class Held:
         )
         return Puller(self.keeper.door, self.queue, encoder, self, options.poll_ms + SLACK_MS)
 
-    def _news(self) -> int | None:
-        """The offset that a master does not know yet; slaves are not told."""
-        if self._broadcast or self._manual or self._puller.broker != MASTER:
+    def _ride(self) -> int | None:
+        if self._manual or self._puller.broker != MASTER:
             return None
-        return self.keeper.table.news(self.queue) or None
+        return self.keeper.store.ride(self.queue)
 
     def _heard(self, answer: PullAnswer) -> None:
         self._refused = 0
         self.heard_ms = self.process.pulled_ms = now_ms()
         self.min_offset, self.max_offset = answer.min_offset, answer.max_offset
-        if self._riding is not None:
-            self.keeper.table.saved(self.queue, self._riding)
+        self.keeper.store.landed(self.queue)
 
     def _passed_over(self, next_offset: int) -> None:
         process = self.process
@@ -399,6 +382,6 @@ class Held:
             self._commit(next_offset)
 
     def _commit(self, offset: int) -> None:
-        table = self.keeper.table
+        table = self.keeper.store.table
         if not self._manual and offset > (table.get(self.queue) or -1):
             table.move(self.queue, offset)

@@ -88,7 +88,6 @@ class Holdings:
         self.group = group
         self.options = options
         self.store = store
-        self.table = store.table
         self.make = make
         self.held: dict[Queue, Held] = {}
         self.inbox = Inbox(options.prefetch_bytes)
@@ -178,7 +177,7 @@ class Holdings:
         await _tell(self.options.on_revoked, [held.queue for held in going])
         if self.locking:
             going = await self._dealt_with(going)
-        await self._told(going)
+        await self._quieten(going)
         for held in going:
             held.sync()
             held.drop()
@@ -188,13 +187,13 @@ class Holdings:
         if self.locking:
             await self.locks.unlock(gone)
         for queue in gone:
-            self.table.forget(queue)
+            self.store.forget(queue)
         await self._notify()
         return len(gone) == len(queues)
 
     async def restart(self, offsets: Mapping[Queue, int]) -> None:
         """Begin anew at these offsets where a queue is ours (220)."""
-        await self._told([held for queue, held in self.held.items() if queue in offsets])
+        await self._quieten([held for queue, held in self.held.items() if queue in offsets])
         for queue, offset in offsets.items():
             held = self.held.get(queue)
             if held is not None:
@@ -202,19 +201,11 @@ class Holdings:
                 held.restart(offset)
         await self.store.persist(list(offsets))
 
-    async def confirm(self, queue: Queue, offset: int) -> None:
-        """Write down where we are in a queue, now."""
-        if self.options.model == "broadcast":
-            await self.store.persist([queue])
-            return
-        await self.door.store_now(self.group, queue, offset)
-        self.table.saved(queue, offset)
-
     async def persist(self) -> None:
-        """Write down where we are in all queues; in some, a pull does."""
+        """Write down where we are in all queues."""
         for held in self.held.values():
             held.sync()
-        await self.store.persist([one.queue for one in self.held.values() if not one.telling])
+        await self.store.persist(list(self.held))
 
     def pause(self, queues: frozenset[Queue]) -> None:
         """Pull and hand out nothing of these queues, and of no others."""
@@ -234,7 +225,7 @@ class Holdings:
 
     async def close(self) -> None:
         """Give everything up."""
-        await self._told(self.held.values())
+        await self._quieten(self.held.values())
         for held in self.held.values():
             held.sync()
             held.drop()
@@ -301,23 +292,21 @@ class Holdings:
             _log.warning("Where to begin in %s: %s", queue, error)
             return None
         if place == stored:
-            self.table.move(queue, place)
-            self.table.saved(queue, place)
+            self.store.table.move(queue, place)
+            self.store.table.saved(queue, place)
         return place
 
-    async def _told(self, going: Collection[Held]) -> None:
-        """Pull no more, and wait until what rides on pulls is booked (`held.BOOKED_MS` at most)."""
+    async def _quieten(self, going: Collection[Held]) -> None:
+        """Pull no more, and hand out no more; what rides on pulls is booked then."""
         for held in going:
             held.paused = True
-        wait = waits(100)
-        while any(held.telling for held in going):  # noqa: ASYNC110 - mostly not even once
-            await asyncio.sleep(wait())
+        await self.store.settled([held.queue for held in going])
 
     async def _last_word(self, queues: Collection[Queue]) -> None:
         """Write down where we are; the next owner must not ask before a broker knows."""
         try:
             async with asyncio.timeout(LAST_WORD_MS / 1000):
-                await self.store.persist(queues, wait=True)
+                await self.store.persist(queues)
         except TimeoutError:
             _log.warning("A broker has not heard in time how far %s is", self.group)
 

@@ -26,9 +26,11 @@ from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.held import now_ms
 from coherer.client.rocketmq.holdings import Holdings
 from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.local_offsets import LocalOffsets
 from coherer.client.rocketmq.locking import LOCK_MS
-from coherer.client.rocketmq.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from coherer.client.rocketmq.offset_store import OffsetStore
 from coherer.client.rocketmq.received import ReceivedBatch
+from coherer.client.rocketmq.remote_offsets import RemoteOffsets
 from coherer.client.rocketmq.returning import Returner
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.start import Starts
@@ -227,7 +229,7 @@ class Member:
 
     def status(self, topic: str) -> dict[Queue, int]:
         """How far we are in a topic (221)."""
-        return self._holdings.table.of_topic(topic) if self._state == "open" else {}
+        return self._holdings.store.table.of_topic(topic) if self._state == "open" else {}
 
     def running(self) -> answering.Running:
         """What we are doing (307)."""

@@ -2,21 +2,15 @@
 
 A store has a table in memory. The consumer moves it on as messages are dealt with, and has it
 written down every few seconds, when a queue goes, and at the end: with the brokers for a group that
-shares its queues, in a file for one whose members all read everything (broadcast).
+shares its queues (`remote_offsets`), in a file for one whose members all read everything
+(`local_offsets`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
-from typing import Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
 
-import msgspec
-
-from coherer.errors import CohererError, DamagedStoreError
-from coherer.rocketmq import fastjson
 from coherer.rocketmq.names import Queue
 
 
@@ -75,191 +69,59 @@ class OffsetTable:
         return {queue: at for queue, at in self._offsets.items() if queue.topic == topic}
 
 
-class OffsetStore(Protocol):
-    """Where offsets are kept."""
+class OffsetStore(ABC):
+    """Where offsets are kept.
 
-    table: OffsetTable
+    Attributes:
+        table: the offsets in memory.
+    """
 
+    def __init__(self) -> None:
+        self.table = OffsetTable()
+
+    @abstractmethod
     async def load(self) -> None:
-        """Made ready; called once."""
-        ...
+        """Make it ready; called once."""
 
+    @abstractmethod
     async def read(self, queue: Queue) -> int | None:
         """The offset that is written down; None when there is none.
 
         Raises:
             CohererError: it cannot be told now.
         """
-        ...
 
-    async def persist(self, queues: Collection[Queue] | None = None, *, wait: bool = False) -> None:
-        """Write down what is not, of these queues or of all. What fails is tried again.
+    @abstractmethod
+    async def persist(self, queues: Collection[Queue] | None = None) -> None:
+        """Write down what is not, of these queues or of all. What fails is tried again later."""
 
-        Args:
-            queues: which.
-            wait: return when it is known to be written down, or to have failed.
-        """
-        ...
-
-
-class Positions(Protocol):
-    """Calls to brokers about offsets."""
-
-    async def stored(self, group: str, queue: Queue) -> int | None:
-        """What the broker has for a group (14); None when nothing (22)."""
-        ...
-
-    async def store(self, group: str, queue: Queue, offset: int) -> None:
-        """Tell the broker where a group is (15), without waiting for an answer."""
-        ...
-
-    async def store_now(self, group: str, queue: Queue, offset: int) -> None:
-        """Tell the broker where a group is, and wait until it has heard it."""
-        ...
-
-
-class RemoteOffsets:
-    """Offsets with the brokers.
-
-    Args:
-        group: the group.
-        positions: the way to the brokers.
-    """
-
-    def __init__(self, group: str, positions: Positions) -> None:
-        self.table = OffsetTable()
-        self._group = group
-        self._positions = positions
-
-    async def load(self) -> None:
-        """Nothing to do."""
-
-    async def read(self, queue: Queue) -> int | None:
-        """See `OffsetStore.read`."""
-        return await self._positions.stored(self._group, queue)
-
-    async def persist(self, queues: Collection[Queue] | None = None, *, wait: bool = False) -> None:
-        """See `OffsetStore.persist`."""
-        store = self._positions.store_now if wait else self._positions.store
-
-        async def save(queue: Queue, offset: int) -> None:
-            try:
-                await store(self._group, queue, offset)
-            except CohererError:
-                return  # the broker is away: it is told later, or the messages come again
-            self.table.saved(queue, offset)
-
-        unsaved = self.table.unsaved(queues)
-        await asyncio.gather(*(save(queue, offset) for queue, offset in unsaved.items()))
-
-
-OFFSETS_FILE: Final = "offsets.json"
-
-
-class LocalOffsets:
-    """Offsets in a file, in the form of Java's client.
-
-    Args:
-        folder: holds `offsets.json` and, from the time before, `offsets.json.bak`.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.table = OffsetTable()
-        self._path = folder / OFFSETS_FILE
-        self._read: Mapping[Queue, int] = {}
-
-    @staticmethod
-    def folder(client_id: str, group: str) -> Path:
-        """Where Java's client keeps the file (8.15)."""
-        return Path.home() / ".rocketmq_offsets" / client_id / group
-
-    async def load(self) -> None:
-        """Read the file; the one before it if it is damaged.
+    @abstractmethod
+    async def confirm(self, queue: Queue) -> None:
+        """Write down where we are in a queue.
 
         Raises:
-            CohererError: neither can be read.
+            CohererError: it may not be written down.
         """
-        self._read = await asyncio.to_thread(self._load)
-        for queue, offset in self._read.items():
-            self.table.move(queue, offset)
-            self.table.saved(queue, offset)
 
-    async def read(self, queue: Queue) -> int | None:
-        """See `OffsetStore.read`."""
-        return self._read.get(queue)
+    def forget(self, queue: Queue) -> None:
+        """The queue is not ours any more."""
+        self.table.forget(queue)
 
-    async def persist(self, queues: Collection[Queue] | None = None, *, wait: bool = False) -> None:
-        """See `OffsetStore.persist`."""
-        del wait  # a file is written when this returns
-        unsaved = self.table.unsaved(queues)
-        if not unsaved:
-            return
-        self._read = {**self._read, **unsaved}
-        await asyncio.to_thread(self._write, offsets_text(self._read.items()))
-        for queue, offset in unsaved.items():
-            self.table.saved(queue, offset)
+    # -- offsets that ride on pulls, where that is a way to write them down
 
-    def _load(self) -> dict[Queue, int]:
-        damage: list[CohererError] = []
-        for path in (self._path, self._backup()):
-            try:
-                return offsets_of(path.read_bytes())
-            except FileNotFoundError:
-                continue
-            except CohererError as error:
-                damage.append(error)
-        if damage:
-            raise damage[0]
-        return {}
+    def ride(self, queue: Queue) -> int | None:
+        """What the pull that leaves now shall tell; None for nothing."""
+        del queue
+        return None
 
-    def _backup(self) -> Path:
-        return self._path.with_name(f"{OFFSETS_FILE}.bak")
+    def landed(self, queue: Queue) -> None:
+        """The pull has been answered."""
+        del queue
 
-    def _write(self, text: str) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(f"{OFFSETS_FILE}.tmp")
-        fresh.write_text(text, "utf-8")
-        if self._path.exists():
-            os.replace(self._path, self._backup())  # noqa: PTH105 - this is what it does
-        os.replace(fresh, self._path)  # noqa: PTH105
+    def lost(self, queue: Queue, *, died: bool) -> None:
+        """The pull was refused, or (`died`) the broker may have died with what it was told."""
+        del queue, died
 
-
-def offsets_text(offsets: Iterable[tuple[Queue, int]]) -> str:
-    r"""The text of an offset file.
-
-    >>> offsets_text([(Queue("T", "b", 0), 5)])
-    '{\n\t"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5\n\t}\n}'
-    """
-    entries = ",".join(
-        f'{{"brokerName":{_text(queue.broker)},"queueId":{queue.id},"topic":{_text(queue.topic)}}}'
-        f":{offset}"
-        for queue, offset in offsets
-    )
-    return f'{{\n\t"offsetTable":{{{entries}\n\t}}\n}}'
-
-
-def offsets_of(data: bytes) -> dict[Queue, int]:
-    """Read an offset file, one of ours or Java's.
-
-    Raises:
-        DamagedStoreError: it is none.
-
-    >>> offsets_of(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}')
-    {Queue(...): 5}
-    """
-    try:
-        table = fastjson.loads(data)
-    except CohererError as error:
-        raise DamagedStoreError("A file of offsets cannot be read.") from error
-    entries = table.get("offsetTable") if isinstance(table, dict) else None
-    if not isinstance(entries, dict):
-        raise DamagedStoreError("A file of offsets holds none.")
-    return {
-        queue: offset
-        for queue, offset in entries.items()
-        if isinstance(queue, Queue) and isinstance(offset, int)
-    }
-
-
-def _text(value: str) -> str:
-    return msgspec.json.encode(value).decode()
+    async def settled(self, queues: Iterable[Queue]) -> None:
+        """Wait until nothing that rides is still to be booked."""
+        del queues

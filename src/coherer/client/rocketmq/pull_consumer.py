@@ -9,6 +9,7 @@ written down every few seconds, by `commit` at once, and when the consumer is cl
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Coroutine
 from datetime import datetime
@@ -94,13 +95,10 @@ class PullConsumer(Member):
         """
         self._check()
         self._note()
-        found: dict[Queue, int] = {}
-        for queue in self._holdings.held:
-            offset = self._holdings.table.get(queue)
-            if offset is not None:
-                await self._holdings.confirm(queue, offset)
-                found[queue] = offset
-        return found
+        store, queues = self._holdings.store, list(self._holdings.held)
+        await asyncio.gather(*(store.confirm(queue) for queue in queues))
+        offsets = {queue: store.table.get(queue) for queue in queues}
+        return {queue: offset for queue, offset in offsets.items() if offset is not None}
 
     async def committed(self, queue: Queue) -> int | None:
         """The group's offset that is written down; None when there is none.
@@ -212,7 +210,7 @@ class PullConsumer(Member):
 
     def _note(self) -> None:
         """What was given is dealt with; and so is what was passed over where nothing is left."""
-        table = self._holdings.table
+        table = self._holdings.store.table
         for queue, held in self._holdings.held.items():
             polled = self._polled.pop(queue, None)
             if held.process.empty:

@@ -1,0 +1,170 @@
+"""Offsets of a group that shares its queues: with the brokers (8.15).
+
+They get there in two ways: riding on a pull, or by a request of their own (15). Java's brokers deal
+with both side by side, in several threads: of two words under way about a queue, the older may be
+booked last, and stay. Rules:
+
+* There is one word under way about a queue at most. While one is stored, nothing rides; while one
+  rides, nothing is stored, until the pull is answered or has been under way for `BOOKED_MS`.
+* What is stored is answered (Java's client does not ask for that): only so we know that it is
+  booked, and that the next may leave.
+* Who gives up waiting for an answer does not end the word: the next still waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Final, Protocol
+
+from coherer.client.rocketmq.offset_store import OffsetStore
+from coherer.errors import CohererError
+from coherer.rocketmq.names import Queue
+
+_log = logging.getLogger(__name__)
+
+BOOKED_MS: Final = 500
+"""After so long a pull's offset is booked, even if the broker holds the pull for a message."""
+
+
+class Positions(Protocol):
+    """Calls to brokers about offsets."""
+
+    async def stored(self, group: str, queue: Queue) -> int | None:
+        """What the broker has for a group (14); None when nothing (22)."""
+        ...
+
+    async def store(self, group: str, queue: Queue, offset: int) -> None:
+        """Tell the broker where a group is (15), and wait until it has heard it."""
+        ...
+
+
+class _Word:
+    """What is under way about one queue.
+
+    Attributes:
+        turn: held by who stores.
+        riding: what the pull under way tells; None for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.riding: int | None = None
+        self._free = asyncio.Event()
+        self._free.set()
+        self._booked = 0.0
+
+    def begin(self, offset: int | None) -> None:
+        """A pull leaves that tells this."""
+        self.end()
+        self.riding = offset
+        if offset is not None:
+            self._booked = asyncio.get_running_loop().time() + BOOKED_MS / 1000
+            self._free.clear()
+
+    def end(self) -> None:
+        """Nothing rides any more."""
+        self.riding = None
+        self._free.set()
+
+    async def settled(self) -> None:
+        """Wait until what rides is booked."""
+        if not self._free.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._booked):
+                    await self._free.wait()
+
+
+class RemoteOffsets(OffsetStore):
+    """Offsets with the brokers.
+
+    Args:
+        group: the group.
+        positions: the way to the brokers.
+    """
+
+    def __init__(self, group: str, positions: Positions) -> None:
+        super().__init__()
+        self._group = group
+        self._positions = positions
+        self._words: dict[Queue, _Word] = {}
+
+    async def load(self) -> None:
+        """Nothing to do."""
+
+    async def read(self, queue: Queue) -> int | None:
+        """See `OffsetStore.read`."""
+        return await self._positions.stored(self._group, queue)
+
+    async def persist(self, queues: Collection[Queue] | None = None) -> None:
+        """See `OffsetStore.persist`."""
+        unsaved = self.table.unsaved(queues)
+        if unsaved:
+            await asyncio.wait([self._begin(queue) for queue in unsaved])
+
+    async def confirm(self, queue: Queue) -> None:
+        """See `OffsetStore.confirm`."""
+        storing = self._begin(queue)
+        await asyncio.wait([storing])
+        error = storing.result()
+        if error is not None:
+            raise error
+
+    def forget(self, queue: Queue) -> None:
+        """See `OffsetStore.forget`."""
+        super().forget(queue)
+        word = self._words.get(queue)
+        if word is not None and not word.turn.locked():
+            del self._words[queue]
+
+    def ride(self, queue: Queue) -> int | None:
+        """See `OffsetStore.ride`."""
+        word = self._words.setdefault(queue, _Word())
+        # Java's clients say nothing of the offset 0 in this way, either (8.10).
+        offset = None if word.turn.locked() else self.table.news(queue) or None
+        word.begin(offset)
+        return offset
+
+    def landed(self, queue: Queue) -> None:
+        """See `OffsetStore.landed`."""
+        word = self._words.get(queue)
+        if word is not None and word.riding is not None:
+            self.table.saved(queue, word.riding)
+            word.end()
+
+    def lost(self, queue: Queue, *, died: bool) -> None:
+        """See `OffsetStore.lost`."""
+        if died:
+            self.table.unsave(queue)
+        if queue in self._words:
+            self._words[queue].end()
+
+    async def settled(self, queues: Iterable[Queue]) -> None:
+        """See `OffsetStore.settled`."""
+        words = [self._words[queue] for queue in queues if queue in self._words]
+        await asyncio.gather(*(word.settled() for word in words))
+
+    def _begin(self, queue: Queue) -> asyncio.Task[CohererError | None]:
+        """Store where we are; a task of its own, which goes on when nobody waits for it."""
+        return asyncio.create_task(self._try(queue), name="store an offset")
+
+    async def _try(self, queue: Queue) -> CohererError | None:
+        try:
+            await self._store(queue)
+        except CohererError as error:  # it is told later, or the messages come again
+            _log.info("Writing down where %s is in %s: %s", self._group, queue, error)
+            return error
+        return None
+
+    async def _store(self, queue: Queue) -> None:
+        word = self._words.setdefault(queue, _Word())
+        async with word.turn:
+            await word.settled()
+            offset = self.table.news(queue)
+            if offset is None:
+                return
+            await self._positions.store(self._group, queue, offset)
+            word.end()  # the pull that told an older one may still be held
+            self.table.saved(queue, offset)
