@@ -101,6 +101,7 @@ def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(stage: Stage
         ({"sourceCount": 2, "nodeId": -2}, CODE.BAD_REQUEST),
         ({"topicList": ["unknown"]}, CODE.TOPIC_NOT_DEPLOYED),
         ({"topicList": ["flights"], "topicCondition": ["x"]}, CODE.BAD_REQUEST),
+        ({"topicList": ["flights"], "topicCondition": ["weather#UA"]}, CODE.BAD_REQUEST),
     ],
 )
 def test_what_a_chooser_may_not_send(

@@ -285,6 +285,7 @@ def test_a_group_with_too_many_brokers_for_each_gets_nothing() -> None:
         ({"topicList": [f"t{n}" for n in range(1025)]}, CODE.BAD_REQUEST),
         ({"topicList": ["flights", "unknown"]}, CODE.TOPIC_NOT_DEPLOYED),
         ({"topicCondition": ["no hash sign"]}, CODE.BAD_REQUEST),
+        ({"topicCondition": ["weather#UA"]}, CODE.BAD_REQUEST),
         ({"topicCondition": ["flights#" + "x" * 257]}, CODE.BAD_REQUEST),
         ({"topicCondition": [f"flights#{','.join(map(str, range(501)))}"]}, CODE.BAD_REQUEST),
         ({"requireBound": True, "totalCount": 1}, CODE.BAD_REQUEST),
@@ -344,6 +345,16 @@ def test_members_of_a_group_must_agree(
     assert refused(b.register(**change), code)
     assert b.register().success
     assert Consumer(stage, "a").register(groupName="other", **change).success
+
+
+def test_who_does_not_say_which_offset_wins_means_the_larger(stage: Stage) -> None:
+    """As Java's master reads the missing field."""
+    silent = {name: value for name, value in BOUND.items() if name != "selectBig"}
+    join(stage, "a", **silent)
+    assert refused(
+        Consumer(stage, "b", **BOUND).register(selectBig=False), CODE.CLIENT_INCONSISTENT_SELECTBIG
+    )
+    assert Consumer(stage, "b", **BOUND).register(selectBig=True).success
 
 
 # -- bound groups

@@ -82,7 +82,7 @@ class ConsumerDesk:
             topics=topics,
             filters=filters,
             session_key=request.sessionKey if request.requireBound else "",
-            select_big=request.selectBig if request.requireBound else False,
+            select_big=_selects_big(request) if request.requireBound else False,
             source_count=request.totalCount if request.requireBound else UNDEFINED,
         )
         return self._entry.join(request.groupName, member, subscription, now_ms)
@@ -223,6 +223,11 @@ class ConsumerDesk:
         answer.groupFlowCheckId, answer.groupFlowControlInfo = own_id, rules
         answer.ssdStoreId = UNDEFINED
         answer.qryPriorityId = priority
+
+
+def _selects_big(request: pb.RegisterRequestC2M) -> bool:
+    """Which offset wins where two name one for the same partition; the larger, as Java's default."""
+    return request.selectBig or not request.HasField("selectBig")
 
 
 def _named(text: str, topics: frozenset[str]) -> dict[Partition, int]:

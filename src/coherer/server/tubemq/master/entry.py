@@ -203,7 +203,7 @@ def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str
     """The filters of a subscription, by topic.
 
     Raises:
-        Refusal: 400, they are none, or too many.
+        Refusal: 400, they are none, too many, or for topics that are not subscribed.
     """
     filters: dict[str, frozenset[str]] = {}
     for text in conditions:
@@ -211,6 +211,12 @@ def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str
             condition = TopicCondition.parse(text)
         except ProtocolError as error:
             raise Refusal(ResultCode.BAD_REQUEST, error.text) from None
+        if condition.topic not in topics:
+            raise Refusal(
+                ResultCode.BAD_REQUEST,
+                f"Filters of topic {condition.topic[: limits.TOPIC_CHARS_MAX]}, which is not "
+                f"subscribed.",
+            )
         words = frozenset(condition.filters)
         if len(words) > limits.FILTERS_MAX or any(
             len(word) > limits.FILTER_CHARS_MAX for word in words
@@ -220,7 +226,7 @@ def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str
                 f"Filters of {condition.topic[:64]}: {limits.FILTERS_MAX} of "
                 f"{limits.FILTER_CHARS_MAX} characters are allowed.",
             )
-        if words and condition.topic in topics:
+        if words:
             filters[condition.topic] = words
     return filters
 
