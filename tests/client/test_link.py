@@ -74,6 +74,7 @@ async def test_a_broken_connection_fails_what_is_under_way(fake, kit, link: Link
     results = await asyncio.gather(ask(link), ask(link), return_exceptions=True)
     assert [type(result) for result in results] == [DisconnectedError] * 2
     assert "may or may not" in str(results[0])
+    assert "does this port speak this protocol" in str(results[0])
     assert not link.open
     with pytest.raises(DisconnectedError, match="nothing was sent"):
         await ask(link)
@@ -96,9 +97,11 @@ async def test_an_answer_that_lacks_what_it_must_have(fake, kit, link: Link) -> 
 
 
 async def test_garbage_breaks_the_connection(fake, kit, link: Link) -> None:
+    await ask(link)
     fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.connection.write(b"HTTP/1.1 400 no!"))
-    with pytest.raises(DisconnectedError):
+    with pytest.raises(DisconnectedError) as caught:
         await ask(link)
+    assert "this port" not in caught.value.hint  # it does speak it: an answer has come before
 
 
 async def test_who_keeps_the_loop_busy_is_not_told_that_the_server_was_late(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from coherer.client.tubemq import master
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
 from coherer.client.tubemq.master import Masters, persist
 from coherer.errors import (
@@ -81,7 +82,10 @@ async def test_a_master_that_is_down(fake) -> None:
     await cluster.pool.close()
 
 
-async def test_persistence() -> None:
+async def test_persistence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master, "SAY_S", 0.01)
     attempts: list[int] = []
 
     async def attempt() -> int:
@@ -91,6 +95,7 @@ async def test_persistence() -> None:
         return len(attempts)
 
     assert await persist(attempt, timeout_ms=5_000, final=()) == 3
+    assert caplog.messages == ["Trying again for up to 5 s: no"]  # said once
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,24 @@ async def test_there_and_back(listener: net.Listener, host: str, options: net.Tl
 
 
 async def test_an_unknown_server_is_not_trusted(listener: net.Listener) -> None:
-    with pytest.raises(ConnectError, match=str(listener.port)):
+    with pytest.raises(ConnectError, match=str(listener.port)) as caught:
         await net.dial("127.0.0.1", listener.port, Echo, tls=net.TlsOptions())
+    assert "self-signed certificate" in caught.value.text
+    assert "TlsOptions(trust=" in caught.value.hint
+
+
+async def test_a_server_without_tls() -> None:
+    def hang_up(connection: net.Connection) -> Echo:
+        connection.close()
+        return Echo(connection)
+
+    for make, says in ((hang_up, "handshake failed"), (answering, "handshake failed")):
+        async with asyncio.timeout(10):
+            listener = await net.listen("127.0.0.1", 0, make)
+            with pytest.raises(ConnectError, match=says) as caught:
+                await net.dial("127.0.0.1", listener.port, Echo, tls=TRUSTING)
+            assert caught.value.hint == "Is that a port for TLS?"
+            await listener.close()
 
 
 async def test_plain_bytes_end_only_their_connection(listener: net.Listener) -> None:

@@ -36,6 +36,12 @@ the event loop was kept busy by somebody, and it is not the server who was late.
 SWEEP_MS_MIN: Final = 10
 """Deadlines are met this exactly at best: a sweep looks at every request under way."""
 
+UNKNOWN: Final = "What was asked for may or may not have happened."
+STRANGER: Final = (
+    "Nothing was ever heard from this server: does this port speak this protocol, and is it one "
+    "for TLS where TLS is used, and only there?"
+)
+
 A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
 
@@ -79,7 +85,7 @@ class BaseLink(Generic[A]):
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, Waiter[A]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = self._loop.time()
+        self._made = self._heard = self._loop.time()
         self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
         self._when_closed: list[Callable[[], None]] = []
         self._over = False
@@ -133,7 +139,7 @@ class BaseLink(Generic[A]):
         lost = DisconnectedError(
             f"The connection broke before the answer came{f' ({error})' if error else ''}.",
             server=self.server,
-            hint="What was asked for may or may not have happened.",
+            hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
         )
         for waiter in waiting.values():
             waiter.failed(lost)
@@ -155,7 +161,7 @@ class BaseLink(Generic[A]):
                 RequestTimeoutError(
                     "No answer in time.",
                     server=self.server,
-                    hint="What was asked for may or may not have happened.",
+                    hint=UNKNOWN,
                 )
             )
         if waiting:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
@@ -61,7 +63,20 @@ async def dial(
             f"No connection within {timeout_ms} ms.", server=server, hint="Is the address right?"
         ) from None
     except OSError as error:  # ssl's errors and failed look-ups are such, too
-        raise ConnectError(
-            f"No connection: {error.strerror or error}.", server=server, hint="Is the server up?"
-        ) from error
+        text, hint = _reason(error, secret=tls is not None)
+        raise ConnectError(f"No connection: {text}.", server=server, hint=hint) from error
     return cast("R", connection.receiver)
+
+
+def _reason(error: OSError, *, secret: bool) -> tuple[str, str]:
+    """Why there is no connection, and what to do next."""
+    text = error.strerror or str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}", (
+            "Trust its authority with TlsOptions(trust=...), and use the name that it is made for."
+        )
+    if isinstance(error, ssl.SSLError) or (secret and isinstance(error, ConnectionResetError)):
+        return f"the TLS handshake failed{text and f': {text}'}", "Is that a port for TLS?"
+    if isinstance(error, socket.gaierror):
+        return text, "Is the name of the host right?"
+    return text or type(error).__name__, "Is the server up, and is that its port?"

@@ -187,7 +187,7 @@ class NotSupportedError(_CodedError):
 
     result = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     meaning = "The server does not know this request."
-    advice = "Look whether the address is that of a broker's main port."
+    advice = "Is the address that of a name server, or of a broker's main port, as it should be?"
 
 
 class FlushDiskTimeoutError(_CodedError):

@@ -117,6 +117,9 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
             return UnavailableError(text, server=server, hint=hint)
         if self.exception.endswith(("ServiceStoppingException", "ServerNotReadyException")):
             return UnavailableError(text, server=server, hint="The server is starting or stopping.")
+        if text.startswith("No service"):  # masters and brokers offer different ones
+            hint = "Is this the port of a master where a master is asked, of a broker where one is?"
+            return RefusedError(text, server=server, hint=hint)
         return RefusedError(text, server=server, hint=f"It says {self.exception}.")
 
 

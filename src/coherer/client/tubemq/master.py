@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message as PbMessage
 
@@ -21,6 +21,9 @@ from coherer.errors import CohererError, RefusedError, UnavailableError, UsageEr
 from coherer.tubemq import codes
 
 _log = logging.getLogger(__name__)
+
+SAY_S: Final = 0.3
+"""Who waits longer than this between tries is told for what."""
 
 M = TypeVar("M", bound=PbMessage)
 T = TypeVar("T")
@@ -143,6 +146,7 @@ async def persist(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     wait = waits()
+    said = False
     while True:
         try:
             return await attempt()
@@ -150,4 +154,7 @@ async def persist(
             pause = wait()
             if error.code in final or loop.time() + pause > deadline:
                 raise
+            if pause >= SAY_S and not said:
+                _log.warning("Trying again for up to %d s: %s", timeout_ms // 1000, error)
+                said = True
         await asyncio.sleep(pause)
