@@ -17,6 +17,7 @@ from coherer.broker.topics import Topic
 from coherer.errors import UsageError
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode as Code
+from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.server.node import Node, NodeOptions
 from coherer.testing import ManualClock
@@ -208,7 +209,7 @@ async def test_a_held_pull_does_not_hold_the_node_up(tmp_path: Path) -> None:
         assert not held.done()
     async with asyncio.timeout(10):
         await caller.lost.wait()
-    assert held.cancelled()
+    assert held.result().code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_what_was_acknowledged_before_the_stop_is_there_after_it(
