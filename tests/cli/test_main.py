@@ -13,6 +13,7 @@ from coherer import __version__
 from coherer.cli.main import COMMANDS, app
 from coherer.cli.options import admin_url
 from coherer.errors import UsageError
+from coherer.testing import EmbeddedNode
 
 HEAVY = {"asyncio", "google", "h11", "coherer.net", "coherer.server", "pyarrow", "pyspark"}
 
@@ -42,6 +43,20 @@ def test_modules_of_commands_are_light() -> None:
         check=True,
     ).stdout.split()
     assert not HEAVY & set(out)
+
+
+def test_the_url_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, coherer_node: EmbeddedNode
+) -> None:
+    monkeypatch.delenv("COHERER_URL", raising=False)
+    monkeypatch.setenv("NAMESRV_ADDR", coherer_node.rocketmq_url.removeprefix("rocketmq://"))
+    assert CliRunner().invoke(app, ["topics", "create", "by_name_server"]).exit_code == 0
+    monkeypatch.setenv("COHERER_URL", "tubemq://127.0.0.1:1")
+    listed = CliRunner().invoke(app, ["topics", "list", "--admin", coherer_node.admin_url])
+    assert "by_name_server" in listed.stdout
+    # What is given goes before everything.
+    done = CliRunner().invoke(app, ["topics", "describe", "x", "--url", "rocketmq://127.0.0.1:1"])
+    assert "127.0.0.1:1]" in done.stderr
 
 
 def test_the_script_is_there() -> None:

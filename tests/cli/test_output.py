@@ -12,7 +12,7 @@ from coherer.errors import ConnectError, UsageError
 
 def test_a_table_is_never_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
-    say_table(("name", "#lag"), [(long, 12345), ("[b]", None)], empty="nothing")
+    say_table(("name", "lag"), [(long, 12345), ("[b]", None)], empty="nothing")
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[0] == ["name", "lag"]
     assert lines[2:] == [[long, "12,345"], ["[b]", "?"]]

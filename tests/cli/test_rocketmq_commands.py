@@ -81,9 +81,25 @@ def test_messages_there_and_back(run: Run, name: str) -> None:
         "body 0", "a", {"origin": "JFK"}
     )  # fmt: skip
     assert (first["broker"], first["partition"], first["offset"]) == ("broker-a", 0, 0)
+    run("topics", "create", f"{name}2", "--partitions", "1")
     again = run("produce", f"{name}2", "--format", "json", stdin="\n".join(lines))
     assert again.exit_code == 0
     assert run("consume", f"{name}2", "-n", "2", "-t", "5").stdout == "body 0\nbody 1\n"
+
+
+def test_keys_there_and_back(run: Run, name: str) -> None:
+    produced(run, name, 1, "--key", "k1", "--key", "k2")
+    line = run("consume", name, "-t", "5", "-n", "1", "--json").stdout
+    assert json.loads(line)["keys"] == ["k1", "k2"]
+    assert run("produce", f"{name}2", "-f", "json", "--key", "other", stdin=line).exit_code == 0
+    again = run("consume", f"{name}2", "-t", "5", "-n", "1", "--json").stdout
+    assert json.loads(again)["keys"] == ["k1", "k2"]
+
+
+def test_an_unknown_group(run: Run) -> None:
+    done = run("groups", "describe", "nosuch")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "There is no group nosuch" in done.stderr
 
 
 def test_without_a_group_nothing_is_left_behind(run: Run, name: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import coherer
+import coherer.blocking
 from coherer.client.address import Address, parse
 from coherer.client.tubemq.cluster import ClientOptions, Passport, Signer, address_number
 from coherer.errors import (
@@ -23,12 +24,27 @@ from coherer.message import Message
 from coherer.net import TlsOptions
 from coherer.tubemq import codes, methods
 from coherer.tubemq import messages as pb
+from coherer.tubemq.names import BrokerInfo
 
 
 @pytest.fixture
 async def client(fake):
     async with coherer.connect(f"tubemq://127.0.0.1:{fake.master.port}", timeout_ms=500) as client:
         yield client
+
+
+@pytest.mark.parametrize("connect", [coherer.connect, coherer.blocking.connect])
+def test_the_environment_may_give_the_url(monkeypatch: pytest.MonkeyPatch, connect) -> None:
+    monkeypatch.delenv("COHERER_URL", raising=False)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    with pytest.raises(UsageError, match="No URL is given"):
+        connect()
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;b")
+    assert repr(connect()) == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
+    monkeypatch.setenv("COHERER_URL", "tubemq://a")
+    assert repr(connect()) == "<Client of tubemq://a:8715>"
+    assert repr(coherer.connect_rocketmq()) == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
+    assert repr(connect("tubemq://c:1")) == "<Client of tubemq://c:1>"
 
 
 async def test_all_together(fake, client) -> None:
@@ -67,7 +83,49 @@ async def test_what_there_is(fake, client) -> None:
 async def test_a_topic_that_is_not_there(fake, client) -> None:
     with pytest.raises(RefusedError) as caught:
         await client.offsets("nowhere")
-    assert caught.value.topic == "nowhere"
+    assert (caught.value.topic, caught.value.code) == ("nowhere", 431)
+    assert len(fake.asked(methods.CONSUMER_REGISTER_V2)) == 1, "asking again would change nothing"
+
+
+async def test_a_topic_that_takes_no_messages_is_read_all_the_same(fake, client) -> None:
+    """Producers are told of no partition while brokers are closed for writing, or emptied."""
+    fake.put("demo", 2, b"a")
+    fake.always(methods.PRODUCER_HEARTBEAT, lambda asked: asked.answer(brokerCheckSum=7))
+    assert len(await client.partitions("demo")) == 3
+    assert (await client.offsets("demo"))["1", 2] == (0, 1)
+
+
+async def test_a_broker_that_cannot_be_read_is_named(fake, client) -> None:
+    fake.brokers.append(BrokerInfo(2, "10.9.9.9", 8123))
+    fake.unreadable = {2}
+    assert {one.broker.id for one in await client.partitions("demo")} == {1}
+    assert [(one.id, one.host) for one in await client.away("demo")] == [(2, "10.9.9.9")]
+    assert set(await client.offsets("demo")) == {("1", number) for number in range(3)}
+
+
+@pytest.mark.parametrize("code", [450, 455])
+async def test_a_group_that_may_not_consume_asks_as_a_producer(fake, client, code: int) -> None:
+    fake.always(methods.CONSUMER_REGISTER_V2, lambda asked: asked.refuse(code))
+    assert len(await client.partitions("demo")) == 3
+    assert await client.away("demo") == []
+
+
+async def test_a_master_without_surveys_is_asked_as_a_producer(fake, client) -> None:
+    fake.always(
+        methods.CONSUMER_REGISTER_V2,
+        lambda asked: asked.fail("java.lang.Exception", "Unsupported method ID :20"),
+    )
+    assert len(await client.offsets("demo")) == 3
+
+
+async def test_partitions_are_looked_up_anew_when_their_broker_is_gone(fake, client) -> None:
+    fake.topics["demo"] = 1
+    assert set(await client.offsets("demo")) == {("1", 0)}
+    broker = await fake.listen()
+    fake.brokers[0] = BrokerInfo(3, "127.0.0.1", broker.port)
+    fake.check_sum += 1
+    await fake.broker.close(timeout_ms=0)
+    assert set(await client.offsets("demo")) == {("3", 0)}
 
 
 async def read(reader) -> list[bytes]:
@@ -219,7 +277,7 @@ async def test_closing_closes_everything(fake) -> None:
     await client.close()
     await client.close()
     assert len(fake.asked(methods.PRODUCER_CLOSE)) == 2  # the planner is one
-    assert len(fake.asked(methods.CONSUMER_CLOSE)) == 1
+    assert len(fake.asked(methods.CONSUMER_CLOSE)) == 2  # it has asked where the topic can be read
     assert not fake.holders
     for use in (client.producer, lambda: client.consumer("g", "t")):
         with pytest.raises(ClosedError):

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from coherer import client as asynchronous
 from coherer.client import ConnectKeywords, RocketmqKeywords, TubemqKeywords
-from coherer.client.address import parse
+from coherer.client.address import parse, url_of
 
 if TYPE_CHECKING:
     from coherer.blocking.client import Client
     from coherer.blocking.rocketmq import RocketClient
 
 
-def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClient:
+def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Client | RocketClient:
     """A client of a cluster. Nothing is sent before it is used.
 
     Args:
         url: `tubemq://host:port,host:port`, the masters, or `rocketmq://host:port;host:port`, the
-            name servers; `tubemqs://` and `rocketmqs://` for TLS.
+            name servers; `tubemqs://` and `rocketmqs://` for TLS. None: that of the environment,
+            `COHERER_URL`, or else the name servers in `NAMESRV_ADDR`.
         options: see `coherer.connect`.
 
     Raises:
@@ -30,6 +31,7 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClie
     ...     client
     <Client of tubemq://127.0.0.1:8715>
     """
+    url = url_of(url)
     client = asynchronous.connect(url, **options)  # first: it checks its arguments
     if parse(url).scheme.startswith("tubemq"):
         from coherer.blocking.client import Client
@@ -40,7 +42,7 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClie
     return RocketClient(cast("asynchronous.RocketClient", client))
 
 
-def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
+def connect_tubemq(url: str | None = None, **options: Unpack[TubemqKeywords]) -> Client:
     """What `connect` does for `tubemq://`, for type checkers.
 
     Raises:
@@ -51,7 +53,7 @@ def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
     return Client(asynchronous.connect_tubemq(url, **options))
 
 
-def connect_rocketmq(url: str, **options: Unpack[RocketmqKeywords]) -> RocketClient:
+def connect_rocketmq(url: str | None = None, **options: Unpack[RocketmqKeywords]) -> RocketClient:
     """What `connect` does for `rocketmq://`, for type checkers.
 
     Raises:

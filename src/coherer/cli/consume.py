@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from coherer.cli.options import (
-    DEFAULT_URL,
     AdminUrl,
     Json,
     Password,
@@ -136,7 +135,7 @@ def consume(
         str | None,
         typer.Option("--sql", help="RocketMQ: only with properties for which this is true."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     user: User = None,
     password: Password = None,

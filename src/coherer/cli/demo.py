@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from coherer.blocking.rocketmq import RocketClient, RocketProducer
     from coherer.cli.demo_tables import Answer
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False)
 
 INTERRUPTED: Final = 130
 """The exit code of a program that was ended by Ctrl-C."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
 
 import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
 from coherer.cli.options import (
     DEFAULT_TOKEN,
-    DEFAULT_URL,
     AdminUrl,
     Json,
     Password,
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from coherer.client.rocketmq.admin import GroupState as RocketGroupState
     from coherer.rocketmq.names import Queue
 
+_OF_THE_SYSTEM: Final = "CID_RMQ_SYS_"
+"""How RocketMQ's own groups begin; brokers of TubeMQ's door tell of them too."""
+
 AnyGroup: TypeAlias = "GroupState | RocketGroupState"
 
 app = typer.Typer(
@@ -41,19 +43,21 @@ Name = Annotated[str, typer.Argument(help="The group.", show_default=False)]
 
 @app.command("list")
 def list_groups(
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     user: User = None,
     password: Password = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also groups of the system.")] = False,
     as_json: Json = False,
 ) -> None:
     """All groups: who is there, what they consume, how far they are behind."""
-    groups = _ask(Whom(url, admin, "", user, password))
+    found = _ask(Whom(url, admin, "", user, password))
+    groups = [one for one in found if everything or not one.name.startswith(_OF_THE_SYSTEM)]
     if as_json:
         say_json([_summary(group) for group in groups])
         return
     say_table(
-        ("group", "topics", "#members", "#lag"),
+        ("group", "topics", "members", "lag"),
         ((g.name, g.topics, len(g.members), g.lag) for g in groups),
         empty="There are no groups.",
     )
@@ -63,7 +67,7 @@ def list_groups(
 @app.command()
 def describe(
     group: Name,
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     user: User = None,
     password: Password = None,
@@ -71,8 +75,9 @@ def describe(
 ) -> None:
     """Members and offsets of a group."""
     found = _ask(Whom(url, admin, "", user, password), group)
-    if not found:
-        typer.echo(f"error: There is no group {group}.", err=True)
+    # RocketMQ's brokers tell of a group that they do not know what they tell of an idle one.
+    if not found or not (found[0].members or found[0].partitions or found[0].silent):
+        typer.echo(f"error: There is no group {group}, or it has read nothing yet.", err=True)
         raise typer.Exit(FAILED)
     (state,) = found
     if as_json:
@@ -84,7 +89,7 @@ def describe(
         empty=f"Nobody is in {group} now.",
     )
     say_table(
-        ("topic", "#broker", "#partition", "#committed", "#max offset", "#lag", "read by"),
+        ("topic", "broker", "partition", "committed", "max offset", "lag", "read by"),
         (
             (
                 p.topic,
@@ -114,7 +119,7 @@ def reset(
             show_default=False,
         ),
     ],
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     token: Token = DEFAULT_TOKEN,
     user: User = None,
@@ -137,7 +142,7 @@ def reset(
     if as_json:
         say_json(new)
         return
-    say_table(("partition", "#offset"), new.items(), empty=f"{topic} has no partitions.")
+    say_table(("partition", "offset"), new.items(), empty=f"{topic} has no partitions.")
 
 
 def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | None:

@@ -59,7 +59,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="coherer",
     cls=Commands,
-    help="A message queue that speaks Apache TubeMQ, with a data pipeline on Spark.",
+    help="A message queue that speaks Apache TubeMQ and RocketMQ, with a data pipeline on Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -15,6 +15,14 @@ DEFAULT_URL = "tubemq://127.0.0.1:8715"
 DEFAULT_TOKEN = "abc"  # noqa: S105 - what Java ships, and what our master begins with
 ADMIN_PORT = 8080
 
+
+def _url(given: str) -> str:
+    """The URL that is meant: given, that of the environment, or that of `coherer serve`."""
+    from coherer.client.address import usual
+
+    return given or usual() or DEFAULT_URL
+
+
 Url = Annotated[
     str,
     typer.Option(
@@ -22,7 +30,10 @@ Url = Annotated[
         "-u",
         envvar="COHERER_URL",
         help="The cluster: tubemq://host:port, the masters, separated by commas, or "
-        "rocketmq://host:port, the name servers.",
+        "rocketmq://host:port, the name servers. Default: the name servers of NAMESRV_ADDR if "
+        f"that is set, else {DEFAULT_URL}.",
+        callback=_url,
+        show_default=False,
     ),
 ]
 AdminUrl = Annotated[

@@ -35,7 +35,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty
     """A table for people; None is shown as unknown, and numbers stand on the right.
 
     Args:
-        columns: the headings; those of numbers begin with `#`, which is not shown.
+        columns: the headings.
         rows: as many cells each.
         empty: what is said when there are no rows.
     """
@@ -52,15 +52,15 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty
     console.print(_table(columns, listed))
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        number = column.startswith("#")
-        table.add_column(column.removeprefix("#"), justify="right" if number else "left")
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+        numbers = all(cell is None or type(cell) is int for cell in cells)
+        table.add_column(column, justify="right" if numbers else "left")
     for row in rows:
         table.add_row(*(Text(cell_text(cell)) for cell in row))
     return table

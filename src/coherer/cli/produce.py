@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 import msgspec
 import typer
 
-from coherer.cli.options import DEFAULT_URL, Json, Password, Url, User, connect
+from coherer.cli.options import Json, Password, Url, User, connect
 from coherer.cli.output import FAILED, INTERRUPTED, say_json
 from coherer.cli.signals import signals_interrupt
 from coherer.errors import CohererError, UsageError
@@ -89,19 +89,28 @@ def produce(
             "--format",
             "-f",
             help="lines: each line is a body; json: each line is an object with body (or base64), "
-            "tag, time, properties; raw: each file is one message.",
+            "tag, keys, time, properties; raw: each file is one message.",
         ),
     ] = Form.lines,
     tag: Annotated[str | None, typer.Option(help="A word that consumers can filter by.")] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="KEY", help="RocketMQ: to look them up by; may be repeated."),
+    ] = None,
     moment: Annotated[
         datetime | None,
-        typer.Option("--time", formats=_TIMES, help="What the messages are about in time."),
+        typer.Option(
+            "--time",
+            formats=_TIMES,
+            metavar="TIME",
+            help="What the messages are about in time, 2026-01-31T18:30.",
+        ),
     ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -109,7 +118,7 @@ def produce(
     """Send messages from files or stdin, one for each line unless told otherwise."""
     from coherer.cli.reading import Stamp
 
-    stamp = Stamp(topic, tag, moment, parse_properties(properties or []))
+    stamp = Stamp(topic, tag, moment, parse_properties(properties or []), tuple(keys or ()))
     paths = files or [STDIN]
     for path in paths:
         if path != STDIN and not path.is_file():

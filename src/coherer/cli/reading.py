@@ -32,6 +32,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
         tag: the word that consumers filter by.
         time: what the message is about in time.
         properties: further names and values.
+        keys: words to look it up by (RocketMQ).
         topic: of a received message; `produce` takes its own argument instead.
         broker: of a received message, like all that follow.
         partition: its partition.
@@ -44,6 +45,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     tag: str | None = None
     time: datetime | None = None
     properties: Mapping[str, str] = {}
+    keys: tuple[str, ...] = ()
     topic: str = ""
     broker: str = ""
     partition: int | None = None
@@ -63,6 +65,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
             tag=message.tag,
             time=message.time,
             properties=message.properties,
+            keys=message.keys,
             topic=message.topic,
             broker=message.broker,
             partition=message.partition,
@@ -91,16 +94,18 @@ class Stamp(msgspec.Struct, frozen=True):
         tag: the word that consumers filter by.
         time: what it is about in time.
         properties: further names and values.
+        keys: words to look it up by (RocketMQ).
     """
 
     topic: str
     tag: str | None = None
     time: datetime | None = None
     properties: Mapping[str, str] = {}
+    keys: tuple[str, ...] = ()
 
     def plain(self, body: bytes) -> Message:
         """A message of this body."""
-        return Message(self.topic, body, self.tag, self.time, properties=self.properties)
+        return Message(self.topic, body, self.tag, self.time, self.keys, self.properties)
 
     def enveloped(self, line: bytes) -> Message:
         """A message from a line of JSON; what the line says goes before what the options say.
@@ -121,6 +126,7 @@ class Stamp(msgspec.Struct, frozen=True):
             body,
             self.tag if envelope.tag is None else envelope.tag,
             self.time if envelope.time is None else envelope.time,
+            envelope.keys or self.keys,
             properties={**self.properties, **envelope.properties},
         )
 

@@ -10,7 +10,6 @@ import typer
 from coherer.cli.asking import AnyAdmin, Whom
 from coherer.cli.options import (
     DEFAULT_TOKEN,
-    DEFAULT_URL,
     AdminUrl,
     Json,
     Password,
@@ -36,7 +35,7 @@ Name = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 
 @app.command("list")
 def list_topics(
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     everything: Annotated[
         bool, typer.Option("--all", help="TubeMQ: also topics of the system.")
@@ -52,7 +51,7 @@ def list_topics(
         say_json(topics)
         return
     say_table(
-        ("topic", "#partitions", "brokers", "writable", "readable"),
+        ("topic", "partitions", "brokers", "writable", "readable"),
         ((t.name, *_places(t), t.writable, t.readable) for t in topics),
         empty="There are no topics.",
     )
@@ -74,7 +73,7 @@ def create(
     wait_s: Annotated[
         float, typer.Option("--wait", min=0, help="Seconds to wait until it can be used.")
     ] = 60.0,
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     token: Token = DEFAULT_TOKEN,
     user: User = None,
@@ -97,7 +96,7 @@ def create(
 def delete(
     topic: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     token: Token = DEFAULT_TOKEN,
     user: User = None,
@@ -114,7 +113,7 @@ def delete(
 @app.command()
 def describe(
     topic: Name,
-    url: Url = DEFAULT_URL,
+    url: Url = "",
     admin: AdminUrl = None,
     user: User = None,
     password: Password = None,
@@ -136,7 +135,7 @@ def describe(
         )  # fmt: skip
         return
     say_table(
-        ("#broker", "#partition", "#min offset", "#max offset"),
+        ("broker", "partition", "min offset", "max offset"),
         ((p.broker, p.partition, p.min_offset, p.max_offset) for p in partitions),
         empty=f"{topic} has no partitions.",
     )

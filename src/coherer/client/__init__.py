@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
-from coherer.client.address import Address, parse
+from coherer.client.address import Address, parse, url_of
 from coherer.errors import UsageError
 from coherer.net import TlsOptions
 
@@ -128,12 +128,13 @@ class ConnectKeywords(TubemqKeywords, RocketmqKeywords, total=False):
 _PROTOCOLS: Final[Mapping[str, type]] = {"tubemq": TubemqKeywords, "rocketmq": RocketmqKeywords}
 
 
-def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClient:
+def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Client | RocketClient:
     """A client of a cluster. Nothing is sent before it is used.
 
     Args:
         url: `tubemq://host:port,host:port`, the masters, or `rocketmq://host:port;host:port`, the
-            name servers; `tubemqs://` and `rocketmqs://` for TLS.
+            name servers; `tubemqs://` and `rocketmqs://` for TLS. None: that of the environment,
+            `COHERER_URL`, or else the name servers in `NAMESRV_ADDR`.
         options: see `ClientOptions` for TubeMQ and
             `coherer.client.rocketmq.options.RocketOptions`; the addresses are the URL's.
 
@@ -145,16 +146,19 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Client | RocketClie
     >>> connect("rocketmq://127.0.0.1:9876", namespace="team")
     <RocketClient of rocketmq://127.0.0.1:9876>
     """
+    url = url_of(url)
     protocol = parse(url).scheme.removesuffix("s")
     wrong = sorted(options.keys() - _PROTOCOLS[protocol].__annotations__.keys())
     if wrong:
-        raise UsageError(f"A client of {protocol} has no option {', '.join(wrong)}.")
+        known = ", ".join(sorted(_PROTOCOLS[protocol].__annotations__))
+        text = f"A client of {protocol} has no option {', '.join(wrong)}."
+        raise UsageError(text, hint=f"It has {known}.")
     if protocol == "rocketmq":
         return connect_rocketmq(url, **cast("RocketmqKeywords", options))
     return connect_tubemq(url, **cast("TubemqKeywords", options))
 
 
-def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
+def connect_tubemq(url: str | None = None, **options: Unpack[TubemqKeywords]) -> Client:
     """What `connect` does for `tubemq://`, for type checkers.
 
     Raises:
@@ -169,7 +173,7 @@ def connect_tubemq(url: str, **options: Unpack[TubemqKeywords]) -> Client:
     return Client(ClientOptions(addresses=address.servers, **options))
 
 
-def connect_rocketmq(url: str, **options: Unpack[RocketmqKeywords]) -> RocketClient:
+def connect_rocketmq(url: str | None = None, **options: Unpack[RocketmqKeywords]) -> RocketClient:
     """What `connect` does for `rocketmq://`, for type checkers.
 
     Raises:
@@ -184,7 +188,8 @@ def connect_rocketmq(url: str, **options: Unpack[RocketmqKeywords]) -> RocketCli
     return RocketClient(RocketOptions(addresses=address.servers, **options))
 
 
-def _address(url: str, protocol: str) -> Address:
+def _address(url: str | None, protocol: str) -> Address:
+    url = url_of(url, protocol)
     address = parse(url)
     if address.scheme.removesuffix("s") != protocol:
         raise UsageError(f"{url!r} is no URL of {protocol}.")

@@ -8,10 +8,15 @@
 | `rocketmqs` | RocketMQ | yes | 9876 |
 
 Addresses are separated by commas, or by semicolons as RocketMQ's tools do it.
+
+Where no URL is given, the environment is asked (`usual`): `COHERER_URL`, a URL, and then
+`NAMESRV_ADDR`, which RocketMQ's clients and tools of every language read: name servers without
+`rocketmq://`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -59,11 +64,44 @@ def parse(url: str) -> Address:
     if not sign or scheme not in _PORTS:
         raise UsageError(
             f"{url!r} is no URL of a cluster.",
-            hint=f"Write tubemq://host:port; schemes are {', '.join(_PORTS)}.",
+            hint="Write rocketmq://host:9876 or tubemq://host:8715; with TLS, rocketmqs, tubemqs.",
         )
     parts = rest.rstrip("/").removesuffix(";").replace(";", ",").split(",")
     servers = [_server(part.strip(), _PORTS[scheme], url) for part in parts]
     return Address(scheme, tuple(dict.fromkeys(servers)), scheme.endswith("s"))
+
+
+def usual(protocol: str = "") -> str | None:
+    """The URL of the environment; None if it says nothing.
+
+    Args:
+        protocol: `tubemq` or `rocketmq`; another one's URL does not count.
+
+    >>> import os
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, {"COHERER_URL": "", "NAMESRV_ADDR": "10.0.0.1:9876;b:9876"}):
+    ...     usual(), usual("tubemq")
+    ('rocketmq://10.0.0.1:9876;b:9876', None)
+    """
+    given = os.environ.get("COHERER_URL", "")
+    name_servers = os.environ.get("NAMESRV_ADDR", "")
+    found = (given, f"rocketmq://{name_servers}" if name_servers else "")
+    return next((url for url in found if url and url.startswith(protocol)), None)
+
+
+def url_of(url: str | None, protocol: str = "") -> str:
+    """A URL that was given, or that of the environment.
+
+    Raises:
+        UsageError: there is none.
+    """
+    url = url or usual(protocol)
+    if url is None:
+        raise UsageError(
+            "No URL is given.",
+            hint='Say where the cluster is: connect("rocketmq://host:9876"), or set COHERER_URL.',
+        )
+    return url
 
 
 def split(address: str) -> tuple[str, int]:
@@ -84,5 +122,7 @@ def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
         host, port = text, str(usual_port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise UsageError(f"{text!r} in {url!r} is no host:port.")
+        raise UsageError(
+            f"{text!r} in {url!r} is no host:port.", hint="It looks like 10.0.0.1:9876."
+        )
     return host, int(port)
