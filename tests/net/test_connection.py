@@ -332,6 +332,12 @@ async def test_who_cannot_be_served_is_hung_up_on(caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("Not serving") == 1
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "a\0b", "\ud800"])
+async def test_names_that_cannot_be(host: str) -> None:
+    with pytest.raises(ConnectError):
+        await net.dial(host, 9876, Peer)
+
+
 def test_a_server_asks_for_files() -> None:
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -342,3 +348,25 @@ def test_a_server_asks_for_files() -> None:
         assert net.allow_files() >= min(before[0], limits.FILES_MAX)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_who_does_not_ask_is_heard_however_much_waits_for_it() -> None:
+    """A slave says how far it is while the master's log waits for its slow line."""
+
+    def flood(peer: Peer, data: bytes) -> None:
+        peer.connection.keep_reading()
+        if peer.reads == 1:
+            peer.connection.write(bytes(limits.OUTBOX_HIGH_BYTES * 2))
+
+    server = Server(flood)
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    peer = await server.dial()
+    peer.connection.pause_reading()
+    for number in range(3):
+        peer.connection.write(b"%d" % number)
+        await server.accepted.wait()
+        await server.peers[0].until(lambda p, count=number: len(p.data) > count)  # type: ignore[misc]
+    assert server.peers[0].connection.unsent_bytes > limits.OUTBOX_LOW_BYTES
+    peer.connection.abort()
+    await server.peers[0].until(lambda p: p.ends)
+    await server.listener.close()

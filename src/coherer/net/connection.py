@@ -7,7 +7,8 @@ Rules:
 * A connection keeps at most `limits.OUTBOX_HIGH_BYTES` and what one more turn writes. Above it a
   dialled connection asks its user to wait (`drain`), and an accepted one is not read from any
   more: a peer that does not read its answers cannot ask for more. (Were both sides to stop reading,
-  both could wait for ever; so the dialling side never does.)
+  both could wait for ever; so the dialling side never does.) `keep_reading` is for peers that do
+  not ask: what they say is taken however much waits for them.
 * A peer that takes nothing at all for `limits.STALLED_WRITE_MS` while the outbox is full is cut
   off.
 * An exception in the receiver ends this connection and no other.
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
         gone: Callable[[Connection], None] | None = None,
     ) -> None:
         self._make = make
-        self._accepted = accepted
+        self._accepted = self._waits = accepted
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._outbox: list[bytes | memoryview] = []
@@ -153,6 +154,10 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._drained)
         if self.closed:
             raise DisconnectedError("The connection is closed.", server=self.peer)
+
+    def keep_reading(self) -> None:
+        """Read on when the outbox is full: what the peer says are no questions."""
+        self._waits = False
 
     def pause_reading(self) -> None:
         """Do not read from the peer until `resume_reading`."""
@@ -249,7 +254,7 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _regulate(self) -> None:
-        pause = self._held or (self._full and self._accepted)
+        pause = self._held or (self._full and self._waits)
         if pause == self._paused or self.closed:
             return
         self._paused = pause

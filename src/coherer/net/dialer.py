@@ -65,6 +65,8 @@ async def dial(
     except OSError as error:  # ssl's errors and failed look-ups are such, too
         text, hint = _reason(error, secret=tls is not None)
         raise ConnectError(f"No connection: {text}.", server=server, hint=hint) from error
+    except ValueError as error:  # what IDNA says of "a..b"; it may be another server's word
+        raise ConnectError(f"No connection: {host!r} is no host.", server=server) from error
     return cast("R", connection.receiver)
 
 

@@ -243,6 +243,8 @@ class RemoteRegistry:
                 if self._trouble.get(address) != str(error):
                     self._trouble[address] = str(error)
                     _log.warning("Name server %s does not have us, trying on: %s", address, error)
+            except Exception:  # noqa: BLE001 - whatever it says, the others do without
+                _log.exception("An error of ours with name server %s", address)
             else:
                 if self._trouble.pop(address, None) is not None:
                     _log.info("Name server %s has us again.", address)

@@ -11,16 +11,19 @@ Rules (protocol page, 6.12):
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Final
 
+from coherer import limits
 from coherer.errors import DisconnectedError
 from coherer.net import Connection
 from coherer.rocketmq.codes import ResponseCode
 from coherer.server.core import Core
 from coherer.server.rocketmq.ha.frames import HEAD, PIECE_BYTES_MAX, Reports
-from coherer.store import Appended, Draft
+from coherer.store import Appended, Draft, Drafts
 
 _log = logging.getLogger(__name__)
 
@@ -47,11 +50,14 @@ class HaMaster:
         self.core = core
         self.slaves: set[Slave] = set()
         self.replicated = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by offset
+        self._numbers = itertools.count()
+        self._too_late = 0  # of those that wait, by now
         core.on_arrival(self._arrived)
 
     def make(self, connection: Connection) -> Slave:
         """Serve a slave."""
+        connection.keep_reading()  # on a slow line the outbox is full for longer than SILENCE_MS
         slave = Slave(self, connection)
         self.slaves.add(slave)
         _log.info("Slave %s has connected", connection.peer)
@@ -78,16 +84,14 @@ class HaMaster:
         if self.replicated >= end_offset:
             return 0
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (end_offset, waiting)
-        self._waiting.append(entry)
+        heapq.heappush(self._waiting, (end_offset, next(self._numbers), waiting))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiting
         except TimeoutError:
             return ResponseCode.FLUSH_SLAVE_TIMEOUT
         finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
+            self._forget_late(waiting)
         return 0
 
     def close(self) -> None:
@@ -102,14 +106,28 @@ class HaMaster:
         if offset <= self.replicated:
             return
         self.replicated = offset
-        waiting, self._waiting = self._waiting, []
-        for entry in waiting:
-            if entry[0] > offset:
-                self._waiting.append(entry)
-            elif not entry[1].done():
-                entry[1].set_result(None)
+        while self._waiting and self._waiting[0][0] <= offset:
+            _, _, waiting = heapq.heappop(self._waiting)
+            if waiting.done():
+                self._too_late -= 1
+            else:
+                waiting.set_result(None)
 
-    def _arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:  # noqa: ARG002
+    def _forget_late(self, waiting: asyncio.Future[None]) -> None:
+        """One waits no longer. Those that were in vain leave when they are more than the others."""
+        if not waiting.cancelled():
+            return
+        self._too_late += 1
+        if self._too_late * 2 > len(self._waiting):
+            self._waiting = [entry for entry in self._waiting if not entry[2].done()]
+            heapq.heapify(self._waiting)
+            self._too_late = 0
+
+    def _arrived(
+        self,
+        drafts: Sequence[Draft | Drafts],  # noqa: ARG002
+        appended: Sequence[Appended],  # noqa: ARG002
+    ) -> None:
         for slave in self.slaves:
             slave.pump()
 
@@ -173,7 +191,8 @@ class Slave:
         """Send what there is, as much as the connection takes; the rest when it takes more."""
         if self.position < 0 or self._pumping is not None or self.connection.closed:
             return
-        self._send()
+        if self.connection.unsent_bytes < limits.OUTBOX_HIGH_BYTES:
+            self._send()
         if self.position < self._store.end_offset:
             self._pumping = asyncio.get_running_loop().create_task(self._go_on())
 

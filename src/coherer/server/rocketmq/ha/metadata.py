@@ -93,6 +93,8 @@ class MetadataSync:
                 if str(error) != self._trouble:
                     self._trouble = str(error)
                     _log.warning("The master's tables cannot be followed, trying on: %s", error)
+            except Exception:  # noqa: BLE001 - whatever a master says, the next word may be better
+                _log.exception("An error of ours with what %s knows", self.master)
 
     def _take_topics(self, body: bytes) -> None:
         if self._core.topics.follow(TopicTable.load(body, fastjson.loads)):

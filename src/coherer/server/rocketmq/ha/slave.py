@@ -92,6 +92,9 @@ class HaSlave:
                 trouble = self.link.trouble
             except CohererError as error:
                 trouble = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever is said to us, we go on
+                _log.exception("An error of ours with the master's log")
+                trouble = repr(error)
             self.link = None
             if trouble != self._trouble:
                 self._trouble = trouble

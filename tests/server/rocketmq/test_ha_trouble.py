@@ -1,0 +1,199 @@
+"""Replication when lines are slow or cut, slaves lag behind, and masters talk nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from ha_stage import Side, Stage, running, until
+
+from coherer import limits, net
+from coherer.errors import CohererError
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.command import Command
+from coherer.server.rocketmq.ha.frames import REPORT
+from coherer.server.rocketmq.ha.metadata import MetadataSync
+from coherer.server.rocketmq.ha.slave import HaSlave
+from coherer.server.rocketmq.outgoing import Outgoing
+from coherer.server.rocketmq.remoting import Channel, Remoting
+from coherer.testing import ManualClock
+from coherer.testing.proxy import FaultProxy
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
+    async with running(tmp_path, clock) as stage:
+        yield stage
+
+
+def same(one: Side, other: Side) -> bool:
+    """Whether the logs are the same, byte for byte, from where the shorter one begins."""
+    at, end = max(one.store.min_offset, other.store.min_offset), one.store.end_offset
+    if other.store.end_offset != end:
+        return False
+    while at < end:
+        data = one.store.read_raw(at, 1 << 20)
+        if data != other.store.read_raw(at, 1 << 20):
+            return False
+        at += len(data)
+    return True
+
+
+async def test_under_load_with_a_line_that_breaks_again_and_again(
+    stage: Stage, tmp_path: Path, clock: ManualClock
+) -> None:
+    side = Side(tmp_path / "follower", clock)
+    async with FaultProxy("127.0.0.1", stage.listener.port) as proxy:
+        slave = HaSlave(side.core, retry_s=0.001)
+        slave.found(proxy.address)
+        slave.start()
+        for number in range(60):
+            await stage.side.send(*[f"{number}/{each}" + "x" * 700 for each in range(50)])
+            if number % 4 == 1:
+                proxy.answers.cut_after_bytes = 1_000 + 7_777 * number  # in the middle of a record
+            if number % 15 == 7:
+                await until(lambda: side.store.end_offset == stage.side.store.end_offset)
+                proxy.cut()
+        proxy.answers.heal()
+        await until(lambda: same(stage.side, side))
+        assert proxy.accepted > 5
+        assert side.bodies() == stage.side.bodies()[-len(side.bodies()) :]
+        assert len(stage.side.bodies()) == 3_000
+        await slave.close()
+    await side.close()
+
+
+async def test_lost_bytes_are_noticed_and_fetched_again(
+    stage: Stage, tmp_path: Path, clock: ManualClock
+) -> None:
+    await stage.side.send("first")
+    side = Side(tmp_path / "follower", clock)
+    async with FaultProxy("127.0.0.1", stage.listener.port) as proxy:
+        slave = HaSlave(side.core, retry_s=0.001)
+        slave.found(proxy.address)
+        slave.start()
+        await until(lambda: side.bodies() == ["first"])
+        proxy.answers.drop_reads = 1
+        await stage.side.send("lost on its way")
+        await proxy.until(lambda: proxy.answers.lost_bytes)
+        await stage.side.send("what follows does not follow")
+        await until(lambda: same(stage.side, side))
+        assert proxy.accepted == 2
+        await slave.close()
+    await side.close()
+
+
+async def test_a_slave_that_takes_nothing_is_heard_nevertheless(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow line the outbox stays full for longer than a slave may be silent."""
+    monkeypatch.setattr(limits, "OUTBOX_HIGH_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "OUTBOX_LOW_BYTES", 1 << 14)
+    first = await stage.side.send("x")
+    peer = await stage.peer()
+    peer.connection.pause_reading()
+    peer.connection.write(REPORT.pack(first))
+    await until(lambda: any(one.acked == first for one in stage.master.slaves))
+    [slave] = stage.master.slaves
+    for _ in range(20):
+        await stage.side.send(*["x" * 30_000 for _ in range(30)])
+    assert slave.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES
+    assert slave.connection.unsent_bytes < 4 << 20, "the rest waits in the log"
+    end = slave.position
+    for _ in range(5):
+        stage.clock.advance(15_000)
+        peer.connection.write(REPORT.pack(end))
+        now_ms = stage.clock.now_ms()
+        await until(lambda: slave.read_ms == now_ms)  # noqa: B023
+        stage.master.tick()
+    assert stage.master.slaves == {slave}
+    assert await stage.master.safe(end, 1) == 0
+    peer.connection.abort()
+    await until(lambda: not stage.master.slaves)
+
+
+async def test_waiting_in_vain_costs_nothing_later(stage: Stage) -> None:
+    end = await stage.side.send("x")
+    peer = await stage.peer()
+    peer.connection.write(REPORT.pack(0))
+    await until(lambda: bool(stage.master.slaves))
+    patient = [asyncio.create_task(stage.master.safe(end + n, 60_000)) for n in range(3)]
+    outcomes = await asyncio.gather(*[stage.master.safe(end + n, 1) for n in range(200)])
+    assert set(outcomes) == {12}
+    assert len(stage.master._waiting) <= 2 * len(patient)
+    stage.master.has(end + 1)
+    async with asyncio.timeout(10):
+        assert [await patient[0], await patient[1]] == [0, 0]
+    assert not patient[2].done()
+    patient[2].cancel()
+
+
+@pytest.mark.parametrize("address", ["a..b:1", "127.0.0.1:99999", "nobody", "x" * 70 + ":5"])
+async def test_a_master_at_an_address_that_is_none(
+    stage: Stage, tmp_path: Path, clock: ManualClock, address: str
+) -> None:
+    await stage.side.send("x")
+    side = Side(tmp_path / "follower", clock)
+    slave = HaSlave(side.core, retry_s=0.001)
+    slave.found(address)
+    slave.start()
+    await asyncio.sleep(0)
+    slave.found(f"127.0.0.1:{stage.listener.port}")
+    await until(lambda: side.bodies() == ["x"])
+    await slave.close()
+    await side.close()
+
+
+async def test_following_goes_on_after_an_error_of_ours(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dial, calls = net.dial, 0
+
+    async def fails_once(*args: object, **more: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ZeroDivisionError
+        return await dial(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(net, "dial", fails_once)
+    await stage.side.send("x")
+    side, _ = stage.slave()
+    with caplog.at_level(logging.ERROR, "coherer"):
+        await until(lambda: side.bodies() == ["x"])
+    assert "ZeroDivisionError" in caplog.text
+
+
+BODIES = (
+    b"",
+    b"\xff\x00",
+    b"null",
+    b"[" * 5_000,
+    b'{"offsetTable":{"t@g":{"0":"x"}}}',
+    b'{"topicConfigTable":{"t":null},"dataVersion":7}',
+    b'{"subscriptionGroupTable":[{}]}',
+)
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_master_that_knows_nonsense(
+    tmp_path: Path, clock: ManualClock, body: bytes
+) -> None:
+    def talk(_: Channel, request: Command) -> Command:  # noqa: ARG001
+        return Command(0, body=body)
+
+    master = Remoting(dict.fromkeys(map(int, RequestCode), talk))
+    listener = await net.listen("127.0.0.1", 0, master.make)
+    side, outgoing = Side(tmp_path / "side", clock), Outgoing()
+    sync = MetadataSync(side.core, outgoing, lambda _: None)
+    sync.master = f"127.0.0.1:{listener.port}"
+    before = side.core.topics.dump()
+    with pytest.raises(CohererError):
+        await sync.run_once()
+    assert side.core.topics.dump() == before
+    outgoing.close()
+    await listener.close()
+    await side.close()
