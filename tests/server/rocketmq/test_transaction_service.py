@@ -147,6 +147,8 @@ async def test_who_does_not_know_gets_no_answer(node: Node) -> None:
         ({"tranStateTableOffset": "7"}, "The transaction state table offset wrong"),
         ({"commitLogOffset": "7"}, "Find prepared transaction message failed"),
         ({"commitLogOffset": "-1"}, "Find prepared transaction message failed"),
+        ({"commitOrRollback": "4"}, "commitOrRollback field wrong"),
+        ({"commitOrRollback": "-8"}, "commitOrRollback field wrong"),
     ],
 )
 async def test_an_end_that_does_not_fit_is_refused_as_java_does(

@@ -21,6 +21,7 @@ from coherer.broker.transactions import (
     GROUP,
     HALF_TOPIC,
     OP_TOPIC,
+    UNKNOWN,
     End,
     Question,
     committed,
@@ -49,6 +50,7 @@ Ask = Callable[[Question], bool]
 
 RECORDS_AT_ONCE: Final = 1_000
 _READ_BYTES: Final = 4 * 1024 * 1024
+_NO_STATE: Final = "commitOrRollback field wrong"
 _NO_HALF: Final = "Find prepared transaction message failed"
 _RESUME_FAILED: Final = f"Put message back to {HALF_TOPIC} failed."
 _RESUME_ERROR: Final = f"Exception was thrown when putting message back to {HALF_TOPIC}."
@@ -102,12 +104,14 @@ class TransactionService:
             header.commit_log_offset,
             header.commit_or_rollback,
         )
+        if end.state not in (UNKNOWN, COMMITTED, ROLLED_BACK):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_STATE)
         if self._is_slave():
             raise Refusal(
                 ResponseCode.SLAVE_NOT_AVAILABLE, "Message store is slave mode, so end transaction "
                 "is forbidden. ",
             )  # fmt: skip
-        if end.state not in (COMMITTED, ROLLED_BACK):
+        if end.state == UNKNOWN:
             return None  # the producer does not know either; nobody expects an answer (2.9)
         record = self._half_at(end.physical_offset)
         if record is None:
@@ -150,7 +154,9 @@ class TransactionService:
         drafts: list[Draft] = []
         if end.state == COMMITTED:
             real = committed(record)
-            if real is None or not fits(real.topic, real.queue_id):
+            if real is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
+            if not fits(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_PLACE)
             drafts.append(real)
         self._need_topic(OP_TOPIC)
