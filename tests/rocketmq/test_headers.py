@@ -133,12 +133,23 @@ def test_a_send_with_a_letter_that_is_no_number(letter: str, value: str) -> None
     assert refusal.value.code == 1
 
 
-def test_a_send_of_node_without_m_and_with_odd_optional_fields() -> None:
+@pytest.mark.parametrize("odd", ["yes", "1", ""])
+def test_a_send_of_node_without_k_and_with_an_odd_m(odd: str) -> None:
     fields = SendHeader("p", "t", "d", 1, 2, 3, 4, 5).fields()
-    del fields["m"], fields["j"], fields["k"]
-    found = read_send(310, {**fields, "l": "null", "j": "x", "m": "yes"})
+    del fields["j"], fields["k"]
+    found = read_send(310, {**fields, "m": odd})
     assert (found.batch, found.reconsume_times, found.unit_mode) == (False, 0, False)
     assert found.max_reconsume_times is None
+    assert read_send(310, {**fields, "m": "TRUE"}).batch
+    assert not read_send(10, {**SendHeader(*"ptd", *[1] * 5).long_fields(), "batch": odd}).batch
+
+
+@pytest.mark.parametrize("letter", "degjl")
+def test_a_letter_that_is_no_number(letter: str) -> None:
+    fields = SendHeader("p", "t", "d", 1, 2, 3, 4, 5).fields()
+    with pytest.raises(RefusedError, match="NumberFormatException") as refusal:
+        read_send(310, {**fields, letter: "x"})
+    assert refusal.value.code == 1
 
 
 @pytest.mark.parametrize("code", [10, 324, 325])
@@ -165,7 +176,7 @@ def test_some_sends_without_a_topic_have_a_blank_one(code: int) -> None:
         (QueryMessageHeader, "topic key maxNum beginTimestamp endTimestamp _UNIQUE_KEY_QUERY"),
         (
             CreateTopicHeader,
-            "topic defaultTopic readQueueNums writeQueueNums perm topicFilterType topicSysFlag order",  # noqa: E501
+            "topic readQueueNums writeQueueNums perm topicFilterType defaultTopic topicSysFlag order",  # noqa: E501
         ),
         (
             EndTransactionHeader,

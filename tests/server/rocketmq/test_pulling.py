@@ -64,7 +64,7 @@ async def test_what_was_stored_comes_as_it_lies_there(
 
 async def test_so_many_as_are_asked_for(peer: Client) -> None:
     await fill(peer, 10)
-    for asked, got in ((4, 4), (32, 10), (0, 1), (-5, 1)):
+    for asked, got in ((4, 4), (32, 10), (0, 1)):
         answer = await peer.pull(maxMsgNums=asked)
         assert len(records_of(answer)) == got
         assert places(answer) == (got, 0, 10)
@@ -269,6 +269,65 @@ async def test_a_pull_that_is_no_pull(peer: Client) -> None:
         assert answer.code == 1
         assert answer.remark is not None
         assert "NullPointerException" in answer.remark
+
+
+@pytest.mark.parametrize("offset", [None, "", "x"])
+async def test_a_pull_without_the_offset_that_it_announces_stores_none(
+    broker_stage: BrokerStage, peer: Client, offset: str | None
+) -> None:
+    await fill(peer, 3)
+    await peer.pull(commitOffset=2, sysFlag=COMMIT | SUBSCRIPTION)
+    answer = await peer.pull(commitOffset=offset, sysFlag=COMMIT | SUBSCRIPTION)
+    assert answer.code == 1
+    position = broker_stage.core.offsets.find("g", "demo", 0)
+    assert position is not None
+    assert position.offset == 2
+    # Who announces none may leave it out; the same holds for the time to wait.
+    assert (await peer.pull(commitOffset=offset, suspendTimeoutMillis=offset)).code == 0
+    flags = SUSPEND | SUBSCRIPTION
+    assert (await peer.pull(suspendTimeoutMillis=offset, sysFlag=flags)).code == 1
+
+
+async def test_less_than_no_messages(peer: Client) -> None:
+    await fill(peer, 1)
+    assert (await peer.pull(maxMsgNums=-1)).code == 1
+    asked = {"topic": "demo", "key": "0F", "beginTimestamp": "0", "endTimestamp": "9"}
+    assert (await peer.ask(12, {**asked, "maxNum": "-1"})).code == 1
+    assert (await peer.ask(12, {**asked, "maxNum": "1"})).code == 22
+
+
+async def test_what_comes_back_passes_the_filter_of_its_topic_where_that_is_wanted(
+    broker_stage: BrokerStage, peer: Client
+) -> None:
+    retry = "%RETRY%g"
+    wanted = [sql("demo", "n > 1", 1), tags(retry, 1)]  # what a client in Java says
+    assert (
+        await peer.ask(34, body=msgspec.json.encode(heartbeat("me", [consumer("g", *wanted)])))
+    ).code == 0
+    for body, text in (
+        (b"other", "n\x010\x02RETRY_TOPIC\x01other"),
+        (b"small", "n\x010\x02RETRY_TOPIC\x01demo"),
+        (b"large", "n\x012\x02RETRY_TOPIC\x01demo\x02TAGS\x01a"),
+    ):
+        await peer.send(body, b=retry, i=text)
+    of_group = {"topic": retry, "sysFlag": 0, "subVersion": 1, "subscription": None}
+    by_text = {"topic": retry, "subscription": "n < 1", "expressionType": "SQL92"}
+    assert bodies_of(await peer.pull(**of_group)) == [b"other", b"small", b"large"]
+    assert bodies_of(await peer.pull(**by_text)) == [b"other", b"small"]
+    broker_stage.change(filter_retries=True)
+    assert bodies_of(await peer.pull(**of_group)) == [b"other", b"large"]
+    assert bodies_of(await peer.pull(**by_text)) == [b"other", b"large"]
+    assert bodies_of(await peer.pull(topic=retry, subscription="a")) == [b"large"]
+
+
+async def test_a_filter_class_filters_nothing_here(peer: Client) -> None:
+    await fill(peer, 2)
+    data = heartbeat(
+        "me", [consumer("g", tags("demo", subString="x.Filter", classFilterMode=True))]
+    )
+    assert (await peer.ask(34, body=msgspec.json.encode(data))).code == 0
+    answer = await peer.pull(sysFlag=0, subVersion=1, subscription=None)
+    assert len(records_of(answer)) == 2
 
 
 async def test_the_offset_that_comes_with_a_pull(broker_stage: BrokerStage, peer: Client) -> None:

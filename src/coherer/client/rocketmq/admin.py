@@ -132,7 +132,7 @@ class Admin(Messages, Servers):
         if not exist_ok and await self._route(name) is not None:
             raise refused(ResponseCode.TOPIC_EXIST_ALREADY, "The topic is there.", topic=name)
         header = CreateTopicHeader(
-            name, names.AUTO_CREATE_TOPIC, partitions, partitions, perm, "SINGLE_TAG", 0
+            name, partitions, partitions, perm, "SINGLE_TAG", names.AUTO_CREATE_TOPIC, 0
         )
         await self._ask_masters(
             RequestCode.UPDATE_AND_CREATE_TOPIC, header.fields(), brokers=brokers

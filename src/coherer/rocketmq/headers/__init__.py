@@ -27,7 +27,7 @@ from coherer.rocketmq.headers.admin import (
     ViewStatsHeader,
     WhiteAddressesHeader,
 )
-from coherer.rocketmq.headers.base import Header, missing, parse
+from coherer.rocketmq.headers.base import Header, missing, negative_count, parse
 from coherer.rocketmq.headers.clients import (
     CheckTransactionHeader,
     ConsumeDirectlyHeader,
@@ -132,6 +132,7 @@ __all__ = [
     "WhiteAddressesHeader",
     "WipeResult",
     "missing",
+    "negative_count",
     "parse",
     "read_send",
 ]

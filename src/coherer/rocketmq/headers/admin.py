@@ -21,11 +21,11 @@ class CreateTopicHeader(Header):
     """17: a topic shall be so."""
 
     topic: str
-    default_topic: str
     read_queue_nums: Int32
     write_queue_nums: Int32
     perm: Int32
     topic_filter_type: str
+    default_topic: str | None = None
     topic_sys_flag: Int32 | None = None
     order: bool = False
 

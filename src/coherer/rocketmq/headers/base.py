@@ -52,6 +52,8 @@ def parse(kind: type[_H], fields: Mapping[str, str]) -> _H:
     >>> parse(QueueHeader, {"topic": "orders", "queueId": "3"})
     QueueHeader(topic='orders', queue_id=3)
     """
+    if any(fields.get(name) == "1" for name in _booleans(kind)):  # false, to Java
+        return _parse_patiently(kind, fields)
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError:
@@ -74,6 +76,11 @@ def _parse_patiently(kind: type[_H], fields: Mapping[str, str]) -> _H:
 def missing(name: str) -> RefusedError:
     """Returns what a request without a necessary field is refused with."""
     return refused(1, f"java.lang.NullPointerException: the field <{name}> is missing or no number")
+
+
+def negative_count(count: int) -> RefusedError:
+    """Returns what a request for a negative number of messages is refused with."""
+    return refused(1, f"java.lang.IllegalArgumentException: Illegal Capacity: {count}")
 
 
 _INT32: Final = 31
@@ -120,6 +127,11 @@ def _plan(kind: type[Header]) -> _Plan:
             hint = option if option in _READERS else hint
         plan.append((each.name, each.encode_name, _READERS[hint], each.default))
     return plan
+
+
+@cache
+def _booleans(kind: type[Header]) -> tuple[str, ...]:
+    return tuple(name for _, name, read, _ in _plan(kind) if read is _boolean)
 
 
 def _text(value: object) -> str:

@@ -17,8 +17,8 @@ class PullHeader(Header, gc=False):
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
-    commit_offset: Int64 = 0
-    suspend_ms: Int64 = field(default=0, name="suspendTimeoutMillis")
+    commit_offset: Int64 | None = None
+    suspend_ms: Int64 | None = field(default=None, name="suspendTimeoutMillis")
     subscription: str | None = None
     sub_version: Int64 = 0
     expression_type: str | None = None

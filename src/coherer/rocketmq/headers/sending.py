@@ -15,6 +15,7 @@ from coherer.rocketmq.names import topic_fault
 
 _LETTERS: Final = "abcdefghijklm"
 _LETTERS_REQUIRED: Final = _LETTERS[:8]
+_BOOLEANS: Final = ("k", "m")
 _SEND_NAMES: Final = (
     "producer_group",
     "topic",
@@ -96,13 +97,18 @@ def read_send(code: int, fields: Mapping[str, str]) -> SendHeader:
 
 
 def _read_strictly(fields: Mapping[str, str]) -> SendHeader:
+    said = {letter: _truth(fields[letter]) for letter in _BOOLEANS if letter in fields}
     try:
-        return msgspec.convert(fields, SendHeader, strict=False)
-    except msgspec.ValidationError:
+        return msgspec.convert({**fields, **said}, SendHeader, strict=False)
+    except msgspec.ValidationError as error:
         for letter in _LETTERS_REQUIRED:
             if letter not in fields:
                 raise refused(1, f"the custom field <{letter}> is null") from None
-        return parse(SendHeader, fields)
+        raise refused(1, f"java.lang.NumberFormatException: {error}") from error
+
+
+def _truth(text: str) -> str:
+    return "true" if text.lower() == "true" else "false"
 
 
 class SendResult(Header):

@@ -18,7 +18,7 @@ from coherer.record.layout import properties_of
 from coherer.record.properties import decode, encode, index_keys
 from coherer.rocketmq.codes import FAQ, ResponseCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import PullHeader, parse
+from coherer.rocketmq.headers import PullHeader, missing, negative_count, parse
 from coherer.rocketmq.pulling import COMMIT, SUSPEND
 from coherer.server.rocketmq.broker.holding import Held, Holding
 from coherer.server.rocketmq.broker.state import RocketState
@@ -67,12 +67,16 @@ class Pulls:
         self, channel: Channel, request: Command, header: PullHeader, *, may_wait: bool
     ) -> None:
         group = self._check(channel, header)
+        if header.sys_flag & SUSPEND and header.suspend_ms is None:
+            raise missing("suspendTimeoutMillis")
         wanted = self._subscriptions.wanted(header, group)
         found = self._read(header, wanted)
         code, next_offset, remark = _outcome(header.queue_offset, found)
         if self._state.is_slave and code is MOVED:
             code, next_offset = RETRY, header.queue_offset  # it may only be behind its master
         if may_wait and header.sys_flag & COMMIT and not self._state.is_slave:
+            if header.commit_offset is None:  # no number is no order to begin anew
+                raise missing("commitOffset")
             self._state.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -121,6 +125,8 @@ class Pulls:
 
     def _read(self, header: PullHeader, wanted: Wanted) -> Slices:
         options = self._state.options
+        if header.max_msg_nums < 0:
+            raise negative_count(header.max_msg_nums)
         count = max(1, min(header.max_msg_nums, options.pull_count_max))
         if wanted.test is not None:
             return self._read_tested(header, wanted.test, count)

@@ -9,6 +9,7 @@ from coherer.rocketmq.headers import (
     QueryMessageHeader,
     QueryMessageResult,
     ViewMessageHeader,
+    negative_count,
     parse,
 )
 from coherer.server.rocketmq.broker.state import RocketState
@@ -32,8 +33,11 @@ class Queries:
 
         Raises:
             Refusal: with 22 when there is none.
+            RefusedError: with 1 when fewer than none are wanted.
         """
         header = parse(QueryMessageHeader, request.fields)
+        if header.max_num < 0:
+            raise negative_count(header.max_num)
         unique = header.unique_key_query == "true"
         found = self._state.store.by_key(
             header.topic,

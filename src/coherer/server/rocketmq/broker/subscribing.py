@@ -11,10 +11,11 @@ import msgspec
 
 from coherer.broker.clients import ALL, BROADCASTING, TAG
 from coherer.broker.clients import Subscription as Subscribed
-from coherer.broker.consumer_filters import Filter
 from coherer.broker.groups import Group
 from coherer.broker.topics import RETRY_PREFIX
 from coherer.errors import UsageError
+from coherer.record.hashing import tag_code
+from coherer.record.properties import RETRY_TOPIC, TAGS
 from coherer.rocketmq.codes import FAQ, ResponseCode
 from coherer.rocketmq.headers import PullHeader
 from coherer.rocketmq.pulling import SUBSCRIPTION
@@ -55,8 +56,12 @@ class Subscriptions:
             Refusal: it does not say so, in one of the ways of 2.6.
         """
         if header.sys_flag & SUBSCRIPTION:
-            return self._in_request(header)
-        return self._of_group(header, group)
+            wanted = self._in_request(header)
+        else:
+            wanted = self._of_group(header, group)
+        if self._state.options.filter_retries and header.topic.startswith(RETRY_PREFIX):
+            return self._as_at_first(header.topic, wanted)
+        return wanted
 
     def _in_request(self, header: PullHeader) -> Wanted:
         key = header.topic, header.subscription, header.expression_type
@@ -84,7 +89,7 @@ class Subscriptions:
         subscribed = Subscribed(topic=header.topic, expression=said.text, type=said.kind)
         # A wrong expression gives no filter, and without one everything passes: so does Java's.
         built = self._filters.build(header.consumer_group, subscribed, self._state.now_ms())
-        return EVERYTHING if built is None else self._by_filter(header.topic, built)
+        return EVERYTHING if built is None else Wanted(test=built.matches)
 
     def _of_group(self, header: PullHeader, group: Group) -> Wanted:
         consumers = self._state.consumers.get(header.consumer_group)
@@ -107,6 +112,8 @@ class Subscriptions:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
+        if said.class_filter:  # obsolete: what filters is not here (2.6)
+            return EVERYTHING
         if self._is_tags(said.type):
             return _by_tags(said.expression, said.codes)
         return self._of_filter(header, said)
@@ -124,20 +131,19 @@ class Subscriptions:
                 "the consumer's consumer filter data not latest",
             )
         self._check_allowed(said.type)
-        return self._by_filter(header.topic, found)
+        return Wanted(test=found.matches)
 
-    def _by_filter(self, topic: str, found: Filter) -> Wanted:
-        if not topic.startswith(RETRY_PREFIX):
-            return Wanted(test=found.matches)
-        if not self._state.options.filter_retries:
-            return EVERYTHING
-        group = topic.removeprefix(RETRY_PREFIX)
+    def _as_at_first(self, topic: str, wanted: Wanted) -> Wanted:
+        """What comes back passes the filter of the topic where it was sent first."""
+        group, tags = topic.removeprefix(RETRY_PREFIX), wanted.tags
 
-        def of_origin(properties: Mapping[str, str]) -> bool:
-            real = self._filters.get(properties.get("RETRY_TOPIC", ""), group)
-            return (found if real is None else real).matches(properties)
+        def test(properties: Mapping[str, str]) -> bool:
+            if tags is not None and tag_code(properties.get(TAGS)) not in tags:
+                return False
+            first = self._filters.get(properties.get(RETRY_TOPIC, ""), group)
+            return first is None or first.matches(properties)
 
-        return Wanted(test=of_origin)
+        return Wanted(test=test)
 
     def _check_allowed(self, kind: str | None) -> None:
         if not self._state.options.property_filter:
