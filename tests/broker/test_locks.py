@@ -12,6 +12,7 @@ def test_a_queue_has_one_owner() -> None:
     assert locks.lock("h", "b", ["q1"], now_ms=1) == ["q1"]  # another group
     assert locks.owner("g", "q1", now_ms=1) == "a"
     assert locks.owner("g", "q9", now_ms=1) is None
+    assert locks.lock("g", "a", ["q0", "q0"], now_ms=1) == ["q0"]  # Java has a set
 
 
 def test_locks_are_renewed_or_over() -> None:

@@ -37,7 +37,7 @@ class QueueLocks(Generic[Q]):
         """Take or renew locks. Returns the queues that the client holds now."""
         held = self._groups.setdefault(group, {})
         granted: list[Q] = []
-        for queue in queues:
+        for queue in dict.fromkeys(queues):
             owner = held.get(queue)
             if owner is None or owner[0] == client_id or self._is_over(owner, now_ms):
                 held[queue] = client_id, now_ms

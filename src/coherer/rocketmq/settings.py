@@ -6,13 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from coherer.errors import DamagedStoreError
+
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _SPLIT: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_SPECIAL: Final = re.compile(r"[\\\s=:#!]")
 _NAMED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 def parse(text: str) -> dict[str, str]:
     r"""Keys and values; the last of several with one key counts.
+
+    Raises:
+        ValueError: there are no four hex digits behind `\u`.
 
     >>> parse("# a comment\nlistenPort = 9876\nempty=\nlong=a\\\n  b\npath=c\\:\\\\x\\u0041")
     {'listenPort': '9876', 'empty': '', 'long': 'ab', 'path': 'c:\\xA'}
@@ -25,6 +31,18 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
+def parse_file(name: str, data: bytes) -> dict[str, str]:
+    """The same of a file.
+
+    Raises:
+        DamagedStoreError: it is no such text.
+    """
+    try:
+        return parse(data.decode())
+    except ValueError as error:
+        raise DamagedStoreError(f"{name} cannot be read: {error}") from error
+
+
 def compose(values: Mapping[str, str]) -> str:
     r"""The text that Java's servers answer with: a line for each, nothing escaped.
 
@@ -32,6 +50,19 @@ def compose(values: Mapping[str, str]) -> str:
     'listenPort=9876\nclusterTest=false\n'
     """
     return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def compose_file(values: Mapping[str, str]) -> str:
+    r"""A text that `parse` reads as these values, whatever is in them.
+
+    >>> parse(compose_file({"a b": " x\\u1\n"})) == {"a b": " x\\u1\n"}
+    True
+    """
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in values.items())
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _lines(text: str) -> list[str]:
@@ -57,6 +88,8 @@ def _plain(text: str) -> str:
         escaped = match[1]
         if len(escaped) == 5:
             return chr(int(escaped[1:], 16))
+        if escaped == "u":
+            raise ValueError("Malformed \\uxxxx encoding.")
         return _NAMED.get(escaped, escaped)
 
     return _ESCAPE.sub(one, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import zlib
 from collections.abc import AsyncIterator
 
@@ -147,6 +148,13 @@ async def test_a_slave_is_told_its_master(caller: Caller) -> None:
     assert again.fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
+async def test_the_master_comes_first_whoever_registers_first(caller: Caller) -> None:
+    for broker_id in (2, 1, 0):
+        await register(caller, "broker-a", broker_id)
+    body = bytes((await route(caller)).body)
+    assert re.findall(rb"(\d):\"", body) == [b"0", b"1", b"2"]
+
+
 async def test_brokers_go_with_their_connections(stage: Stage, caller: Caller) -> None:
     broker = await stage.caller()
     await register(broker)
@@ -259,8 +267,9 @@ async def test_order_is_told_where_it_is_wanted(stage: Stage, caller: Caller) ->
     assert "orderMessageEnable=true\n" in shown
     assert "kvConfigPath=/store/config/kvConfig.json\n" in shown
     assert "x=1" not in shown
-    unreadable = await caller.ask(Code.UPDATE_NAMESRV_CONFIG, body=b"\xff")
-    assert unreadable.code == 1
+    for body in (b"\xff", b"orderMessageEnable=\\u00zz"):
+        unreadable = await caller.ask(Code.UPDATE_NAMESRV_CONFIG, body=body)
+        assert (unreadable.code, unreadable.remark) == (1, "string2Properties error")
     await stage.listener.close()
     await stage.start()
     again = await stage.caller()
@@ -273,9 +282,11 @@ async def test_a_damaged_file_is_said_and_left_behind(
 ) -> None:
     await stage.listener.close()
     stage.files["kvConfig.json"] = b"{"
+    stage.files["namesrv.properties"] = b"orderMessageEnable=\\u"
     with caplog.at_level(logging.WARNING, "coherer"):
         await stage.start()
     assert "kvConfig.json cannot be read" in caplog.text
+    assert "namesrv.properties cannot be read" in caplog.text
 
 
 async def test_unknown_codes_get_no_answer(caller: Caller) -> None:

@@ -93,6 +93,7 @@ async def test_a_topic_is_made_and_changed(broker_stage: BrokerStage, peer: Clie
         ({"topic": "x" * 128}, "The specified topic is longer than topic max length."),
         ({"topic": "TBW102"}, "The topic[TBW102] is conflict with system topic."),
         ({"topic": "broker-a"}, "The topic[broker-a] is conflict with system topic."),
+        ({"topic": "rmq_sys_x"}, "The topic[rmq_sys_x] is conflict with system topic."),
         ({"topicFilterType": "ANY"}, "topicFilterType = [ANY] value invalid"),
         ({"readQueueNums": None}, "NullPointerException"),
         ({"readQueueNums": 2**31 - 1}, "queues"),
@@ -455,7 +456,19 @@ async def test_settings_are_changed_and_stay_so(tmp_path: Path, clock: ManualClo
         )
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff\xfe"])
+async def test_a_value_with_signs_of_the_file_is_the_same_after_a_start(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with running(tmp_path, clock) as stage:
+        client = await stage.dial()
+        body = b"regionId=\\\\users\\n x=y"
+        assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        assert stage.state.options.region == "\\users\n x=y"
+    async with running(tmp_path, clock) as stage:
+        assert stage.state.options.region == "\\users\n x=y"
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"regionId=\\u00zz"])
 async def test_settings_that_nobody_can_read(
     broker_stage: BrokerStage, peer: Client, body: bytes
 ) -> None:

@@ -92,7 +92,9 @@ class Lookups:
 
 def _broker_data(broker: BrokerAddresses) -> BrokerData:
     return BrokerData(
-        broker_addrs=broker.addresses, broker_name=broker.name, cluster=broker.cluster
+        broker_addrs=dict(sorted(broker.addresses.items())),  # the master first, as from Java's
+        broker_name=broker.name,
+        cluster=broker.cluster,
     )
 
 

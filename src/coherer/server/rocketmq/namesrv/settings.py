@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from coherer.broker.routes import KeyValueTable
+from coherer.errors import DamagedStoreError
 from coherer.rocketmq import settings as texts
 from coherer.rocketmq.bodies import KVTable
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.server.rocketmq.refusal import Refusal
+
+_log = logging.getLogger(__name__)
 
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the topics whose order is kept over all brokers."""
@@ -64,7 +68,7 @@ class Settings:
             ORDER_ENABLE: _text(options.order_messages),
             "listenPort": str(options.port),
         }
-        before = texts.parse((saved or b"").decode("utf-8", "replace"))
+        before = _read(saved or b"")
         if ORDER_ENABLE in before:  # the others say how it was started, and that is now
             self._values[ORDER_ENABLE] = before[ORDER_ENABLE]
 
@@ -117,17 +121,23 @@ class Settings:
         """318: change settings; unknown ones are passed over, as by Java."""
         try:
             given = texts.parse(bytes(request.body).decode())
-        except UnicodeDecodeError as error:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR, f"UnsupportedEncodingException {error}"
-            ) from error
+        except ValueError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         self._values.update((k, v) for k, v in given.items() if k in self._values)
-        self._save(texts.compose(self._values).encode())
+        self._save(texts.compose_file(self._values).encode())
         return Command(ResponseCode.SUCCESS)
 
     def show(self, request: Command) -> Command:  # noqa: ARG002 - a handler
         """319: all settings."""
         return Command(ResponseCode.SUCCESS, body=texts.compose(self._values).encode())
+
+
+def _read(saved: bytes) -> dict[str, str]:
+    try:
+        return texts.parse_file("namesrv.properties", saved)
+    except DamagedStoreError as error:
+        _log.warning("The settings of the start hold: %s", error)
+        return {}
 
 
 def _text(value: bool) -> str:

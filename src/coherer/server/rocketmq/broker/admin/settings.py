@@ -86,6 +86,9 @@ class SettingsDesk:
 
     Args:
         state: what the broker's parts share.
+
+    Raises:
+        DamagedStoreError: the file of changed settings cannot be read.
     """
 
     def __init__(self, state: RocketState) -> None:
@@ -94,7 +97,7 @@ class SettingsDesk:
         self._changed: dict[str, str] = {}
         saved = state.store.load_config(SETTINGS_FILE)
         if saved is not None:
-            self._take(texts.parse(saved.decode("utf-8", "replace")))
+            self._take(texts.parse_file(SETTINGS_FILE, saved))
 
     def handlers(self) -> dict[int, Handler]:
         """What is answered here, by request code."""
@@ -149,7 +152,7 @@ class SettingsDesk:
         if self._take(told):
             state = self._state
             self._version = self._version.next(state.now_ms())
-            state.store.save_config(SETTINGS_FILE, texts.compose(self._changed).encode())
+            state.store.save_config(SETTINGS_FILE, texts.compose_file(self._changed).encode())
             if state.options.perm != before:
                 state.topics.touch(state.now_ms())
         return done()

@@ -8,6 +8,7 @@ from typing import Final
 from coherer import limits
 from coherer.broker.topics import Topic
 from coherer.errors import CohererError
+from coherer.record.reserved import is_system_topic
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
@@ -121,7 +122,8 @@ class TopicDesk:
 
     def _check(self, name: str) -> None:
         fault = topic_fault(name)
-        if fault is None and name in self._state.topics.system_names():
+        kept = is_system_topic(name) or name in self._state.topics.system_names()
+        if fault is None and kept:
             fault = f"The topic[{name}] is conflict with system topic."
         if fault is not None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
