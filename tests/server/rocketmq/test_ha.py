@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from coherer import net
 from coherer.errors import ProtocolError
 from coherer.record.layout import decode
-from coherer.server.core import Core
 from coherer.server.rocketmq.ha.frames import HEAD, REPORT, Pieces, Reports
-from coherer.server.rocketmq.ha.master import BEHIND_BYTES_MAX, HaMaster
+from coherer.server.rocketmq.ha.master import BEHIND_BYTES_MAX
 from coherer.server.rocketmq.ha.slave import HaSlave
-from coherer.store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 
 

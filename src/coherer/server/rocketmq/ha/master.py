@@ -94,6 +94,11 @@ class HaMaster:
             self._forget_late(waiting)
         return 0
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a slave; some of them may have given up."""
+        return len(self._waiting)
+
     def close(self) -> None:
         """End all connections."""
         for slave in list(self.slaves):
