@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from coherer.client import links
 from coherer.client.tubemq.cluster import Cluster
 from coherer.client.tubemq.link import Link, Pool
 from coherer.errors import (
@@ -58,6 +59,29 @@ async def test_no_answer_in_time(fake, kit, link: Link) -> None:
     assert not slow.done()
     assert (await ask(link)).success
     slow.cancel()
+
+
+async def test_a_connection_that_has_fallen_silent_is_given_up(
+    fake, kit, link: Link, way: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "SILENT_MS", 40)
+    fake.always(methods.PRODUCER_CLOSE, kit.silence)
+
+    async def missed() -> None:
+        with pytest.raises(RequestTimeoutError):
+            await ask(link, timeout_ms=50)
+
+    await missed()
+    fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.answer())
+    await ask(link)  # it has been heard since
+    await missed()
+    assert link.open
+    waiting = asyncio.ensure_future(ask(link))
+    await missed()
+    with pytest.raises(DisconnectedError):
+        await waiting
+    assert not link.open
+    assert (await way.pool.get("127.0.0.1", fake.master.port)).open
 
 
 async def test_an_answer_that_comes_too_late_is_dropped(fake, kit, link: Link) -> None:

@@ -8,6 +8,9 @@ Rules:
 * No timer per request: each link has one, set for the earliest deadline.
 * When a connection ends, everything that waits on it fails with `DisconnectedError`.
 * A connection over which nothing has been received for `idle_ms` is closed when nobody waits.
+* A connection over which nothing has come for `SILENT_MS` since a request was not answered in time,
+  and another one is not answered either, is dead: the system would take a quarter of an hour to
+  notice. What waits is told that it broke, and the next request dials again.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ _log = logging.getLogger(__name__)
 BLIND_MS: Final = 50
 """A sweep that comes so much too late gives the answers that lie in the socket this time to come:
 the event loop was kept busy by somebody, and it is not the server who was late."""
+
+SILENT_MS: Final = 5_000
+"""See above. Java's clients close after one answer that does not come in time."""
 
 SWEEP_MS_MIN: Final = 10
 """Deadlines are met this exactly at best: a sweep looks at every request under way."""
@@ -86,6 +92,7 @@ class BaseLink(Generic[A]):
         self._waiting: dict[int, Waiter[A]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._made = self._heard = self._loop.time()
+        self._late: float | None = None  # when an answer was first missed since one came
         self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
         self._when_closed: list[Callable[[], None]] = []
         self._over = False
@@ -164,9 +171,20 @@ class BaseLink(Generic[A]):
                     hint=UNKNOWN,
                 )
             )
-        if waiting:
+        if late and self._dead():
+            _log.warning("%s has fallen silent; the connection is given up", self.server)
+            self.connection.abort()
+        elif waiting:
             earliest = min(waiter.deadline for waiter in waiting.values())
             self._timer = self._loop.call_at(earliest, self._sweep)
+
+    def _dead(self) -> bool:
+        """Whether a request that is late was one too many."""
+        now = self._loop.time()
+        if self._late is None or self._heard >= self._late:
+            self._late = now
+            return False
+        return now - self._late >= SILENT_MS / 1000
 
     def _check_idle(self) -> None:
         rest = self._heard + self.idle_ms / 1000 - self._loop.time()

@@ -1,10 +1,15 @@
-"""Ending tasks, and waiting between tries."""
+"""Ending tasks, doing things again and again, and waiting between tries."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
+
+from coherer.errors import CohererError
+
+_log = logging.getLogger(__name__)
 
 RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000
@@ -17,6 +22,23 @@ async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+async def every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+    """Do some work again and again, for ever. What fails is logged; the next time it may work.
+
+    Args:
+        period_ms: how long to wait before each time.
+        work: what to do.
+    """
+    while True:
+        await asyncio.sleep(period_ms / 1000)
+        try:
+            await work()
+        except CohererError as error:
+            _log.warning("%s", error)
+        except Exception:  # noqa: BLE001 - a mistake of ours; everything else has to go on
+            _log.exception("A service of the client failed")
 
 
 def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:

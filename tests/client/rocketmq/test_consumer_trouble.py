@@ -16,6 +16,7 @@ from coherer.client.rocketmq import (
     answering,
     claims,
     consumer,
+    door,
     held,
     holdings,
     locking,
@@ -431,6 +432,49 @@ async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
         consumer.done(await one(consumer))
         await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "1")
     assert [told.fields["commitOffset"] for told in cluster.asked(STORE)] == ["2"]
+
+
+async def test_what_a_cancelled_worker_had_is_received_again(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b")
+    begun = asyncio.Event()
+
+    async def handler(batch: Any) -> None:
+        batch.message(0)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with reading(client) as consumer:
+        running = asyncio.create_task(consumer.run(handler))
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await one(consumer)).bodies() == [b"a", b"b"]
+
+
+async def test_locks_of_one_broker_do_not_wait_for_another(cluster2, monkeypatch) -> None:
+    monkeypatch.setattr(member, "LOCK_MS", 20)
+    monkeypatch.setattr(door, "LOCK_TIMEOUT_MS", 60_000)
+    pair = Shelf(cluster2)
+    late: list[Any] = []
+
+    def lock(asked: Any) -> None:
+        if asked.broker == "broker-a":
+            late.append(asked)
+        else:
+            pair.lock(asked)
+
+    async with (
+        connect_rocketmq(cluster2.url) as client,
+        reading(client, orderly=True) as consumer,
+    ):
+        await until(lambda: len(consumer.assignment) == 4)
+        monkeypatch.setitem(cluster2.constants, RequestCode.LOCK_BATCH_MQ, lock)
+        await cluster2.until(lambda: late)
+        await cluster2.until(
+            lambda: cluster2.asked(RequestCode.LOCK_BATCH_MQ)[-1].broker == "broker-b"
+        )
+        late[0].answer(body=LockedBatch().encode())
 
 
 async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client) -> None:

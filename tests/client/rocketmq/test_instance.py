@@ -106,6 +106,20 @@ async def test_routes_are_looked_up_again_and_again(cluster) -> None:
     await one.close()
 
 
+async def test_without_a_name_server_nobody_asks_for_every_topic(cluster) -> None:
+    cluster.topics.update({"one": 1, "two": 1, "three": 1})
+    one = instance_of(cluster)
+    await one.start()
+    for topic in ("one", "two", "three"):
+        await one.route(topic)
+    asked = len(cluster.asked(ROUTE))
+    cluster.always(ROUTE, lambda asked: asked.channel.close())
+    await one.refresh()
+    assert len(cluster.asked(ROUTE)) == asked + 1
+    assert one.known("three") is not None
+    await one.close()
+
+
 async def test_a_new_connection_begins_with_a_heartbeat(cluster, instance: Instance) -> None:
     instance.register_producer("planes")
     await instance.route("demo")

@@ -18,10 +18,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
+from coherer.client.clock import now_ms
 from coherer.client.rocketmq.claimed import ClaimedBatch, Later, Watch
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
 from coherer.client.rocketmq.figures import Figures
-from coherer.client.rocketmq.held import Held, now_ms
+from coherer.client.rocketmq.held import Held
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.process_queue import MIB

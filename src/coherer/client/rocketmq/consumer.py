@@ -24,17 +24,17 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
+from coherer.client.clock import now_ms
 from coherer.client.iteration import BatchIterator
 from coherer.client.rocketmq.claimed import Claim
 from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consume_trace import ConsumerTrace
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Topics
-from coherer.client.rocketmq.held import now_ms
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.iteration import messages
 from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.received import ConsumedMessage, ReceivedBatch
-from coherer.client.tasks import cancel
+from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, RefusedError, UsageError
 from coherer.rocketmq.bodies import CONSUME_PASSIVELY
 from coherer.rocketmq.pulling import SUSPEND
@@ -180,9 +180,9 @@ class Consumer(Member):
 
     def _services(self) -> dict[str, Coroutine[None, None, None]]:
         services = super()._services()
-        services["offsets"] = self._every(self._options.persist_ms, self._holdings.persist)
+        services["offsets"] = every(self._options.persist_ms, self._holdings.persist)
         if self._options.consume_ms and not self._options.orderly:
-            services["overdue"] = self._every(OVERDUE_CHECK_MS, self._send_back_overdue)
+            services["overdue"] = every(OVERDUE_CHECK_MS, self._send_back_overdue)
         return services
 
     def _in_hand(self, batch: ReceivedBatch) -> Claim:
@@ -222,6 +222,9 @@ class Consumer(Member):
             except Exception:  # noqa: BLE001 - theirs; the messages come again
                 _log.exception("The handler failed; the messages will be delivered again")
                 await claim.reject()
+            except BaseException:  # we have been cancelled
+                claim.put_back()
+                raise
             else:
                 claim.finish()
 

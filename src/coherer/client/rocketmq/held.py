@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
+from coherer.client.clock import now_ms
 from coherer.client.rocketmq.claimed import ClaimedBatch, Later
 from coherer.client.rocketmq.claims import HeldClaim
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
@@ -59,11 +59,6 @@ UNKNOWN_CODES: Final = frozenset(
 
 LOCK_LIFE_MS: Final = 30_000
 """How long we believe in a lock (8.14); the broker keeps it for twice as long."""
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970."""
-    return int(time.time() * 1000)
 
 
 class Keeper(Protocol):

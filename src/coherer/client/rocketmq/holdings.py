@@ -19,11 +19,12 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
+from coherer.client.clock import now_ms
 from coherer.client.rocketmq.claimed import ClaimedBatch, Later
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.figures import Figures
-from coherer.client.rocketmq.held import Held, now_ms
+from coherer.client.rocketmq.held import Held
 from coherer.client.rocketmq.inbox import Inbox
 from coherer.client.rocketmq.locking import Locks
 from coherer.client.rocketmq.offset_store import OffsetStore

@@ -34,7 +34,7 @@ from coherer.client.rocketmq.routes import (
     template_route,
 )
 from coherer.client.rocketmq.transactions import Checks
-from coherer.client.tasks import cancel
+from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableError, UsageError
 from coherer.rocketmq import acl
 from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
@@ -181,6 +181,9 @@ class Instance:
         for topic in topics:
             try:
                 await self.route(topic, fresh=True)
+            except UnavailableError as error:  # nor would they tell of thousands of other topics
+                _log.warning("The routes stay as they are: %s", error)
+                return
             except CohererError as error:
                 _log.info("The route of %s stays as it is: %s", topic, error)
 
@@ -327,22 +330,11 @@ class Instance:
         unit = f"@{self.options.unit}" if self.options.unit else ""
         self.client_id = f"{f'[{host}]' if ':' in host else host}@{instance}{unit}"
         self._tasks = [
-            asyncio.create_task(self._every(self.options.route_ms, self.refresh), name="routes"),
+            asyncio.create_task(every(self.options.route_ms, self.refresh), name="routes"),
             asyncio.create_task(
-                self._every(self.options.heartbeat_ms, self.heartbeat_now), name="heartbeats"
+                every(self.options.heartbeat_ms, self.heartbeat_now), name="heartbeats"
             ),
         ]
-
-    @staticmethod
-    async def _every(period_ms: int, work: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(period_ms / 1000)
-            result = work()
-            if asyncio.iscoroutine(result):
-                try:
-                    await result
-                except CohererError as error:
-                    _log.warning("%s", error)
 
     def _asked(self, topic: str, done: asyncio.Task[Route]) -> None:
         self._asking.pop(topic, None)

@@ -6,13 +6,16 @@ believe in a lock for `held.LOCK_LIFE_MS`, so nobody else can have it while we d
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final
 
+from coherer.client.clock import now_ms
 from coherer.client.rocketmq.door import Door
-from coherer.client.rocketmq.held import Held, now_ms
+from coherer.client.rocketmq.held import Held
 from coherer.errors import CohererError
 from coherer.rocketmq.names import Queue
 
@@ -45,22 +48,12 @@ class Locks:
 
     async def lock(self, queues: Collection[Queue]) -> frozenset[Queue]:
         """Lock queues; those that are locked now."""
-        locked: set[Queue] = set()
-        for broker, theirs in _by_broker(queues).items():
-            try:
-                locked.update(await self._door.lock(self._group, broker, theirs))
-            except CohererError as error:
-                _log.warning("Locking queues of %s: %s", broker, error)
-        return frozenset(locked)
+        answers = await self._ask(queues)
+        return frozenset(queue for _, locked in answers for queue in locked)
 
     async def renew(self) -> None:
         """Lock all that we hold again; what a broker refuses is not ours at the moment."""
-        for broker, theirs in _by_broker(self._held).items():
-            try:
-                locked = set(await self._door.lock(self._group, broker, theirs))
-            except CohererError as error:
-                _log.warning("Locking queues of %s: %s", broker, error)
-                continue
+        for theirs, locked in await self._ask(self._held):
             for queue in theirs:
                 held = self._held.get(queue)
                 if held is None:
@@ -70,9 +63,28 @@ class Locks:
                     self._locked(held)
 
     async def unlock(self, queues: Collection[Queue], *, wait: bool = False) -> None:
-        """Unlock queues."""
-        for broker, theirs in _by_broker(queues).items():
-            await self._door.unlock(self._group, broker, theirs, wait=wait)
+        """Unlock queues; `wait` until the brokers that can be reached have heard it."""
+        unlock = partial(self._door.unlock, self._group, wait=wait)
+        await asyncio.gather(*(unlock(*theirs) for theirs in _by_broker(queues).items()))
+
+    async def _ask(self, queues: Iterable[Queue]) -> list[tuple[list[Queue], frozenset[Queue]]]:
+        """Ask all brokers at once, so that locks do not run out while one of them is away.
+
+        Returns:
+            For each broker that answered, what it was asked for and what is locked.
+        """
+
+        async def ask(broker: str, theirs: list[Queue]) -> frozenset[Queue] | None:
+            try:
+                return frozenset(await self._door.lock(self._group, broker, theirs))
+            except CohererError as error:
+                _log.warning("Locking queues of %s: %s", broker, error)
+                return None
+
+        asked = _by_broker(queues)
+        answers = await asyncio.gather(*(ask(*theirs) for theirs in asked.items()))
+        pairs = zip(asked.values(), answers, strict=True)
+        return [(theirs, locked) for theirs, locked in pairs if locked is not None]
 
 
 def _by_broker(queues: Iterable[Queue]) -> dict[str, list[Queue]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
+from coherer.client.clock import now_ms
 from coherer.client.progress import Progress
 from coherer.client.rocketmq import answering
 from coherer.client.rocketmq.claimed import ClaimedBatch
@@ -23,7 +24,6 @@ from coherer.client.rocketmq.consumer_options import (
     subscription_data,
 )
 from coherer.client.rocketmq.door import Door
-from coherer.client.rocketmq.held import now_ms
 from coherer.client.rocketmq.holdings import Holdings
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.local_offsets import LocalOffsets
@@ -34,7 +34,7 @@ from coherer.client.rocketmq.remote_offsets import RemoteOffsets
 from coherer.client.rocketmq.returning import Returner
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.start import Starts
-from coherer.client.tasks import cancel
+from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, CohererError, RequestTimeoutError, UsageError
 from coherer.rocketmq.bodies import ConsumerData
 from coherer.rocketmq.names import Queue, check_group, check_topic, retry_topic, with_namespace
@@ -321,7 +321,7 @@ class Member:
     def _services(self) -> dict[str, Coroutine[None, None, None]]:
         services: dict[str, Coroutine[None, None, None]] = {"rebalance": self._rounds()}
         if self._holdings.locking:
-            services["locks"] = self._every(LOCK_MS, self._holdings.locks.renew)
+            services["locks"] = every(LOCK_MS, self._holdings.locks.renew)
         return services
 
     def _store(self, door: Door) -> OffsetStore:
@@ -367,11 +367,3 @@ class Member:
                     await self._wake.wait()
             except TimeoutError:
                 continue
-
-    async def _every(self, period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(period_ms / 1000)
-            try:
-                await work()
-            except Exception:  # noqa: BLE001 - the next time it may work
-                _log.exception("A service of a consumer failed")

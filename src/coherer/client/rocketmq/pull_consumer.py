@@ -15,17 +15,19 @@ from collections.abc import Collection, Coroutine
 from datetime import datetime
 from typing import ClassVar, Final
 
+from coherer.client.clock import now_ms
 from coherer.client.rocketmq.consumer_options import (
     ConsumerOptions,
     Selection,
     Topics,
     selector_of,
 )
-from coherer.client.rocketmq.held import Held, now_ms
+from coherer.client.rocketmq.held import Held
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.received import ReceivedBatch
 from coherer.client.rocketmq.start import Edge
+from coherer.client.tasks import every
 from coherer.errors import UsageError
 from coherer.rocketmq.bodies import CONSUME_ACTIVELY
 from coherer.rocketmq.names import Queue, with_namespace
@@ -195,7 +197,7 @@ class PullConsumer(Member):
 
     def _services(self) -> dict[str, Coroutine[None, None, None]]:
         services = super()._services() if self._shares else {}
-        services["offsets"] = self._every(self._options.persist_ms, self._holdings.persist)
+        services["offsets"] = every(self._options.persist_ms, self._holdings.persist)
         return services
 
     def _leaving(self) -> None:
