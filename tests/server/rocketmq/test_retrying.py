@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
-from rocket_stage import SEND_BACK, BrokerStage, Client, bodies_of, running
+from rocket_stage import SEND_BACK, STORE, BrokerStage, Client, bodies_of, running
 
 from coherer.broker.groups import Group
 from coherer.broker.topics import Topic
@@ -87,6 +88,23 @@ async def test_a_level_that_the_consumer_chose(broker_stage: BrokerStage, peer: 
     for level, queue in ((1, 0), (18, 17), (40, 17)):
         await peer.ask(SEND_BACK, back(delayLevel=level))
         assert last(broker_stage, "SCHEDULE_TOPIC_XXXX", queue).body == b"x"
+
+
+async def test_a_broker_with_other_levels(tmp_path: Path, clock: ManualClock) -> None:
+    levels = msgspec.structs.replace(STORE, delay_levels_ms=(1_000, 5_000))
+    async with running(tmp_path, clock, store_options=levels) as stage:
+        peer = await stage.dial()
+        await peer.send(b"sent", i="DELAY\x019")
+        await peer.send(b"bad")
+        bad = stage.records("demo")[0].physical_offset
+        assert (await peer.ask(SEND_BACK, back(offset=bad))).code == 0  # the third level, says Java
+        waiting = stage.records("SCHEDULE_TOPIC_XXXX", 1)
+        assert [record.body for record in waiting] == [b"sent", b"bad"]
+        clock.advance(5_000)
+        stage.broker.tick()
+        await peer.settle()
+        assert [record.body for record in stage.records("demo")] == [b"bad", b"sent"]
+        assert last(stage, "%RETRY%g").body == b"bad"
 
 
 async def test_refused(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

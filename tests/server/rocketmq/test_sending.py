@@ -349,6 +349,14 @@ async def test_a_batch(broker_stage: BrokerStage, peer: Client) -> None:
     assert decode(records[1].properties) == {"WAIT": "true", "CLUSTER": "DefaultCluster"}
 
 
+async def test_a_batch_for_a_topic_of_several_tags(broker_stage: BrokerStage, peer: Client) -> None:
+    topic = Topic(name="demo", read_queues=1, write_queues=1, filter_type="MULTI_TAG")
+    broker_stage.state.topics.put(topic, 0)
+    await peer.ask(BATCH, send_fields(m="true"), encode_item(b"one", b""))
+    await peer.send(b"two")
+    assert [record.sys_flag for record in broker_stage.records("demo")] == [2, 2]
+
+
 async def test_the_flag_decides_not_the_code(broker_stage: BrokerStage, peer: Client) -> None:
     body = encode_item(b"one", b"")
     assert (await peer.ask(SEND_V2, send_fields(m="true"), body)).code == 0
@@ -361,7 +369,7 @@ async def test_the_flag_decides_not_the_code(broker_stage: BrokerStage, peer: Cl
     [
         ({"f": 4}, encode_item(b"x", b""), 13),
         ({"i": "DELAY\x011"}, encode_item(b"x", b""), 13),
-        ({}, b"", 13),
+        ({}, b"", 1),
         ({}, b"\x00\x00\x00\x05abc", 1),
         ({}, struct.pack(">IIIII", 100, 0, 0, 0, 1000), 1),
         ({"i": "k\x01" + "v" * 33_000}, encode_item(b"x", b""), 1),

@@ -92,7 +92,7 @@ class Holding:
         if self._count >= limits.HELD_PULLS_MAX:
             raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         options, header = self._state.options, held.header
-        wait_ms = header.suspend_ms if options.long_polling else options.short_polling_ms
+        wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
         held.deadline_ms = self._state.now_ms() + wait_ms
         self._held.setdefault(held.queue, {})[held] = None
         self._by_channel.setdefault(held.channel, {})[held] = None

@@ -100,7 +100,9 @@ class Retries:
             queue_id = random.randrange(group.retry_queue_nums)  # noqa: S311 - any will do
         try:
             draft = _copy(record, name, queue_id, level)
-            return delayed(draft, level) if level > 0 else draft
+            if level <= 0:
+                return draft
+            return delayed(draft, level, state.store.delay_levels_ms)
         except UsageError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL") from error
 

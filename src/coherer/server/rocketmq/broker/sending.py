@@ -248,7 +248,7 @@ class Sends:
         if draft.sys_flag & ROLLED_BACK in (0, 8):
             level = delay_level(draft.properties)
             if level > 0:
-                return delayed(_with_wait(draft, text), level)
+                return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
         return draft
 
     def _is_dead(self, request: Command, header: SendHeader) -> bool:
@@ -278,10 +278,12 @@ class Sends:
         # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
         items = decode_batch(request.body)
         if not items:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+            raise UsageError("There is no message in this batch.")
         stored = self._texts.items(own).stored
         name, host, born_ms = topic.name, channel.host_port, header.born_ms
         sys_flag, times = header.sys_flag & ~HOSTS_V6, header.reconsume_times
+        if topic.filter_type == "MULTI_TAG":
+            sys_flag |= _MULTI_TAG
         drafts: list[Draft] = []
         for flag, body, text in items:
             data, code, keys = stored(text)
