@@ -24,7 +24,7 @@ def keys_of(*rows: tuple[str, int, int]) -> Keys:
     """Keys of the topic, with the offset and the time of their message."""
     keys = Keys()
     for key, offset, store_ms in rows:
-        keys.add(hashes_of("TopicTest").of([key]), offset, store_ms)
+        keys.add(hashes_of("TopicTest").of([key]), [offset], store_ms)
     return keys
 
 

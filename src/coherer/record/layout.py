@@ -49,6 +49,12 @@ HEAD: Final = struct.Struct(">IIIiiqqiq")
 HEAD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
 """From the size to the body's length, with IPv4 hosts: 88 bytes."""
 
+HEAD_OWN: Final = struct.Struct(">IIIiiqq48sI")
+"""The same, where `HEAD_SHARED` is packed already."""
+
+HEAD_SHARED: Final = struct.Struct(">iq8sq8siq")
+"""What records have in common that came together: from the sys flag to the prepared offset."""
+
 BLANK: Final = struct.Struct(">II")
 _TAIL: Final = struct.Struct(">iqI")
 _LENGTH: Final = struct.Struct(">I")

@@ -18,17 +18,18 @@ from coherer.rocketmq.messages import Outgoing
 
 _HEAD: Final = struct.Struct(">IIIII")
 _HEAD_READ: Final = struct.Struct(">I8xiI")
+_HEAD_BYTES: Final = 20
 _SHORT: Final = struct.Struct(">H")
 ITEM_BYTES: Final = 22
 """Size of an item without its body and properties."""
 
 
-class BatchItem(NamedTuple):
-    """A message of a batch: its flag, body, and property text (UTF-8)."""
+class BatchItems(NamedTuple):
+    """The messages of a batch: the flag, body, and property text (UTF-8) of each."""
 
-    flag: int
-    body: bytes
-    properties: bytes
+    flags: list[int]
+    bodies: list[bytes]
+    properties: list[bytes]
 
 
 def encode_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
@@ -93,29 +94,31 @@ def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
     return cuts
 
 
-def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
-    """Take a batch apart.
+def decode_batch(data: bytes | memoryview) -> BatchItems:
+    r"""Take a batch apart.
 
     Raises:
         ProtocolError: a length does not fit.
+
+    >>> decode_batch(encode_item(b"b2", b"WAIT\x01true"))
+    BatchItems(flags=[0], bodies=[b'b2'], properties=[b'WAIT\x01true'])
     """
-    items: list[BatchItem] = []
-    whole = bytes(data)
+    flags: list[int] = []
+    bodies: list[bytes] = []
+    texts: list[bytes] = []
+    whole, read = bytes(data), _HEAD_READ.unpack_from
     position, end = 0, len(whole)
-    size: int
-    flag: int
-    length: int
-    make = BatchItem._make
-    while position < end:
-        try:
-            size, flag, length = _HEAD_READ.unpack_from(whole, position)
-            body = position + _HEAD.size
-            properties = body + length + 2
-            properties_end = properties + (whole[properties - 2] << 8 | whole[properties - 1])
-        except (struct.error, IndexError) as error:
-            raise ProtocolError("A message of a batch is cut short.") from error
-        if properties_end != position + size or properties_end > end:
-            raise ProtocolError("The lengths in a message of a batch do not fit.")
-        items.append(make((flag, whole[body : properties - 2], whole[properties:properties_end])))
-        position = properties_end
-    return items
+    try:
+        while position < end:
+            size, flag, length = read(whole, position)
+            body = position + _HEAD_BYTES
+            text = body + length + 2
+            position += size
+            if text + (whole[text - 2] << 8 | whole[text - 1]) != position or position > end:
+                raise ProtocolError("The lengths in a message of a batch do not fit.")
+            flags.append(flag)
+            bodies.append(whole[body : text - 2])
+            texts.append(whole[text:position])
+    except (struct.error, IndexError) as error:
+        raise ProtocolError("A message of a batch is cut short.") from error
+    return BatchItems(flags, bodies, texts)

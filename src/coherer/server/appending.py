@@ -4,7 +4,7 @@
 as soon as there are many, they become one `Store.append`, which is one write to the log; then who
 submitted a batch is told, once, and makes its answers; then the consumers that wait are woken.
 (Many, not all: a turn can bring megabytes, and what has left the processor's cache costs half as
-much again.)
+much again. `Drafts` are many by themselves.)
 
 Where acknowledged means "on the disk", those who submitted are told after `fsync`. It runs in a
 thread, one at a time, for all who wait when it starts.
@@ -21,7 +21,7 @@ from functools import partial
 from coherer import limits
 from coherer.errors import CohererError, StoreError, UsageError
 from coherer.server.flusher import Flusher
-from coherer.store import Appended, Draft, Store
+from coherer.store import Appended, Draft, Drafts, Store
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ batch's end in the log: what must be durable, or at a slave, for all of it to be
 Durable = Callable[[CohererError | None], None]
 """Told that the log is on the disk as far as was asked, or why it is not."""
 
-Arrived = Callable[[Sequence[Draft], Sequence[Appended]], None]
+Arrived = Callable[[Sequence[Draft | Drafts], Sequence[Appended]], None]
 """Told which messages were stored, and where."""
 
 _Batch = tuple[Done | None, int, bool]
@@ -55,13 +55,17 @@ class Appender:
         self._flusher = flusher
         self._arrived = arrived
         self._sync_flush = sync_flush
-        self._drafts: list[Draft] = []
+        self._drafts: list[Draft | Drafts] = []
         self._batches: list[_Batch] = []
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
 
     def submit(
-        self, drafts: Sequence[Draft], done: Done | None, *, wait_durable: bool | None = None
+        self,
+        drafts: Sequence[Draft | Drafts],
+        done: Done | None,
+        *,
+        wait_durable: bool | None = None,
     ) -> None:
         """Take the sends of one socket read.
 
@@ -76,7 +80,7 @@ class Appender:
         self._drafts += drafts
         wait = self._sync_flush if wait_durable is None else wait_durable
         self._batches.append((done, len(drafts), wait))
-        if len(self._drafts) >= limits.APPEND_AT_ONCE:
+        if len(self._drafts) >= limits.APPEND_AT_ONCE or isinstance(drafts[-1], Drafts):
             self._append()
 
     def when_durable(self, end_offset: int, told: Durable) -> None:
@@ -103,7 +107,7 @@ class Appender:
         self._drafts, self._batches = [], []
         self._append_all(drafts, batches)
 
-    def _append_all(self, drafts: Sequence[Draft], batches: Sequence[_Batch]) -> None:
+    def _append_all(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
         try:
             appended = self._store.append(drafts)
         except UsageError as error:
@@ -131,7 +135,7 @@ class Appender:
                 _tell(done, placed, end_offset)
         self._arrived(drafts, appended)
 
-    def _append_each(self, drafts: Sequence[Draft], batches: Sequence[_Batch]) -> None:
+    def _append_each(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
         """One of them cannot be stored: the others must not suffer from it."""
         begin = 0
         for batch in batches:

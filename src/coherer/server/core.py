@@ -17,7 +17,7 @@ from coherer.errors import DamagedStoreError, StoreError
 from coherer.rocketmq import fastjson
 from coherer.server.appending import Appender, Arrived
 from coherer.server.flusher import Flusher
-from coherer.store import Appended, Draft, Store
+from coherer.store import Appended, Draft, Drafts, Store
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class Core:
 
     # -- inside
 
-    def _arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:
+    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
         for told in self._arrivals:
             told(drafts, appended)
 

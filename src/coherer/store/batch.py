@@ -1,13 +1,18 @@
 """Drafts become the bytes of the log and the entries of the queues: the hot path of writing.
 
-Nothing is written here. One pass gives every draft its queue offset and its place in the log; the
+Nothing is written here. One pass gives every message its queue offset and its place in the log; the
 store then writes one piece per file of the log (nearly always one) and one per touched queue.
+
+Single messages go through a loop (`Encoder._encode`). Those that came together (`Drafts`) are
+columns, and stay so (`Encoder._together`): each step takes a whole column and is a loop in C.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple
 from zlib import crc32
 
@@ -16,6 +21,8 @@ from coherer.limits import PROPERTIES_BYTES_MAX
 from coherer.record.layout import (
     BLANK_BYTES,
     CRC_MASK,
+    HEAD_OWN,
+    HEAD_SHARED,
     HEAD_V4,
     MAGIC,
     PREPARED,
@@ -24,7 +31,7 @@ from coherer.record.layout import (
     encode,
 )
 from coherer.store.keys import Keys
-from coherer.store.model import Appended, Draft
+from coherer.store.model import Appended, Draft, Drafts
 from coherer.store.queue import ENTRY, ConsumeQueue
 
 _SHORT = struct.Struct(">H").pack
@@ -38,6 +45,51 @@ class Batch(NamedTuple):
     appended: list[Appended]
     keys: Keys
     end: int
+
+
+class _Pieces:
+    """What is to be written to the log: one piece for each of its files.
+
+    Attributes:
+        parts: of the piece that is being made.
+        limit: up to here a record may reach: behind it the file has room for the head of a blank.
+    """
+
+    __slots__ = ("_begin", "_chunks", "_segment_bytes", "limit", "parts")
+
+    def __init__(self, segment_bytes: int, begin: int) -> None:
+        self._segment_bytes = segment_bytes
+        self._chunks: list[tuple[int, bytes]] = []
+        self._start(begin)
+
+    def _start(self, begin: int) -> None:
+        self._begin = begin
+        self.limit = begin - begin % self._segment_bytes + self._segment_bytes - BLANK_BYTES
+        self.parts: list[bytes] = []
+
+    def turn(self) -> int:
+        """Fill the file with a blank; give the position where the next one begins."""
+        data = b"".join(self.parts)
+        end = self.limit + BLANK_BYTES
+        self._chunks.append((self._begin, data + blank(end - self._begin - len(data))))
+        self._start(end)
+        return end
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        """Give the pieces and where they belong."""
+        if self.parts:
+            self._chunks.append((self._begin, b"".join(self.parts)))
+        return self._chunks
+
+
+class _Work(NamedTuple):
+    """What becomes of the messages of a batch, and what they have in common."""
+
+    pieces: _Pieces
+    queues: list[ConsumeQueue]
+    keys: Keys
+    store_ms: int
+    store_host: bytes
 
 
 class Encoder:
@@ -58,42 +110,39 @@ class Encoder:
         self._known.clear()
 
     def encode(
-        self, drafts: Sequence[Draft], begin: int, store_ms: int, store_host: bytes
+        self, drafts: Sequence[Draft | Drafts], begin: int, store_ms: int, store_host: bytes
     ) -> Batch:
         """Encode a batch that begins at offset `begin` of the log.
 
         Raises:
             UsageError: a draft cannot be stored; nothing of the batch is.
         """
-        queues: list[ConsumeQueue] = []
+        work = _Work(_Pieces(self._segment_bytes, begin), [], Keys(), store_ms, store_host)
         try:
-            batch = self._encode(drafts, begin, store_ms, store_host, queues)
+            appended, end = self._encode(drafts, begin, work)
         except BaseException:
-            for queue in queues:
+            for queue in work.queues:
                 queue.pending.clear()
             raise
-        for queue in queues:
+        for queue in work.queues:
             queue.schedule(store_ms)
-        return batch
+        return Batch(work.pieces.finish(), work.queues, appended, work.keys, end)
 
     def _encode(
-        self,
-        drafts: Sequence[Draft],
-        begin: int,
-        store_ms: int,
-        store_host: bytes,
-        queues: list[ConsumeQueue],
-    ) -> Batch:
-        known = self._known
+        self, drafts: Sequence[Draft | Drafts], position: int, work: _Work
+    ) -> tuple[list[Appended], int]:
+        known, (pieces, queues, keys, store_ms, store_host) = self._known, work
         short_hosts = len(store_host) == 8
-        chunks: list[tuple[int, bytes]] = []
-        parts: list[bytes] = []
         appended: list[Appended] = []
-        keys = Keys()
-        position, limit = begin, self._limit(begin)
+        limit, parts = pieces.limit, pieces.parts
         for draft in drafts:
-            topic, queue_id = draft.topic, draft.queue_id
-            queue = known.get((topic, queue_id)) or self._queue(draft)
+            queue_id = draft.queue_id
+            queue = known.get((draft.topic, queue_id)) or self._queue(draft)
+            if isinstance(draft, Drafts):
+                placed, position = self._together(draft, queue, position, work)
+                appended.append(placed)
+                limit, parts = pieces.limit, pieces.parts
+                continue
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
             pending, sys_flag = queue.pending, draft.sys_flag
@@ -101,11 +150,10 @@ class Encoder:
             if not plain:
                 size += len(born_host) + len(store_host) - 16
             if len(properties) > PROPERTIES_BYTES_MAX or position + size > limit:
-                self._check(draft, size)
+                self._check(draft, len(properties), size)
                 if position + size > limit:
-                    chunks.append(self._finish(parts, begin, limit))
-                    begin = position = limit + BLANK_BYTES
-                    limit, parts = self._limit(begin), []
+                    position = pieces.turn()
+                    limit, parts = pieces.limit, pieces.parts
             offset = queue.max + len(pending)
             if plain and not sys_flag & ~1:
                 parts += (
@@ -125,29 +173,68 @@ class Encoder:
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
             if draft.keys:
-                keys.add(queue.key_hashes.of(draft.keys), position, store_ms)
+                keys.add(queue.key_hashes.of(draft.keys), (position,) * len(draft.keys), store_ms)
             position += size
-        if parts:
-            chunks.append((begin, b"".join(parts)))
-        return Batch(chunks, queues, appended, keys, position)
+        return appended, position
 
-    def _limit(self, position: int) -> int:
-        # A record may reach up to here: behind it the file has room for the head of a blank.
-        return position - position % self._segment_bytes + self._segment_bytes - BLANK_BYTES
+    def _together(
+        self, drafts: Drafts, queue: ConsumeQueue, begin: int, work: _Work
+    ) -> tuple[Appended, int]:
+        if drafts.sys_flag & ~1 or len(work.store_host) != 8 or len(drafts.born_host) != 8:
+            placed, end = self._encode(drafts.each(), begin, work)
+            return _joined(placed), end
+        lengths = list(map(len, drafts.bodies))
+        texts = list(map(len, drafts.properties))
+        fixed, limit = queue.fixed, work.pieces.limit
+        sizes = [fixed + length + text for length, text in zip(lengths, texts, strict=True)]
+        positions = list(accumulate(sizes, initial=begin))
+        if positions[-1] > limit or max(texts) > PROPERTIES_BYTES_MAX:
+            self._check(drafts, max(texts), max(sizes))
+            return self._over(drafts, queue, bisect_right(positions, limit) - 1, begin, work)
+        end = positions.pop()
+        if not queue.pending:
+            work.queues.append(queue)
+        offset = queue.max + len(queue.pending)
+        queue.pending.extend(map(ENTRY.pack, positions, sizes, drafts.tag_codes))
+        shared = HEAD_SHARED.pack(
+            drafts.sys_flag, drafts.born_ms, drafts.born_host, work.store_ms, work.store_host,
+            drafts.reconsume_times, 0,
+        )  # fmt: skip
+        sums = [crc32(body) & CRC_MASK for body in drafts.bodies]
+        heads = map(
+            HEAD_OWN.pack, sizes, repeat(MAGIC), sums, repeat(queue.queue_id), drafts.flags,
+            count(offset), positions, repeat(shared), lengths,
+        )  # fmt: skip
+        rows = zip(
+            heads, drafts.bodies, repeat(queue.topic_head), map(_SHORT, texts), drafts.properties
+        )
+        work.pieces.parts.extend(chain.from_iterable(rows))
+        places = [at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys]
+        hashes = queue.key_hashes.of(chain.from_iterable(drafts.keys))
+        work.keys.add(hashes, places, work.store_ms)
+        return Appended(offset, begin, end - begin, len(drafts), positions), end
 
-    def _queue(self, draft: Draft) -> ConsumeQueue:
+    def _over(
+        self, drafts: Drafts, queue: ConsumeQueue, fitting: int, begin: int, work: _Work
+    ) -> tuple[Appended, int]:
+        """The first ones fit into the file of the log, the others go into the next."""
+        placed: list[Appended] = []
+        if fitting:
+            first, _ = self._together(drafts.part(slice(fitting)), queue, begin, work)
+            placed.append(first)
+        begin = work.pieces.turn()
+        rest, end = self._together(drafts.part(slice(fitting, None)), queue, begin, work)
+        return _joined([*placed, rest]), end
+
+    def _queue(self, draft: Draft | Drafts) -> ConsumeQueue:
         queue = self._queue_of(draft.topic, draft.queue_id)
         self._known[draft.topic, draft.queue_id] = queue
         return queue
 
-    def _finish(self, parts: list[bytes], begin: int, limit: int) -> tuple[int, bytes]:
-        data = b"".join(parts)
-        return begin, data + blank(limit + BLANK_BYTES - begin - len(data))
-
-    def _check(self, draft: Draft, size: int) -> None:
-        if len(draft.properties) > PROPERTIES_BYTES_MAX:
+    def _check(self, draft: Draft | Drafts, text_bytes: int, size: int) -> None:
+        if text_bytes > PROPERTIES_BYTES_MAX:
             raise UsageError(
-                f"Properties of {len(draft.properties)} bytes; {PROPERTIES_BYTES_MAX} is the most.",
+                f"Properties of {text_bytes} bytes; {PROPERTIES_BYTES_MAX} is the most.",
                 topic=draft.topic,
                 partition=draft.queue_id,
             )
@@ -157,6 +244,13 @@ class Encoder:
                 topic=draft.topic,
                 partition=draft.queue_id,
             )
+
+
+def _joined(placed: Sequence[Appended]) -> Appended:
+    """What came together and lies in several pieces."""
+    places = [at for one in placed for at in one.physical_offsets or (one.physical_offset,)]
+    size_bytes = sum(one.size_bytes for one in placed)
+    return Appended(placed[0].queue_offset, places[0], size_bytes, len(places), places)
 
 
 def _queue_offset(draft: Draft, offset: int) -> int:

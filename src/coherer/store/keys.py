@@ -6,7 +6,7 @@ So the hash is all that is kept of a key from the moment when its message is sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from coherer.record.hashing import java_hash
@@ -26,7 +26,7 @@ class Keys:
         times_ms: when they were stored.
 
     >>> keys = Keys()
-    >>> keys.add([key_hash("TopicTest", "k1")], 4096, 9)
+    >>> keys.add([key_hash("TopicTest", "k1")], [4096], 9)
     >>> len(keys), keys.hashes, keys.offsets, keys.times_ms
     (1, [2746024], [4096], [9])
     """
@@ -41,12 +41,11 @@ class Keys:
     def __len__(self) -> int:
         return len(self.times_ms)
 
-    def add(self, hashes: list[int], offset: int, store_ms: int) -> None:
-        """Take the keys of one message."""
-        count = len(hashes)
+    def add(self, hashes: Sequence[int], offsets: Sequence[int], store_ms: int) -> None:
+        """Take keys of messages that were stored at one time, with the place of each."""
         self.hashes += hashes
-        self.offsets += [offset] * count
-        self.times_ms += [store_ms] * count
+        self.offsets += offsets
+        self.times_ms += [store_ms] * len(hashes)
 
     def extend(self, other: Keys) -> None:
         """Take what another one has behind these."""

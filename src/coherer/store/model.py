@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -127,12 +128,73 @@ class Draft(Struct, frozen=True, gc=False):
     keys: tuple[str, ...] = ()
 
 
+class Drafts(Struct, frozen=True, gc=False):
+    """Messages for one queue that one client sent together: columns of equal length.
+
+    Args:
+        topic: as of a `Draft`; so is what else has the name of something there.
+        queue_id: the queue.
+        bodies: of each.
+        properties: of each.
+        tag_codes: of each.
+        flags: of each.
+        keys: of each.
+        sys_flag: of all.
+        born_ms: of all.
+        born_host: of all.
+        reconsume_times: of all.
+
+    >>> together = Drafts("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
+    >>> [draft.body for draft in together.each()]
+    [b'a', b'b']
+    """
+
+    topic: str
+    queue_id: int
+    bodies: list[bytes]
+    properties: list[bytes]
+    tag_codes: list[int]
+    flags: list[int]
+    keys: list[tuple[str, ...]]
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = NO_HOST
+    reconsume_times: int = 0
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def each(self) -> list[Draft]:
+        """Give the messages one by one."""
+        columns = self.bodies, self.properties, self.tag_codes, self.flags, self.keys
+        return [
+            Draft(
+                self.topic, self.queue_id, body, properties, tag_code, flag, self.sys_flag,
+                self.born_ms, self.born_host, self.reconsume_times, 0, keys,
+            )
+            for body, properties, tag_code, flag, keys in zip(*columns, strict=True)
+        ]  # fmt: skip
+
+    def part(self, of: slice) -> Drafts:
+        """Give some of them."""
+        return Drafts(
+            self.topic, self.queue_id, self.bodies[of], self.properties[of], self.tag_codes[of],
+            self.flags[of], self.keys[of], self.sys_flag, self.born_ms, self.born_host,
+            self.reconsume_times,
+        )  # fmt: skip
+
+
 class Appended(Struct, frozen=True, gc=False):
-    """Where an appended message lies: its number in its queue, and its place in the log."""
+    """Where an appended message lies: its number in its queue, and its place in the log.
+
+    Of `Drafts`: where the first lies, the size and the count of all, and the place of each.
+    """
 
     queue_offset: int
     physical_offset: int
     size_bytes: int
+    count: int = 1
+    physical_offsets: Sequence[int] = ()
 
 
 class ReadStatus(enum.Enum):

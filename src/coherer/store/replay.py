@@ -95,7 +95,7 @@ class Replayer:
         if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
             index.make_room(self._now_ms)
             taken = Keys()
-            taken.add(queue.key_hashes.of(keys), offset, record.store_ms)
+            taken.add(queue.key_hashes.of(keys), [offset] * len(keys), record.store_ms)
             index.add(taken)
         self.replayed += 1
         return ""

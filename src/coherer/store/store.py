@@ -39,6 +39,7 @@ from coherer.store.model import (
     Appended,
     Damage,
     Draft,
+    Drafts,
     Entry,
     RecoveryReport,
     Slices,
@@ -210,7 +211,7 @@ class Store:
         """The first offset of the log."""
         return self._log.begin
 
-    def append(self, drafts: Sequence[Draft]) -> list[Appended]:
+    def append(self, drafts: Sequence[Draft | Drafts]) -> list[Appended]:
         """Store a batch: all of it or nothing. It can be read on return.
 
         Raises:

@@ -199,8 +199,8 @@ async def test_a_batch(cluster, client: RocketClient) -> None:
     assert asked.send.batch
     assert properties(asked) == {"WAIT": "false"}
     items = decode_batch(asked.request.body)
-    assert [bytes(item.body) for item in items] == [b"0", b"1", b"2"]
-    ids = [text.decode(item.properties)["UNIQ_KEY"] for item in items]
+    assert items.bodies == [b"0", b"1", b"2"]
+    ids = [text.decode(properties)["UNIQ_KEY"] for properties in items.properties]
     assert receipt.unique_id == ",".join(ids)
     assert len(set(ids)) == 3
 
@@ -208,7 +208,7 @@ async def test_a_batch(cluster, client: RocketClient) -> None:
 async def test_a_batch_is_cut_by_size(cluster, client: RocketClient) -> None:
     async with client.producer("demo", max_bytes=1_000) as producer:
         receipts = await producer.send_batch([Message("demo", b"x" * 300)] * 5, order_by=1)
-    sizes = [len(decode_batch(asked.request.body)) for asked in cluster.asked(BATCH)]
+    sizes = [len(decode_batch(asked.request.body).bodies) for asked in cluster.asked(BATCH)]
     assert sizes == [2, 2, 1]
     assert {receipt.partition for receipt in receipts} == {1}
 

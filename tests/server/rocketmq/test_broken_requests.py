@@ -64,7 +64,11 @@ async def test_junk(
 def test_junk_as_properties(text: bytes) -> None:
     stored = PropertyTexts("C").stored(text.decode("utf-8", "replace"))
     assert b"CLUSTER\x01C" in stored.data
-    assert ItemTexts("WAIT\x01true", "C").stored(text)[0].startswith(text.replace(b"TUBE\x01", b""))
+    assert (
+        ItemTexts("WAIT\x01true", "C")
+        .stored([text])[0][0]
+        .startswith(text.replace(b"TUBE\x01", b""))
+    )
 
 
 @pytest.mark.parametrize(

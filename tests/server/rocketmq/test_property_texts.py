@@ -35,7 +35,10 @@ def test_single_sends(texts: list[str]) -> None:
 @settings(max_examples=200)
 def test_messages_of_batches(texts: list[str], own: str) -> None:
     warm = ItemTexts(own, "C")
-    for text in [other.encode() for one in texts for other in _alike(one)]:
-        data, code, keys = warm.stored(text)
-        assert (data, code, keys) == ItemTexts(own, "C").stored(text)
+    many = [other.encode() for one in texts for other in _alike(one)]
+    rows = list(zip(*warm.stored(many), strict=True))
+    assert len(rows) == len(many)
+    for text, (data, code, keys) in zip(many, rows, strict=True):
+        assert ([data], [code], [keys]) == ItemTexts(own, "C").stored([text])
         assert keys == index_keys(decode(data))
+    assert list(zip(*warm.stored(many), strict=True)) == rows

@@ -11,7 +11,7 @@ from coherer.rocketmq.sending import SendAnswers
 from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.remoting import Channel
-from coherer.store import Appended, Draft
+from coherer.store import Appended, Draft, Drafts
 
 OK = 0
 
@@ -67,24 +67,19 @@ class Sent:
         self._replies = replies
         self._channel = channel
         self._wait = wait
-        self._drafts: list[Draft] = []
-        self._sends: list[tuple[Command, int, int]] = []
+        self._drafts: list[Draft | Drafts] = []
+        self._sends: list[tuple[Command, int]] = []
 
-    def add_one(self, request: Command, draft: Draft) -> None:
-        """Take a usual send."""
-        self._drafts.append(draft)
-        self._sends.append((request, draft.queue_id, 1))
-
-    def add(self, request: Command, queue_id: int, drafts: Sequence[Draft]) -> None:
+    def add(self, request: Command, queue_id: int, draft: Draft | Drafts) -> None:
         """Take a send.
 
         Args:
             request: what is answered.
             queue_id: the queue that the answer names.
-            drafts: its messages.
+            draft: its message, or its messages.
         """
-        self._drafts += drafts
-        self._sends.append((request, queue_id, len(drafts)))
+        self._drafts.append(draft)
+        self._sends.append((request, queue_id))
 
     def submit(self) -> None:
         """Store what was taken."""
@@ -94,7 +89,7 @@ class Sent:
     def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
         if isinstance(outcome, CohererError):
             code, remark = refusal_of(outcome)
-            for request, _, _ in self._sends:
+            for request, _ in self._sends:
                 self._channel.respond(request, code, remark, self._replies.fields)
         elif self._wait and (self._state.core.sync_flush or self._state.replication is not None):
             self._channel.later(self._safe(outcome, end_offset))
@@ -107,21 +102,17 @@ class Sent:
     def _answer(self, placed: Sequence[Appended], code: int) -> None:
         replies, encode_usual = self._replies, self._replies.encode_usual
         frames: list[bytes] = []
-        at = 0
-        for request, queue_id, count in self._sends:
-            first = placed[at]
+        for (request, queue_id), one in zip(self._sends, placed, strict=True):
             if request.flag & ONEWAY:
-                pass
-            elif count == 1 and not code:
-                offset = first.physical_offset
-                frames += encode_usual(request.opaque, offset, queue_id, first.queue_offset)
+                continue
+            offset, queue_offset = one.physical_offset, one.queue_offset
+            if one.count == 1 and not code:
+                frames += encode_usual(request.opaque, offset, queue_id, queue_offset)
             else:
-                ids = replies.id_text([one.physical_offset for one in placed[at : at + count]])
-                queue_offset = first.queue_offset
+                ids = replies.id_text(one.physical_offsets or [offset])
                 frames.append(
                     replies.encode(request.opaque, ids, queue_id, queue_offset, code=code)
                 )
-            at += count
         connection = self._channel.connection
         connection.write(b"".join(frames))
         connection.flush()

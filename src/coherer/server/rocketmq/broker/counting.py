@@ -6,7 +6,8 @@ Messages count when they are stored, by whichever door they came, and when a pul
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Final
 
@@ -18,7 +19,7 @@ from coherer.broker.stats import (
     Totals,
 )
 from coherer.server.core import Core
-from coherer.store import Appended, Draft
+from coherer.store import Appended, Draft, Drafts
 
 PUT: Final = "put"
 PUT_BYTES: Final = "put bytes"
@@ -29,6 +30,7 @@ MISSED: Final = "missed"
 
 _queue_of: Final = attrgetter("topic", "queue_id")
 _size_of: Final = attrgetter("size_bytes")
+_count_of: Final = attrgetter("count")
 
 
 class Counts:
@@ -74,9 +76,13 @@ class Counts:
         self.stats.tick(now_ms)
         self.totals.tick(now_ms)
 
-    def _arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:
-        size_bytes = sum(map(_size_of, appended))
-        self.totals.numbers[PUT] += len(appended)
+    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
+        count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
+        self.totals.numbers[PUT] += count
         self.totals.numbers[PUT_BYTES] += size_bytes
-        self.stats.stored(map(_queue_of, drafts), size_bytes)
-        self.stats.add(BROKER_PUT_NUMS, self._cluster, len(appended))
+        queues: Iterable[tuple[str, int]] = map(_queue_of, drafts)
+        if count > len(drafts):
+            each = map(repeat, queues, map(_count_of, appended))
+            queues = chain.from_iterable(each)
+        self.stats.stored(queues, size_bytes)
+        self.stats.add(BROKER_PUT_NUMS, self._cluster, count)

@@ -21,7 +21,7 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.subscribing import Wanted
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
-from coherer.store import Appended, Draft
+from coherer.store import Appended, Draft, Drafts
 
 K = TypeVar("K")
 
@@ -98,7 +98,11 @@ class Holding:
         self._by_channel.setdefault(held.channel, {})[held] = None
         self._count += 1
 
-    def arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:  # noqa: ARG002
+    def arrived(
+        self,
+        drafts: Sequence[Draft | Drafts],
+        appended: Sequence[Appended],  # noqa: ARG002
+    ) -> None:
         """Messages were stored: answer who waits for them."""
         if not self._held:
             return
@@ -106,7 +110,8 @@ class Holding:
         for draft in drafts:
             key = draft.topic, draft.queue_id
             if key in self._held and draft.sys_flag & ROLLED_BACK in (0, 8):
-                woken.setdefault(key, []).append(draft)
+                each = draft.each() if isinstance(draft, Drafts) else (draft,)
+                woken.setdefault(key, []).extend(each)
         for key, new in woken.items():
             self._end([one for one in self._held[key] if any(map(one.wants, new))])
 

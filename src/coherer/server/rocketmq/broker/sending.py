@@ -31,7 +31,7 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.texts import PropertyTexts, StoredText
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
-from coherer.store import Draft
+from coherer.store import Draft, Drafts
 
 _HOSTS_BYTES = 40
 _V3_4_9 = 121
@@ -79,10 +79,10 @@ class Sends:
                 if draft is None:
                     self._read(channel, request, now_ms, safe)
                 elif wait:
-                    safe.add_one(request, draft)
+                    safe.add(request, draft.queue_id, draft)
                 else:
                     quick = quick or Sent(self._state, self.replies, channel, wait=False)
-                    quick.add_one(request, draft)
+                    quick.add(request, draft.queue_id, draft)
             except Refusal as refusal:
                 channel.respond(request, refusal.code, refusal.remark, self.replies.fields)
             except CohererError as error:  # what Java throws: nobody says the region (1.4)
@@ -148,16 +148,17 @@ class Sends:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
+        draft: Draft | Drafts
         if header.batch:
-            drafts = self._batch(channel, request, header, topic, queue_id)
+            draft = self._batch(channel, request, header, topic, queue_id)
         else:
-            drafts = [self._single(channel, request, header, topic, queue_id, now_ms)]
+            draft = self._single(channel, request, header, topic, queue_id, now_ms)
         wait = self._texts.stored(header.properties or "").wait
         if wait:
-            answers.add(request, queue_id, drafts)
+            answers.add(request, queue_id, draft)
             return
         apart = Sent(self._state, self.replies, channel, wait=False)
-        apart.add(request, queue_id, drafts)
+        apart.add(request, queue_id, draft)
         apart.submit()
 
     def check(self, channel: Channel, header: SendHeader, now_ms: int) -> Topic:
@@ -267,7 +268,7 @@ class Sends:
 
     def _batch(
         self, channel: Channel, request: Command, header: SendHeader, topic: Topic, queue_id: int
-    ) -> list[Draft]:
+    ) -> Drafts:
         own = header.properties or ""
         if header.sys_flag & ROLLED_BACK or delay_level(own.encode("utf-8", "replace")) > 0:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
@@ -276,25 +277,19 @@ class Sends:
                 f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most"
             )
         # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
-        items = decode_batch(request.body)
-        if not items:
+        flags, bodies, texts = decode_batch(request.body)
+        if not bodies:
             raise UsageError("There is no message in this batch.")
-        stored = self._texts.items(own).stored
-        name, host, born_ms = topic.name, channel.host_port, header.born_ms
-        sys_flag, times = header.sys_flag & ~HOSTS_V6, header.reconsume_times
+        data, codes, keys = self._texts.items(own).stored(texts)
+        if max(map(len, data)) > limits.PROPERTIES_BYTES_MAX:
+            raise UsageError("message properties length too long")
+        sys_flag = header.sys_flag & ~HOSTS_V6
         if topic.filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAG
-        drafts: list[Draft] = []
-        for flag, body, text in items:
-            data, code, keys = stored(text)
-            if len(data) > limits.PROPERTIES_BYTES_MAX:
-                raise UsageError("message properties length too long")
-            drafts.append(
-                Draft(
-                    name, queue_id, body, data, code, flag, sys_flag, born_ms, host, times, 0, keys
-                )
-            )
-        return drafts
+        return Drafts(
+            topic.name, queue_id, bodies, data, codes, flags, keys, sys_flag, header.born_ms,
+            channel.host_port, header.reconsume_times,
+        )  # fmt: skip
 
     def _check_size(self, body_bytes: int, text_chars: int, stored: StoredText) -> None:
         text_bytes = len(stored.data)

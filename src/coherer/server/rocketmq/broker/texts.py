@@ -10,7 +10,7 @@ copies such a message through this door must not mark the copy, so it is taken o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from coherer import limits
@@ -57,7 +57,8 @@ class StoredText(NamedTuple):
     plain: bool
 
 
-_Fields = tuple[bytes, int, tuple[str, ...], bool, bool]
+_Words = tuple[str, ...]
+_Fields = tuple[bytes, int, _Words, bool, bool]
 # Makes a named tuple twice as fast as its name does.
 _NEW = cast(
     "Callable[[type[StoredText], _Fields], StoredText]",
@@ -156,8 +157,8 @@ class ItemTexts:
         own: the text of the batch itself, which comes behind that of each message.
         cluster: the cluster's name.
 
-    >>> ItemTexts("WAIT\x01true", "C").stored(b"UNIQ_KEY\x010F")
-    (b'UNIQ_KEY\x010F\x02WAIT\x01true\x02CLUSTER\x01C', 0, ('0F',))
+    >>> ItemTexts("WAIT\x01true", "C").stored([b"UNIQ_KEY\x010F"])
+    ([b'UNIQ_KEY\x010F\x02WAIT\x01true\x02CLUSTER\x01C'], [0], [('0F',)])
     """
 
     def __init__(self, own: str, cluster: str) -> None:
@@ -168,19 +169,40 @@ class ItemTexts:
         self._usual = UNIQUE_KEY not in own and KEYS not in own
         self._known: dict[bytes, tuple[bytes, int]] = {}
 
-    def stored(self, text: bytes) -> tuple[bytes, int, tuple[str, ...]]:
-        """What to store for a text, the code of its tag, and what it is indexed by."""
-        begin = text.find(_UNIQUE_MARK) + _UNIQUE_MARK_BYTES
-        end = text.find(b"\x02", begin)
-        if end < 0:
-            end = len(text)
-        found = self._known.get(text[:begin] + text[end:])  # the text without the id
-        if found is None or begin >= end:
-            return self._learn(text, begin, end)
-        behind, code = found
-        return text + behind, code, (str(text[begin:end], "utf-8", "replace"),)
+    def stored(self, texts: Sequence[bytes]) -> tuple[list[bytes], list[int], list[_Words]]:
+        """What to store for texts, the codes of their tags, and what they are indexed by."""
+        data: list[bytes] = []
+        codes: list[int] = []
+        keys: list[_Words] = []
+        before = after = behind = b""
+        begin, stop, code = 0, None, 0
+        for text in texts:
+            unique = text[begin:stop]
+            # Mostly one is like the one before, but for the id.
+            if before and text[:begin] == before and text.endswith(after) and unique.isalnum():
+                data.append(text + behind)
+                codes.append(code)
+                keys.append((unique.decode(),))
+                continue
+            begin = text.find(_UNIQUE_MARK) + _UNIQUE_MARK_BYTES
+            end = text.find(b"\x02", begin)
+            if end < 0:
+                end = len(text)
+            before, after = text[:begin], text[end:]
+            stop = -len(after) or None
+            found = self._known.get(before + after)
+            if found is None or begin >= end:
+                stored, code, words = self._learn(text, begin, end)
+                before = b""
+            else:
+                behind, code = found
+                stored, words = text + behind, (str(text[begin:end], "utf-8", "replace"),)
+            data.append(stored)
+            codes.append(code)
+            keys.append(words)
+        return data, codes, keys
 
-    def _learn(self, text: bytes, begin: int, end: int) -> tuple[bytes, int, tuple[str, ...]]:
+    def _learn(self, text: bytes, begin: int, end: int) -> tuple[bytes, int, _Words]:
         if _TUBE in text:
             text = b"\x02".join(pair for pair in text.split(b"\x02") if not pair.startswith(_TUBE))
             begin = end = 0

@@ -23,7 +23,7 @@ from coherer.server.tubemq.broker.readers import Readers
 from coherer.server.tubemq.broker.state import CLOSED, BrokerState, Reader
 from coherer.server.tubemq.caller import Caller
 from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer.store import Appended, Draft, ReadStatus, Slices
+from coherer.store import Appended, Draft, Drafts, ReadStatus, Slices
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import get_reply
@@ -104,7 +104,11 @@ class Reads:
         elif not self._serve(get):
             self._hold(get, now_ms)
 
-    def arrived(self, drafts: Sequence[Draft], appended: Sequence[Appended]) -> None:  # noqa: ARG002
+    def arrived(
+        self,
+        drafts: Sequence[Draft | Drafts],
+        appended: Sequence[Appended],  # noqa: ARG002
+    ) -> None:
         """Messages were stored: wake who waits for them."""
         if not self.readers:
             return

@@ -1,0 +1,92 @@
+"""Messages that came together are stored as they would be one by one: to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coherer.errors import UsageError
+from coherer.limits import PROPERTIES_BYTES_MAX
+from coherer.record.layout import COMMITTED, PREPARED, ROLLED_BACK
+from coherer.store import Draft, Drafts
+
+V4, V6 = b"\x0a\0\0\x02\0\0\0\x07", bytes(range(20))
+TEXTS = {b"": (), b"UNIQ_KEY\x01" + b"0F" * 16: ("0F" * 16,), b"KEYS\x01k w": ("k", "w")}
+
+
+@st.composite
+def drafts(draw: Any) -> Drafts:
+    bodies = draw(st.lists(st.integers(0, 3000).map(bytes), min_size=1, max_size=20))
+    count = len(bodies)
+    texts = draw(st.lists(st.sampled_from(list(TEXTS)), min_size=count, max_size=count))
+    flags = draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=count, max_size=count))
+    return Drafts(
+        draw(st.sampled_from(["t", "u", "SCHEDULE_TOPIC_XXXX"])),
+        draw(st.integers(0, 2)),
+        bodies,
+        texts,
+        draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
+        flags,
+        [TEXTS[text] for text in texts],
+        sys_flag=draw(st.sampled_from([0, 1, 2, PREPARED, COMMITTED, ROLLED_BACK])),
+        born_ms=5,
+        born_host=draw(st.sampled_from([V4, V6])),
+        reconsume_times=3,
+    )
+
+
+def files_of(store: Any) -> dict[str, bytes]:
+    """What log and queues hold; the index's names are times."""
+    store.flush_queues()
+    found: dict[str, bytes] = {}
+    for folder in ("commitlog", "consumequeue", "index"):
+        paths: list[Path] = sorted(p for p in (store.directory / folder).rglob("*") if p.is_file())
+        for number, path in enumerate(paths):
+            name = str(number) if folder == "index" else str(path.relative_to(store.directory))
+            found[folder + name] = path.read_bytes()
+    return found
+
+
+@given(st.lists(drafts() | drafts().map(lambda d: d.each()[0]), min_size=1, max_size=5))
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+def test_the_same_files(bench: Any, tmp_path_factory: Any, batch: Sequence[Draft | Drafts]) -> None:
+    folder = tmp_path_factory.mktemp("stores")
+    one, other = bench.open(folder / "one"), bench.open(folder / "other")
+    placed = one.append(batch)
+    each = [draft.each() if isinstance(draft, Drafts) else [draft] for draft in batch]
+    alone = iter(other.append(list(chain.from_iterable(each))))
+    assert files_of(one) == files_of(other)
+    for at, group in zip(placed, each, strict=True):
+        expected = [next(alone) for _ in group]
+        assert at.count == len(group)
+        assert at.queue_offset == expected[0].queue_offset
+        assert at.size_bytes == sum(place.size_bytes for place in expected)
+        offsets = [place.physical_offset for place in expected]
+        assert [*(at.physical_offsets or [at.physical_offset])] == offsets
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [([b"x"], [bytes(PROPERTIES_BYTES_MAX + 1)]), ([bytes(16_384)], [b""])],
+    ids=["properties", "size"],
+)
+def test_all_or_nothing(bench: Any, wrong: tuple[list[bytes], list[bytes]]) -> None:
+    store = bench.open()
+    store.append([bench.draft(0)])
+    before = bench.everything(store), store.end_offset
+    bodies, texts = [b"fits", *wrong[0]], [b"", *wrong[1]]
+    with pytest.raises(UsageError):
+        store.append([Drafts("t", 0, bodies, texts, [0, 0], [0, 0], [(), ()])])
+    assert (bench.everything(store), store.end_offset) == before
+    store.append([bench.draft(1)])
+    assert list(bench.labels(store).values()) == ["t/0/0", "t/0/1"]
