@@ -44,7 +44,10 @@ class Asked:
 
     def answer(self, **fields: Any) -> None:
         fields = {"success": True, "errCode": 200, "errMsg": "OK!"} | fields
-        reply = METHODS[self.method].response(**fields)
+        response = METHODS[self.method].response
+        if "success" not in response.DESCRIPTOR.fields_by_name:
+            del fields["success"]
+        reply = response(**fields)
         self.connection.write(self.session.reply(self.request, reply))
 
     def refuse(self, code: int, text: str = "no", **fields: Any) -> None:
@@ -99,6 +102,7 @@ class FakeCluster:
         self.holds_gets = True
         self.balances = True  # partitions are given to whoever has none, at each heartbeat
         self.brokers: list[BrokerInfo] = []
+        self.unreadable: set[int] = set()  # ids of brokers that are away, or closed for readers
         self.check_sum = 7
         self.extra: dict[str, Any] = {}  # fields of every answer to consumers' heartbeats
         self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
@@ -317,8 +321,43 @@ def _balance(cluster: FakeCluster, group: str, member: Member) -> None:
         cluster.instruct(group, member.name, 10, *wanted)
 
 
+def chooser_register(asked: Asked) -> None:
+    message, cluster = asked.message, asked.cluster
+    missing = [topic for topic in message.topicList if topic not in cluster.topics]
+    if missing:
+        asked.refuse(431, f"no topic {missing[0]}")
+        return
+    cluster.groups[message.groupName][message.clientId] = Member(message.clientId)
+    cluster.groups[message.groupName][message.clientId].told = list(message.topicList)
+    asked.answer(
+        brokerConfigId=cluster.check_sum,
+        brokerConfigList=[broker.text() for broker in cluster.brokers],
+        authorizedInfo=_token(),
+    )
+
+
+def partition_meta(asked: Asked) -> None:
+    message, cluster = asked.message, asked.cluster
+    member = cluster.groups[message.groupName][message.clientId]
+    places = {
+        topic: ",".join(
+            f"{broker.id}:1:{cluster.topics[topic]}:{int(broker.id not in cluster.unreadable)}"
+            for broker in cluster.brokers
+        )
+        for topic in member.told
+    }
+    asked.answer(
+        brokerConfigId=cluster.check_sum,
+        topicMetaInfoId=1,
+        topicMetaInfoList=[f"{topic}#{text}" for topic, text in places.items() if text],
+    )
+
+
 def consumer_close(asked: Asked) -> None:
-    asked.cluster.groups[asked.message.groupName].pop(asked.message.clientId, None)
+    groups, message = asked.cluster.groups, asked.message
+    groups[message.groupName].pop(message.clientId, None)
+    if not groups[message.groupName]:
+        del groups[message.groupName]
     asked.answer()
 
 
@@ -427,6 +466,8 @@ HANDLERS: dict[int, Script] = {
     methods.CONSUMER_REGISTER: consumer_register,
     methods.CONSUMER_HEARTBEAT: consumer_heartbeat,
     methods.CONSUMER_CLOSE: consumer_close,
+    methods.CONSUMER_REGISTER_V2: chooser_register,
+    methods.GET_PARTITION_META: partition_meta,
     methods.SEND_MESSAGE: send,
     methods.PARTITION_REGISTER: partition_register,
     methods.PARTITION_HEARTBEAT: partition_heartbeat,

@@ -67,6 +67,13 @@ def test_a_chooser_gets_lists_while_its_own_are_old(stage: Stage) -> None:
     assert not again.brokerConfigList
 
 
+def test_who_looks_what_there_is_makes_no_topics() -> None:
+    stage = Stage(auto_create_topics=True)
+    stage.broker()
+    assert register(stage, topicList=["nowhere"]).errCode == CODE.TOPIC_NOT_DEPLOYED
+    assert Consumer(stage, "a", topicList=["nowhere"]).register().success
+
+
 def test_partitions_that_cannot_be_read_are_marked(stage: Stage) -> None:
     register(stage)
     before = partitions(stage).topicMetaInfoId

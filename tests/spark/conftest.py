@@ -136,6 +136,7 @@ class ListQueue:
         self.broken = False
         self.damaged: set[int] = set()
         self.closed = False
+        self.down: list[str] = []
         self.open_readers = 0
         self.sent: list[Message] = []
         self.committed: list[tuple[str, Offsets]] = []
@@ -145,6 +146,9 @@ class ListQueue:
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         return self.held[topic]
+
+    def away(self, topic: str) -> Sequence[str]:
+        return self.down
 
     def reader(self, one: Range) -> ListReader:
         return ListReader(self, one)

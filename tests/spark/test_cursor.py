@@ -123,6 +123,16 @@ def test_a_batch_reads_everything_unless_told() -> None:
     )
 
 
+def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
+    bounds = Brokers().bounds
+    for start in ('{"t": {"1:1": 9}}', "latest"):
+        with pytest.raises(UsageError, match=r"endingOffsets names offset 6 .* the start is"):
+            batch_ends(options_of(startingOffsets=start, endingOffsets='{"t": {"1:1": 6}}'), bounds)
+    # From the earliest on, to an end that retention has passed: that is loss, not a mistake.
+    _, end = batch_ends(options_of(endingOffsets='{"t": {"1:1": 3}}'), bounds)
+    assert end["t"]["1:1"] == 3
+
+
 def test_offsets_behind_the_end_are_refused() -> None:
     with pytest.raises(UsageError, match="ends at 100"):
         batch_ends(options_of(endingOffsets='{"t": {"1:0": 101}}'), Brokers().bounds)

@@ -85,6 +85,21 @@ def test_a_batch_reads_everything() -> None:
     assert found == {(0, at) for at in range(100)} | {(1, at) for at in range(5, 25)}
 
 
+def test_nothing_begins_while_a_part_of_the_topic_is_out_of_reach(list_queue: ListQueue) -> None:
+    list_queue.down = ["2"]
+    with pytest.raises(
+        UnavailableError, match=r"brokers 2 are away.*topic t.*failOnDataLoss=false"
+    ):
+        batch().partitions()
+    with pytest.raises(UnavailableError, match="brokers 2 are away"):
+        stream().initialOffset()
+    assert len(batch(failOnDataLoss="false").partitions()) == 1
+    assert stream(failOnDataLoss="false").initialOffset() == {"t": {"1:0": 100, "1:1": 25}}
+    # A stream that has begun waits for its brokers.
+    start: Offsets = {"t": {"1:0": 100, "1:1": 25}}
+    assert stream().latestOffset(start, ReadAllAvailable()) == start
+
+
 def test_the_partition_that_spark_makes_of_no_partitions_is_empty() -> None:
     assert rows_of(batch(), [InputPartition(None)]) == set()
 

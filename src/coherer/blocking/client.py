@@ -13,7 +13,7 @@ from coherer.client.tubemq.client import Client as AsyncClient
 from coherer.client.tubemq.client import ConsumerKeywords
 from coherer.client.tubemq.consumer_options import Topics
 from coherer.client.tubemq.quality import QualityRules
-from coherer.tubemq.names import Partition
+from coherer.tubemq.names import BrokerInfo, Partition
 
 if TYPE_CHECKING:
     from coherer.blocking.admin import Admin
@@ -87,7 +87,7 @@ class Client(BaseClient[AsyncClient]):
         return Reader(self._portal, inner)
 
     def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that take messages, sorted.
+        """The partitions of a topic that can be read, sorted.
 
         Raises:
             RefusedError: there are none, or the topic does not exist.
@@ -106,6 +106,15 @@ class Client(BaseClient[AsyncClient]):
             UnavailableError: a server could not be reached.
         """
         return self._portal.call(lambda: self._client.offsets(topic))
+
+    def away(self, topic: str) -> list[BrokerInfo]:
+        """The brokers that hold a part of a topic which cannot be read now.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: no master could be reached.
+        """
+        return self._portal.call(lambda: self._client.away(topic))
 
     def admin(self) -> Admin:
         """Administration of the cluster over HTTP."""

@@ -12,7 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coherer.spark.offsets import EARLIEST, LATEST, Bounds, Offsets, canonical, latest, resolve
+from coherer.errors import UsageError
+from coherer.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    Offsets,
+    canonical,
+    latest,
+    resolve,
+    walk,
+)
 from coherer.spark.options import ReadOptions
 from coherer.spark.planning import backlog_rows, bounded, with_new
 
@@ -110,4 +120,12 @@ def batch_ends(options: ReadOptions, bounds: Bounds) -> tuple[Offsets, Offsets]:
         options.starting_offsets or EARLIEST, bounds, "startingOffsets", unnamed=EARLIEST
     )
     end = resolve(options.ending_offsets or LATEST, bounds, "endingOffsets", unnamed=LATEST)
+    for topic, key, first in walk(start):
+        # Where the start is the first message held, retention may have passed the end.
+        if end[topic][key] < first and first > bounds[topic][key][0]:
+            raise UsageError(
+                f"Option endingOffsets names offset {end[topic][key]} of partition {key}, "
+                f"and the start is {first}.",
+                topic=topic,
+            )
     return canonical(start), canonical(end)

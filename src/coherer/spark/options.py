@@ -210,7 +210,7 @@ READ_TABLE: Final = (
     Option("minPartitions", "min_partitions", _count, "So many tasks at least."),
     Option("maxPartitions", "max_partitions", _count, "So many tasks at most."),
     Option("maxRecordsPerPartition", "max_records_per_partition", _count,
-           "So many rows per task at most."),
+           "So many rows per task at most; `maxPartitions` wins."),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count,
            "So many rows per micro-batch at most, from partitions by their backlog."),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count,

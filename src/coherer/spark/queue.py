@@ -67,6 +67,10 @@ class Queue(Protocol):
         """(broker, partition) to (first offset held, offset behind the last)."""
         ...
 
+    def away(self, topic: str) -> Sequence[str]:
+        """Brokers whose part of the topic is missing in `bounds`, because they are down."""
+        ...
+
     def reader(self, one: Range) -> RangeReader:
         """A reader for a range."""
         ...

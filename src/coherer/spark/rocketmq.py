@@ -50,6 +50,11 @@ class RocketMQQueue:
         """(broker, queue) to (first offset held, offset behind the last)."""
         return self._client.offsets(topic)
 
+    def away(self, topic: str) -> Sequence[str]:
+        """None: a name server forgets a broker that is down, and a route is all that it knows."""
+        del topic
+        return ()
+
     def reader(self, one: Range) -> RocketReader:
         """A reader for a range."""
         queue = Queue(one.topic, one.broker, one.partition)

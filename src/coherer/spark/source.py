@@ -146,7 +146,10 @@ class BatchReader(DataSourceReader):
         if self._options.commit_offsets:
             raise UsageError("Option commitOffsets is for streams.")
         with workers.queue(self._options.access) as queue:
-            bounds = Topics(self._options, _now_ms).bounds(queue)
+            topics = Topics(self._options, _now_ms)
+            if self._options.fail_on_data_loss:
+                topics.check_whole(queue)
+            bounds = topics.bounds(queue)
         return _planned(self._options, *batch_ends(self._options, bounds), bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -164,7 +167,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:
         """Where a stream without a checkpoint begins."""
-        return self._at().initial()
+        cursor = self._at()
+        if self._options.fail_on_data_loss:
+            with workers.queue(self._options.access) as queue:
+                Topics(self._options, _now_ms).check_whole(queue)
+        return cursor.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Nothing behind the present ends will be read."""

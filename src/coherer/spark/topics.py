@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from coherer.errors import UnavailableError
 from coherer.spark.offsets import Bounds, bounds_of, merged
 from coherer.spark.options import ReadOptions
 from coherer.spark.queue import Queue
@@ -42,3 +43,20 @@ class Topics:
     def bounds(self, queue: Queue) -> Bounds:
         """What the brokers hold of all topics."""
         return merged(bounds_of(topic, queue.bounds(topic)) for topic in self.names(queue))
+
+    def check_whole(self, queue: Queue) -> None:
+        """See that nothing is missing in `bounds` because its broker is down.
+
+        A stream that goes on waits for such a broker; what begins must not pass over it.
+
+        Raises:
+            UnavailableError: a part of a topic cannot be read now.
+        """
+        for topic in self.names(queue):
+            away = queue.away(topic)
+            if away:
+                raise UnavailableError(
+                    f"A part of the topic cannot be read now; brokers {', '.join(away)} are away.",
+                    topic=topic,
+                    hint="Start them, or set failOnDataLoss=false to read what there is.",
+                )

@@ -48,6 +48,10 @@ class TubeMQQueue:
         """(broker, partition) to (first offset held, offset behind the last)."""
         return self._client.offsets(topic)
 
+    def away(self, topic: str) -> Sequence[str]:
+        """The brokers that the master lists for the topic and that cannot be read now."""
+        return [str(broker.id) for broker in self._client.away(topic)]
+
     def reader(self, one: Range) -> ExactReader:
         """A reader for a range."""
         return ExactReader(self._client, self._partition(one), one)

@@ -15,7 +15,7 @@ from coherer.client.tubemq.positions import Start
 from coherer.client.tubemq.producer import Producer
 from coherer.client.tubemq.quality import QualityRules
 from coherer.client.tubemq.reader import Reader
-from coherer.tubemq.names import Partition
+from coherer.tubemq.names import BrokerInfo, Partition
 
 if TYPE_CHECKING:
     from coherer.client.admin import Admin
@@ -136,7 +136,7 @@ class Client(BaseClient):
         return reader
 
     async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that take messages, sorted.
+        """The partitions of a topic that can be read, sorted.
 
         Raises:
             RefusedError: there are none, or the topic does not exist.
@@ -147,6 +147,8 @@ class Client(BaseClient):
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
         """What the brokers hold of a topic, without disturbing anybody.
 
+        Brokers that cannot be read now are left out; `away` names them.
+
         Returns:
             Broker id and partition number, to the oldest offset and the one behind the newest.
             Java's brokers count in index bytes, ours in messages.
@@ -156,6 +158,17 @@ class Client(BaseClient):
             UnavailableError: a server could not be reached.
         """
         return await self._plans().offsets(topic)
+
+    async def away(self, topic: str) -> list[BrokerInfo]:
+        """The brokers that hold a part of a topic which cannot be read now.
+
+        They are down, or closed for readers.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: no master could be reached.
+        """
+        return await self._plans().away(topic)
 
     def admin(self) -> Admin:
         """Administration of the cluster over HTTP.

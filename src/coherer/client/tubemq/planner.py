@@ -1,11 +1,12 @@
 """Questions about topics that disturb no group: which partitions there are, and what they hold.
 
-The master tells the partitions to producers only, so the planner registers as one that never
-sends. A broker tells the offsets of a partition to whom it gives the partition, so the planner
-takes it for a moment, in a group of its own (`coherer_reader_…`) that nobody else is in, and gives
-it back without having read or confirmed anything.
+The master is asked by `survey`. A broker tells the offsets of a partition to whom it gives the
+partition, so the planner takes it for a moment, in a group of its own (`coherer_reader_…`) that
+nobody else is in, and gives it back without having read or confirmed anything. What to show to
+brokers it learns as a producer that never sends.
 
-Only partitions that take messages are known: the master does not tell about others.
+A master may refuse the survey: it is older than method 20, or only named groups may consume the
+topic. Then what it tells producers has to do: the partitions that take messages.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
 from coherer.client.tubemq.cluster import Cluster, client_id
 from coherer.client.tubemq.door import Door
+from coherer.client.tubemq.master import persist
 from coherer.client.tubemq.partitions import partition_ids
-from coherer.client.tubemq.publisher import Publisher
-from coherer.errors import CohererError
-from coherer.tubemq.names import Partition
+from coherer.client.tubemq.publisher import FINAL_CODES, Publisher
+from coherer.client.tubemq.survey import Survey, Surveyor
+from coherer.errors import CohererError, RefusedError
+from coherer.tubemq.codes import ResultCode
+from coherer.tubemq.names import BrokerInfo, Partition
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +37,18 @@ READER_PREFIX: Final = "coherer_reader_"
 
 FRESH_MS: Final = 60_000
 """Tokens for brokers change every few minutes; older ones are asked for again."""
+
+SURVEY_MS: Final = 1_000
+"""`offsets` may be asked often, by a stream that waits for messages. For so long it goes to the
+same partitions."""
+
+_FINAL: Final = FINAL_CODES | {ResultCode.TOPIC_NOT_DEPLOYED}
+
+_NO_SURVEY: Final = frozenset(
+    {None, ResultCode.CONSUME_GROUP_FORBIDDEN, ResultCode.CONSUME_CONTENT_FORBIDDEN}
+)
+"""Refusals of a survey after which the producers' list is taken. An old master answers without a
+code."""
 
 
 class Planner:
@@ -45,25 +64,25 @@ class Planner:
         self._starting = asyncio.Lock()
         self._name = f"{READER_PREFIX}{secrets.token_hex(6)}"
         self._slots: set[int] = set()
+        self._surveyed: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
 
     async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic, sorted by broker and number.
+        """The partitions of a topic that can be read, sorted by broker and number.
 
         Raises:
             RefusedError: there are none.
             UnavailableError: no master could be reached.
         """
-        publisher = await self._registered()
-        if topic in publisher.topics:
-            await publisher.beat()
-        if topic not in publisher.infos:
-            await publisher.publish([topic])
-        return sorted(
-            Partition(publisher.brokers[broker_id], topic, number)
-            for broker_id, (partitions, stores) in publisher.infos[topic].brokers.items()
-            if broker_id in publisher.brokers
-            for number in partition_ids(partitions, stores)
-        )
+        return await self._persist(lambda: self._readable(topic))
+
+    async def away(self, topic: str) -> list[BrokerInfo]:
+        """The brokers with partitions of a topic that cannot be read now.
+
+        Raises:
+            RefusedError: there is no such topic.
+            UnavailableError: no master could be reached.
+        """
+        return (await self._survey(topic)).away
 
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
         """The oldest offset and the one behind the newest, by broker id and partition.
@@ -72,17 +91,20 @@ class Planner:
             RefusedError: there is no such topic, or a broker refuses.
             UnavailableError: a server could not be reached.
         """
-        partitions = await self.partitions(topic)
-        slot = self.reserve()
-        try:
-            door = self.door(slot)
-            ends = await asyncio.gather(*(_ends(door, one) for one in partitions))
-        finally:
-            self.release(slot)
-        return {
-            (str(partition.broker.id), partition.id): end
-            for partition, end in zip(partitions, ends, strict=True)
-        }
+
+        async def attempt() -> dict[tuple[str, int], tuple[int, int]]:
+            partitions = await self._known(topic)
+            try:
+                ends = await self._ends(partitions)
+            except CohererError:
+                self._surveyed.pop(topic, None)
+                raise
+            return {
+                (str(partition.broker.id), partition.id): end
+                for partition, end in zip(partitions, ends, strict=True)
+            }
+
+        return await self._persist(attempt)
 
     async def ready(self) -> None:
         """Be known to the master, and know what it wants brokers to be shown.
@@ -107,13 +129,81 @@ class Planner:
 
     def door(self, slot: int) -> Door:
         """The way to brokers for the reader with this number."""
-        group = f"{self._name}_{slot}"
-        member = f"{group}_{client_id(self._publisher.local_host, 'Reader')}"
+        group, member = self._names(slot)
         return Door(self._cluster, member, group, self._publisher.passport, {})
 
     async def close(self) -> None:
         """Leave."""
         await self._publisher.stop()
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        timeout_ms = self._cluster.options.timeout_ms
+        return await persist(attempt, timeout_ms=timeout_ms, final=_FINAL)
+
+    async def _known(self, topic: str) -> list[Partition]:
+        """What can be read, as it was a moment ago at the earliest."""
+        now = asyncio.get_running_loop().time()
+        when, partitions = self._surveyed.get(topic, (now, []))
+        if not partitions or (now - when) * 1000 >= SURVEY_MS:
+            partitions = await self._readable(topic)
+            self._surveyed[topic] = now, partitions
+        return partitions
+
+    async def _readable(self, topic: str) -> list[Partition]:
+        survey = await self._survey(topic)
+        if not survey.partitions:
+            raise RefusedError(
+                "The topic has no partition that can be read.",
+                server=self._cluster.masters.server,
+                topic=topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+                hint="Is one of its brokers online?",
+            )
+        return survey.partitions
+
+    async def _ends(self, partitions: Iterable[Partition]) -> list[tuple[int, int]]:
+        slot = self.reserve()
+        try:
+            door = self.door(slot)
+            return await asyncio.gather(*(_ends(door, one) for one in partitions))
+        finally:
+            self.release(slot)
+
+    async def _survey(self, topic: str) -> Survey:
+        publisher = await self._registered()
+        slot = self.reserve()
+        try:
+            group, member = self._names(slot)
+            surveyor = Surveyor(
+                self._cluster, group, member, publisher.local_host, publisher.passport
+            )
+            return await surveyor.survey(topic)
+        except RefusedError as error:
+            if error.code not in _NO_SURVEY:
+                raise
+            _log.info("The master tells us of topic %s as a producer only: %s", topic, error)
+        finally:
+            self.release(slot)
+        return Survey(await self._writable(topic), [])
+
+    async def _writable(self, topic: str) -> list[Partition]:
+        """What the master tells producers."""
+        publisher = self._publisher
+        if topic in publisher.topics:
+            await publisher.beat()
+        if topic not in publisher.infos:
+            await publisher.publish([topic])
+        return sorted(
+            Partition(publisher.brokers[broker_id], topic, number)
+            for broker_id, (partitions, stores) in publisher.infos[topic].brokers.items()
+            if broker_id in publisher.brokers
+            for number in partition_ids(partitions, stores)
+        )
+
+    def _names(self, slot: int) -> tuple[str, str]:
+        """Group and only member."""
+        group = f"{self._name}_{slot}"
+        return group, f"{group}_{client_id(self._publisher.local_host, 'Reader')}"
 
     async def _registered(self) -> Publisher:
         async with self._starting:

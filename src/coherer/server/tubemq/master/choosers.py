@@ -64,7 +64,8 @@ class ChooserDesk:
         )
 
     def _enter(self, request: pb.RegisterRequestC2MV2, caller: Caller, now_ms: int) -> Group:
-        topics = self._entry.check_topics(request.topicList, request.clientId)
+        # Who chooses among partitions, or just looks what there is, makes no topics.
+        topics = self._entry.check_topics(request.topicList, request.clientId, create=False)
         filters = read_filters(request.topicCondition, topics)
         count, node_id = request.sourceCount, request.nodeId
         if count > 0 and not 0 <= node_id < count:

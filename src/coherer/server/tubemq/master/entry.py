@@ -59,8 +59,15 @@ class Entry:
         check_text("groupName", group, limits.GROUP_CHARS_MAX)
         self._state.require_active(client_id)
 
-    def check_topics(self, topics: Iterable[str], client_id: str) -> frozenset[str]:
-        """The topics of a subscription; where it is wanted, those that are not there are created.
+    def check_topics(
+        self, topics: Iterable[str], client_id: str, *, create: bool = True
+    ) -> frozenset[str]:
+        """The topics of a subscription.
+
+        Args:
+            topics: as they were named.
+            client_id: who names them.
+            create: those that are not there are created, if that is the cluster's option.
 
         Raises:
             Refusal: 400, or 431 when one is not there.
@@ -72,7 +79,7 @@ class Entry:
                 f"{len(named)} topics; 1 to {limits.TOPICS_PER_CLIENT_MAX} are allowed.",
             )
         deployed = self._state.catalog.topics
-        if not named.issubset(deployed):
+        if create and not named.issubset(deployed):
             self._state.create_missing(sorted(named.difference(deployed)), client_id)
         missing = sorted(named.difference(deployed))
         if missing:

@@ -18,7 +18,8 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         standby: whether it begins as a standby that refuses all business; see `Master.standby`.
         active_admin_url: where a standby sends users of its HTTP administration.
         auto_create_topics: whether a topic that a producer or consumer names for the first time
-            is created on all brokers that are online.
+            is created on all brokers that are online. Readers and other consumers that choose
+            their partitions themselves create none.
         default_partitions: how many partitions it gets on each.
         auto_add_brokers: whether a broker that is not in the catalog may register; it is added,
             online, and one that returns with another address gets its record changed. Without, it
