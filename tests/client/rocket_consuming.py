@@ -83,10 +83,17 @@ class Place:
         """Send messages, one after the other."""
         where = None if queue is None else Queue(self.topic, "broker-a", queue)
         async with client.producer() as producer:
-            return [
+            receipts = [
                 await producer.send(Message(self.topic, body.encode(), **more), queue=where)
                 for body in bodies
             ]
+        await until(lambda: self._shown(client, receipts))
+        return receipts
+
+    async def _shown(self, client: RocketClient, receipts: list[RocketReceipt]) -> bool:
+        """Java's brokers show a message a moment after they have taken it."""
+        ends = await client.offsets(self.topic)
+        return all(ends[one.broker, one.partition][1] > one.offset for one in receipts)
 
     async def dead(self, client: RocketClient, count: int) -> list[str]:
         """The dead letters of the group, when there are so many."""
@@ -512,18 +519,18 @@ async def pulling_is_sharing_or_going_anywhere(place: Place) -> None:
         await consumer.wait_assigned(10_000)
         got: list[bytes] = []
         while len(got) < 4:
-            batch = await consumer.poll(5_000)
+            batch = await consumer.poll(20_000)
             assert batch is not None
             got += batch.bodies()
         assert got == [b"a", b"b", b"c", b"d"]
         assert consumer.position(queue) >= 4
         assert await consumer.commit() == {queue: 4}
         assert await consumer.committed(queue) == 4
-        last = await consumer.poll(5_000)
+        last = await consumer.poll(20_000)
         assert last is not None
         assert last.bodies() == [b"e"]
         assert await consumer.seek(queue, 2) == 2
-        batch = await consumer.poll(5_000)
+        batch = await consumer.poll(20_000)
         assert batch is not None
         assert batch.bodies() == [b"c", b"d"]
         assert await consumer.seek(queue, Edge.END) == 5
@@ -531,7 +538,7 @@ async def pulling_is_sharing_or_going_anywhere(place: Place) -> None:
         assert await consumer.queues(place.topic) == [queue]
     async with other.pull_consumer(place.group, **options) as consumer:
         await consumer.assign([queue])
-        batch = await consumer.poll(5_000)
+        batch = await consumer.poll(20_000)
         assert batch is not None
         assert batch.bodies() == [b"e"]  # where the group had committed
         await consumer.assign([])

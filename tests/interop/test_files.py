@@ -13,13 +13,16 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, TypeAlias
 
 import pytest
 from peers.rocket_site import Broker, Client, Cluster, OurRocket, RocketSite, wait_until
-from peers.rocketmq import JavaRocketBroker
+from peers.rocketmq import PATIENT, JavaRocketBroker
 
 from coherer.broker.barekeys import strict_json
 from coherer.broker.delays import DelayPositions
@@ -41,12 +44,16 @@ DELAY_LEVEL, DELAY_S = 3, 10.0
 RETRY_LEVEL = 4  # half a minute: a Java consumer says its position after ten seconds first
 COMMITTED_QUEUE, COMMITTED = 2, 7
 WAIT_S = 60.0
+Way: TypeAlias = tuple[str, str]
+WAYS: list[Way] = [("ours", "stop"), ("ours", "kill"), ("java", "stop"), ("java", "kill")]
+"""Who writes, and how it ends."""
 
 # Java's broker writes its files every so often, ten seconds after its start at the earliest.
 JAVA = {
     "mappedFileSizeCommitLog": SEGMENT_BYTES,
     "flushConsumerOffsetInterval": 500,
     "flushDelayOffsetInterval": 500,
+    **PATIENT,
 }
 
 
@@ -100,35 +107,13 @@ def end_of(broker: Broker, end: str) -> None:
         broker.stop()
 
 
-@pytest.fixture(scope="module")
-def names(rocket: RocketSite) -> str:
-    """A name server for the writers and readers of these tests."""
-    return rocket.names("java")
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("ours", "stop"),
-        ("ours", "kill"),
-        ("java", "stop"),
-        ("java", "kill"),
-    ],
-    ids="-".join,
-)
-def written(
-    rocket: RocketSite,
-    names: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Written:
+def written(site: RocketSite, way: Way, namesrv: str, directory: Path) -> Written:
     """The directory of a broker that has ended."""
-    writer, end = request.param
-    directory = tmp_path_factory.mktemp(f"{writer}-{end}") / "data"
-    broker = broker_on(rocket, writer, directory, names, 600_000)
+    writer, end = way
+    broker = broker_on(site, writer, directory, namesrv, 600_000)
     try:
         made = Written(directory, writer, end)
-        write(rocket, Cluster("x", names, broker), made)
+        write(site, Cluster("x", namesrv, broker), made)
         end_of(broker, end)
     finally:
         broker.kill()
@@ -246,7 +231,10 @@ def at(offsets: OffsetTable, group: str, topic: str, queue: int) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # also for a moment while Java writes it anew
+        return b""
 
 
 def b64(text: str) -> str:
@@ -283,15 +271,55 @@ EVERYTHING = Counter(
 
 
 @pytest.fixture(scope="module")
-def reading(rocket: RocketSite, names: str, written: Written) -> Iterator[Reading]:
+def readings(
+    rocket: RocketSite, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Way, Future[Reading]]]:
+    """All that are wanted, at the same time: most of it is waiting for what is late on purpose."""
+    rocket.driver()
+    specs = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = {spec.params["reading"] for spec in specs if spec and "reading" in spec.params}
+    found: dict[Way, Future[Reading]] = {way: Future() for way in wanted}
+    over = Event()
+
+    def read(way: Way) -> None:
+        try:
+            directory = tmp_path_factory.mktemp("-".join(way)) / "data"
+            namesrv = rocket.names(way[0])
+            made = written(rocket, way, namesrv, directory)
+            with read_by_the_other(rocket, made, namesrv) as reading:
+                found[way].set_result(reading)
+                over.wait()
+        except BaseException as failure:
+            if found[way].done():  # what its tests see is good, but not its end
+                raise
+            found[way].set_exception(failure)
+
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        ends = [pool.submit(read, way) for way in wanted]
+        try:
+            yield found
+        finally:
+            over.set()
+    for end in ends:
+        end.result()
+
+
+@pytest.fixture(scope="module", params=WAYS, ids="-".join)
+def reading(readings: dict[Way, Future[Reading]], request: pytest.FixtureRequest) -> Reading:
+    """What Java's clients found after a writer that ended so."""
+    return readings[request.param].result()
+
+
+@contextmanager
+def read_by_the_other(site: RocketSite, written: Written, namesrv: str) -> Iterator[Reading]:
     """Waits until everything that was pending has come."""
     other = {"ours": "java", "java": "ours"}[written.writer]
-    broker = broker_on(rocket, other, written.directory, names, 1_000)
-    cluster = Cluster("x", names, broker)
+    broker = broker_on(site, other, written.directory, namesrv, 1_000)
+    cluster = Cluster("x", namesrv, broker)
     clients: list[Client] = []
 
     def client(kind: str, **parameters: object) -> Client:
-        clients.append(rocket.client(cluster, kind, "java", **parameters))
+        clients.append(site.client(cluster, kind, "java", **parameters))
         return clients[-1]
 
     try:

@@ -47,25 +47,35 @@ def tools(
     topic, group, producers = f"adm{word}", f"readers{word}", f"writers{word}"
     # A JVM of its own: some commands keep their clients in static places.
     own = rocket.new_driver("java")
-    admin = Client(own, "admin", {"namesrv": cluster.namesrv})
+
+    def client(kind: str, **parameters: object) -> Client:
+        return Client(own, kind, {"namesrv": cluster.namesrv, **parameters})
+
+    admin = client("admin")
     queues = ["-r", "4", "-w", "4"]
     admin("run", arguments=["updateTopic", "-b", cluster.broker.address, "-t", topic, *queues])
-    producer = rocket.client(cluster, "producer", group=producers, trace=True)
+    producer = client("producer", group=producers, trace=True)
     sent = []
     for number in range(8):
         queue = {"broker": "broker-a", "queue": number % 4}
         tag = "ba"[number % 2]
         sent.append(producer.send(topic, f"m{number}", tag=tag, keys=[f"k{number}"], **queue))
     # A consumer that leaves writes its positions; one that stays does ten seconds later.
-    first = rocket.client(cluster, "push", group=group, topics={topic: "*"})
+    first = client("push", group=group, topics={topic: "*"})
     first.wait_for(8)
     first.close()
-    consumer = rocket.client(cluster, "push", group=group, topics={topic: "*"})
+    consumer = client("push", group=group, topics={topic: "*"})
+    wait_until(lambda: sum(one["topic"] == topic for one in consumer("queues")) == 4)
+
+    def says(pattern: str, *arguments: str) -> None:
+        wait_until(lambda: re.search(pattern, admin("run", arguments=list(arguments))))
+
     # The first may have left before its results were booked; then the second writes them.
-    wait_until(lambda: topic in admin("run", arguments=["consumerProgress", "-g", group]))
+    says(rf"(?s){topic} +broker-a +3 +2 +2 .*Diff Total: 0", "consumerProgress", "-g", group)
     # Brokers know a producer from its first heartbeat on, a second after its start.
-    asked = ["producerConnection", "-g", producers, "-t", topic]
-    wait_until(lambda: "0001" in admin("run", arguments=asked))
+    says("0001", "producerConnection", "-g", producers, "-t", topic)
+    # The trace is written behind the producer's back.
+    says(producers, "QueryMsgTraceById", "-i", sent[0]["id"])
     names = {
         "broker": cluster.broker.address,
         "topic": topic,
@@ -77,8 +87,7 @@ def tools(
         "folder": str(tmp_path_factory.mktemp("exports")),
     }
     yield Tools(admin, names)
-    for client in (consumer, producer, admin):
-        client.close()
+    own.kill()
 
 
 def test_every_command_without_access_control(tools: Tools) -> None:

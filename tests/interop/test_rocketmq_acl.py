@@ -12,7 +12,7 @@ import pytest
 from peers.driver import DriverError
 from peers.mqadmin import COMMANDS, FAILED
 from peers.rocket_site import Client, Cluster, OurRocket, RocketSite
-from peers.rocketmq import JavaRocketBroker, RocketDriver, home_of
+from peers.rocketmq import PATIENT, JavaRocketBroker, RocketDriver, home_of
 
 import coherer
 from coherer import Message
@@ -73,7 +73,9 @@ def cluster(
     namesrv = rocket.names(request.param)
     broker: OurRocket | JavaRocketBroker
     if request.param == "java":
-        broker = JavaRocketBroker(rocket.java, folder, namesrv, settings={"aclEnable": "true"})
+        broker = JavaRocketBroker(
+            rocket.java, folder, namesrv, settings={"aclEnable": "true", **PATIENT}
+        )
         conf = home_of(folder) / "conf"
     else:
         broker = OurRocket(folder, namesrv=namesrv, rocketmq_access=True)

@@ -343,6 +343,7 @@ async def test_reset_offset(place: Place) -> None:
     )
     for _ in range(3):
         await place.send(admin, queue=0)
+    await place.visible(admin, 3)
     await place.commit(admin, 0, 1)
     answer = await admin.ask(222, fields)
     assert outcome(answer) == (1, f"THe consumer group <{place.group}> not exist")
@@ -385,6 +386,7 @@ async def test_reset_offset_by_time(place: Place) -> None:
         await asyncio.sleep(0.02)  # so that they are stored at different times
         between.append(time.time_ns() // 10**6)
         await asyncio.sleep(0.02)
+    await place.visible(admin, 4)
     await place.commit(admin, 0, 3)
     await place.commit(admin, 1, 0)
     await place.member("c")
@@ -456,15 +458,23 @@ async def test_running_info_and_consuming_directly(place: Place) -> None:
     assert (await admin.ask(309, {**fields, "clientId": "old", "msgId": "no"})).code == 1
 
 
-async def test_a_consumer_that_does_not_answer(place: Place) -> None:
-    admin = await place.dial()
-    client = await place.member("c")
-    pending = admin.begin(307, {"consumerGroup": place.group, "clientId": "c"})
-    await client.next_asked()
-    async with asyncio.timeout(15):
-        answer = await pending
-    assert answer.code == 207
-    assert (answer.remark or "").startswith(f"consumer <{place.group}> <c> Timeout: ")
+async def test_a_consumer_that_does_not_answer(rocket: RocketSite) -> None:
+    """Both brokers wait for ten seconds, at the same time."""
+
+    async def timed_out(place: Place) -> None:
+        admin = await place.dial()
+        client = await place.member("c")
+        pending = admin.begin(307, {"consumerGroup": place.group, "clientId": "c"})
+        await client.next_asked()
+        async with asyncio.timeout(60):
+            answer = await pending
+        assert answer.code == 207
+        assert (answer.remark or "").startswith(f"consumer <{place.group}> <c> Timeout: ")
+        for one in place.clients:
+            one.connection.close()
+
+    places = [Place(await asyncio.to_thread(rocket.cluster, kind)) for kind in ("java", "ours")]
+    await asyncio.gather(*map(timed_out, places))
 
 
 async def test_request_and_reply(place: Place) -> None:
@@ -521,6 +531,7 @@ async def test_filters(place: Place) -> None:
     """A heartbeat's expression is ready for the pulls that refer to it, or not (3.11, 2.6)."""
     client = await place.dial()
     await place.send(client)
+    await place.visible(client, 1)
 
     async def pull(version: int) -> int:
         answer = await client.ask(

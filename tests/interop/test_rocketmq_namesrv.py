@@ -47,7 +47,7 @@ def until(met: Callable[[], bool], what: str) -> None:
 @pytest.fixture(scope="module")
 def rocket() -> JavaSystem:
     try:
-        return prepare("rocketmq")
+        return prepare("rocketmq").short_lived()
     except UnavailableError as reason:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs the Java system: {reason}")
@@ -97,7 +97,7 @@ def broker(rocket: JavaSystem, names: OurNames, folder: Path) -> Iterator[JavaRo
         broker.wait()
         yield broker
     finally:
-        broker.stop()
+        broker.kill()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -20,6 +21,7 @@ from coherer.rocketmq.headers import SendHeader
 
 pytestmark = pytest.mark.interop
 
+WAIT_S = 30.0
 WORD = uuid.uuid4().hex[:8]
 TOPIC, GROUP = f"op{WORD}", f"opg{WORD}"
 
@@ -88,6 +90,7 @@ async def two(rocket: RocketSite) -> AsyncIterator[Two]:
         if found.fields["offset"] == "0":
             for _ in range(3):
                 assert (await ask(caller, Asked(Code.SEND_MESSAGE_V2, send(1), b"hello"))).code == 0
+            await shown(caller)
         for queue in range(4):
             position = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": queue}
             position["commitOffset"] = 2 if queue == 1 else 0
@@ -95,6 +98,14 @@ async def two(rocket: RocketSite) -> AsyncIterator[Two]:
     yield Two(*callers)
     for caller in callers:
         await caller.hang_up()
+
+
+async def shown(caller: Caller) -> None:
+    """Java's brokers show a message a moment after they have taken it."""
+    asked = Asked(Code.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 1})
+    async with asyncio.timeout(WAIT_S):
+        while (await ask(caller, asked)).fields["offset"] != "3":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def dial(cluster: Cluster) -> Caller:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 JAVA_SOURCES = Path(__file__).parent.parent / "java"
@@ -30,6 +30,8 @@ JVM_FLAGS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
 )
+# Half the processor time of a start: the second compiler is for servers that stay.
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class UnavailableError(Exception):
@@ -46,6 +48,7 @@ class JavaSystem:
         jars: folder of all jars.
         classes: folder of the compiled drivers.
         version: first line of `java -version`.
+        jvm_flags: further ones for every process.
     """
 
     name: str
@@ -53,6 +56,11 @@ class JavaSystem:
     jars: Path
     classes: Path
     version: str
+    jvm_flags: tuple[str, ...] = ()
+
+    def short_lived(self) -> JavaSystem:
+        """The same for processes that end with their tests."""
+        return replace(self, jvm_flags=SHORT_LIVED)
 
     def command(
         self,
@@ -66,6 +74,7 @@ class JavaSystem:
         return [
             self.java,
             *JVM_FLAGS,
+            *self.jvm_flags,
             f"-Xmx{heap_mb}m",
             f"-Xms{min(heap_mb, 128)}m",
             *flags,

@@ -17,7 +17,7 @@ HOST = "127.0.0.1"  # of masters
 TOKEN = "interop"
 MASTER_MAIN = "org.apache.inlong.tubemq.server.tools.MasterStartup"
 BROKER_MAIN = "org.apache.inlong.tubemq.server.tools.BrokerStartup"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 TLS_PORT = 8124  # what a broker without TLS reports, and the master compares
 USER = "interop"
 
@@ -203,7 +203,7 @@ class JavaBroker:
         self.folder = folder
         self.broker_id = broker_id
         self.host = broker_host(broker_id)
-        self.port, self.web_port, metrics_port = free_ports(3, self.host)
+        self.port, self.web_port, metrics_port = free_ports(3)
         self._tube = tube
         self._heap_mb = heap_mb
         self._config = folder / "broker.ini"

@@ -10,7 +10,7 @@ from .java import HOST, TOKEN, WebApi, broker_host
 from .process import Child, free_ports, listens
 
 NODE_MAIN = Path(__file__).parent / "node_main.py"
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 LEASE_MS = 20_000  # as the Java brokers here
 
 
@@ -71,7 +71,7 @@ class OurBroker:
         self.folder = folder
         self.broker_id = broker_id
         self.host = broker_host(broker_id)
-        self.port, self.web_port = free_ports(2, self.host)
+        self.port, self.web_port = free_ports(2)
         self._master = master
         self._options = options
         self.child: Child | None = None

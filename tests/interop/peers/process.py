@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ GRACE_S = 5.0
 POLL_S = 0.05
 PORTS = (18_000, 32_000)
 _RANDOM = random.SystemRandom()  # the common one is set anew for each test
+_GIVEN: set[int] = set()
+_LOCK = threading.Lock()
 
 
 class StartError(Exception):
@@ -121,21 +124,35 @@ class Child:
                     pipe.close()
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody listens on now, all different.
+def free_ports(count: int, *, and_beside: Sequence[int] = ()) -> list[int]:
+    """Ports that nobody listens on now by any address, and that were not given before.
 
     They are below those that systems give to connections, which come and go all the time: between
-    this and the start of a server nobody else takes them by chance.
+    this and the start of a server nobody else takes them by chance. Java's servers listen by all
+    addresses of the machine, so one that is taken by 127.0.1.2 only is no good.
+
+    Args:
+        count: how many.
+        and_beside: the distances of neighbours that must be free as well.
     """
     ports: list[int] = []
-    with contextlib.ExitStack() as stack:
+    with _LOCK:
         while len(ports) < count:
             port = _RANDOM.randrange(*PORTS)
-            held = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                held.bind((host, port))
+            wanted = {port, *(port + distance for distance in and_beside)}
+            if wanted.isdisjoint(_GIVEN) and all(map(_is_free, wanted)):
+                _GIVEN.update(wanted)
                 ports.append(port)
     return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        try:
+            one.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:

@@ -318,6 +318,8 @@ class OurConsumer:
                     "queue": message.partition,
                     "offset": message.offset,
                     "id": message.unique_id or message.id,
+                    "born_ms": message.born_ms,
+                    "stored_ms": message.stored_ms,
                     "topic": message.topic,
                 }
             )

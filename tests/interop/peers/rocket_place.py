@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -12,7 +13,8 @@ from coherer.rocketmq.names import Queue
 
 from .rocket_site import Cluster
 
-SEND, OFFSET = 310, 15
+SEND, OFFSET, MAXIMUM = 310, 15, 30
+WAIT_S = 30.0
 
 
 class Place:
@@ -49,6 +51,13 @@ class Place:
         answer = await client.ask(SEND, {**fields, "m": "false"}, body)
         assert answer.code == 0, answer.remark
         return answer.fields
+
+    async def visible(self, client: Client, count: int, queue: int = 0) -> None:
+        """Until so many are in a queue: Java's brokers show a message after its receipt."""
+        fields = {"topic": self.topic, "queueId": str(queue)}
+        async with asyncio.timeout(WAIT_S):
+            while int((await client.ask(MAXIMUM, fields)).fields["offset"]) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
     async def commit(self, client: Client, queue: int, offset: int) -> None:
         answer = await client.ask(

@@ -21,6 +21,7 @@ from .ours import start_node
 from .process import Child, free_ports, listens
 from .rocketmq import (
     HOST,
+    PATIENT,
     START_TIMEOUT_S,
     JavaNameServer,
     JavaRocketBroker,
@@ -34,7 +35,12 @@ KINDS = ("java", "ours", "java-names", "our-names")
 CALL_S = 60.0
 
 # What tests wait for, short; the same for both.
-QUICK = {"transactionTimeOut": 1_000, "transactionCheckInterval": 1_000, "traceTopicEnable": "true"}
+QUICK = {
+    "transactionTimeOut": 1_000,
+    "transactionCheckInterval": 1_000,
+    "traceTopicEnable": "true",
+    **PATIENT,
+}
 OUR_QUICK = {"transaction_timeout_ms": 1_000, "transaction_interval_ms": 1_000}
 
 
@@ -202,7 +208,7 @@ class RocketSite:
             UnavailableError: it cannot be had.
         """
         if self._java is None:
-            self._java = prepare("rocketmq", self._say)
+            self._java = prepare("rocketmq", self._say).short_lived()
         return self._java
 
     def cluster(self, kind: str) -> Cluster:

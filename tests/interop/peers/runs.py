@@ -219,13 +219,14 @@ class Runs:
 
     def _run(self) -> None:
         try:
-            tube = prepare("tubemq", self.say)
+            tube = prepare("tubemq", self.say).short_lived()
             topics: dict[Place, dict[str, int]] = {}
             for one in self._wanted:
                 topics.setdefault(one.cell.place, {})[one.name] = one.partitions
             self._site = Site(tube, self.folder, topics, self.say)
             self._site.start()
             asyncio.run(self._run_all(self._site))
+            self._site.stop()  # the other tests need the processors
         except BaseException as failure:  # noqa: BLE001 - every test shall hear of it
             for future in self._outcomes.values():
                 if not future.done():
