@@ -15,13 +15,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import ClassVar, Final
 
 import msgspec
 
 _NOTHING: Mapping[str, str] = {}
 
+BODY_SHOWN_BYTES: Final = 100
+"""A `repr` shows so much of a body: messages end up in logs."""
 
-class Message(msgspec.Struct, frozen=True, kw_only=False, repr_omit_defaults=True):
+
+class _Shown(msgspec.Struct, frozen=True):
+    """How messages are shown: what they say, and not what they leave open."""
+
+    SHOWN: ClassVar[tuple[str, ...]] = ()
+    """Fields that are shown also where they have their defaults."""
+
+    HIDDEN: ClassVar[tuple[str, ...]] = ()
+    """Fields that are not."""
+
+    def __repr__(self) -> str:
+        parts: list[str] = []
+        for field in msgspec.structs.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name in self.HIDDEN or (name not in self.SHOWN and value in (field.default, {})):
+                continue
+            parts.append(f"{name}={_shown(value)}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes) and len(value) > BODY_SHOWN_BYTES:
+        return f"{value[:BODY_SHOWN_BYTES]!r}... {len(value):,} bytes"
+    return repr(value)
+
+
+class Message(_Shown, frozen=True, kw_only=False):
     """A message to send.
 
     Args:
@@ -45,7 +76,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=False, repr_omit_defaults=Tru
     properties: Mapping[str, str] = _NOTHING
 
 
-class ReceivedMessage(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class ReceivedMessage(_Shown, frozen=True):
     """A message from a broker.
 
     Args:
@@ -59,7 +90,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         broker: which broker held it.
         partition: the partition or queue it came from.
         offset: its place there; None where the protocol does not tell (filtered TubeMQ reads).
+
+    >>> ReceivedMessage("flights", b"x" * 1_000, offset=7)
+    ReceivedMessage(topic='flights', body=b'xxx...'... 1,000 bytes, partition=0, offset=7)
     """
+
+    SHOWN: ClassVar[tuple[str, ...]] = ("partition", "offset")
 
     topic: str
     body: bytes

@@ -38,6 +38,25 @@ class Form(StrEnum):
     raw = "raw"
 
 
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="KEY", help="RocketMQ: to look them up by; may be repeated."),
+]
+Moment = Annotated[
+    datetime | None,
+    typer.Option(
+        "--time",
+        formats=_TIMES,
+        metavar="TIME",
+        help="What the messages are about in time, 2026-01-31T18:30.",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
+]
+
+
 class Sender(Protocol):
     """What of a producer is needed here."""
 
@@ -81,7 +100,9 @@ def produce(
     topic: Annotated[str, typer.Argument(help="Where they go.", show_default=False)],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="What to send; - is stdin. Default: stdin.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="What to send; - is stdin. Default: stdin.", show_default=False
+        ),
     ] = None,
     form: Annotated[
         Form,
@@ -93,23 +114,9 @@ def produce(
         ),
     ] = Form.lines,
     tag: Annotated[str | None, typer.Option(help="A word that consumers can filter by.")] = None,
-    keys: Annotated[
-        list[str] | None,
-        typer.Option("--key", metavar="KEY", help="RocketMQ: to look them up by; may be repeated."),
-    ] = None,
-    moment: Annotated[
-        datetime | None,
-        typer.Option(
-            "--time",
-            formats=_TIMES,
-            metavar="TIME",
-            help="What the messages are about in time, 2026-01-31T18:30.",
-        ),
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
-    ] = None,
+    keys: Keys = None,
+    moment: Moment = None,
+    properties: Properties = None,
     url: Url = "",
     user: User = None,
     password: Password = None,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple, cast
+from typing import ClassVar, Final, NamedTuple, cast
 
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
@@ -64,6 +64,14 @@ class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
         physical_offset: its place in the broker's log.
         stored_properties: all properties as they are stored.
     """
+
+    HIDDEN: ClassVar[tuple[str, ...]] = (
+        "born_ms",
+        "stored_ms",
+        "sys_flag",
+        "physical_offset",
+        "stored_properties",
+    )
 
     unique_id: str = ""
     born_ms: int = 0
