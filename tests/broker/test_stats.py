@@ -34,6 +34,17 @@ def test_what_rests_sinks_to_nothing_in_a_minute_but_not_in_an_hour() -> None:
     assert found[HOUR] == Sum(60, 0.1, 60.0)
 
 
+def test_a_clock_that_is_set_back_does_not_end_the_looks() -> None:
+    stats, totals = StatsTable(HOUR_MS), Totals(["put"], HOUR_MS, 0)
+    for at_ms in range(0, 120_000, 1_000):
+        stats.add("TOPIC_PUT_NUMS", "t", 2)
+        totals.numbers["put"] += 2
+        stats.tick(at_ms)
+        totals.tick(at_ms)
+    assert stats.per_s("TOPIC_PUT_NUMS", "t") == 2.0
+    assert totals.rates("put")[0] == 2.0
+
+
 def test_before_the_first_look_there_is_no_rate() -> None:
     stats = StatsTable(5)
     stats.add("X", "k", 3)

@@ -17,6 +17,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from coherer.store.beat import Beat
+
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 QUEUE_PUT_NUMS: Final = "QUEUE_PUT_NUMS"
@@ -81,7 +83,7 @@ class StatsTable:
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self._counters: dict[tuple[str, str], _Counter] = {}
-        self._due_ms = [now_ms + every for every in _EVERY_MS]
+        self._beats = [Beat(every_ms, now_ms) for every_ms in _EVERY_MS]
 
     def add(self, name: str, key: str, count: int) -> None:
         """Count something, once."""
@@ -121,9 +123,8 @@ class StatsTable:
     def tick(self, now_ms: int) -> None:
         """Look at the counters when it is time: call it every second or so."""
         self._now_ms = now_ms
-        for kind, due_ms in enumerate(self._due_ms):
-            if now_ms >= due_ms:
-                self._due_ms[kind] = now_ms + _EVERY_MS[kind]
+        for kind, beat in enumerate(self._beats):
+            if beat.is_due(now_ms):
                 for counter in self._counters.values():
                     counter.looks[kind].append(_Look(now_ms, counter.value, counter.times))
 
@@ -186,13 +187,14 @@ class Totals:
     def __init__(self, names: Iterable[str], now_ms: int, offset_ms: int) -> None:
         self.numbers = dict.fromkeys(names, 0)
         self._looks = deque([(now_ms, tuple(self.numbers.values()))], maxlen=_RATES_S[-1] + 1)
+        self._beat = Beat(1000, now_ms)
         self._offset_ms = offset_ms
         self._day = self._day_of(now_ms)
         self._mornings = [dict(self.numbers), dict(self.numbers)]
 
     def tick(self, now_ms: int) -> None:
         """Look at the numbers: call it every second or so."""
-        if now_ms - self._looks[-1][0] >= 1000:
+        if self._beat.is_due(now_ms):
             self._looks.append((now_ms, tuple(self.numbers.values())))
         day = self._day_of(now_ms)
         if day != self._day:

@@ -263,3 +263,11 @@ async def test_a_half_message_whose_place_cannot_be_is_illegal(node: Node) -> No
 async def test_requests_without_their_fields_are_refused(node: Node) -> None:
     answer = await node.caller.ask(END, {"producerGroup": "payers"})
     assert answer.code == 1
+
+
+async def test_a_clock_that_is_set_back_does_not_end_the_questions(
+    node: Node, clock: ManualClock
+) -> None:
+    clock.set(clock.now_ms() - 3_600_000)
+    node.prepare("a")
+    assert [await node.beat() for _ in range(2)] == [["a"], ["a"]]

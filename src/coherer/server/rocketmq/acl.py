@@ -26,6 +26,7 @@ from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.names import retry_topic
 from coherer.server.rocketmq.remoting import Channel
+from coherer.store.beat import Beat
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Access:
         self._default = self._conf / DEFAULT_FILE
         self._files: dict[Path, _File] = {}
         self._rules = AccessRules([], [])
-        self._due_ms = now_ms + RELOAD_MS
+        self._look = Beat(RELOAD_MS, now_ms)
         self._load()
 
     def check(self, channel: Channel, request: Command) -> Command | None:
@@ -105,9 +106,8 @@ class Access:
 
     def tick(self, now_ms: int) -> None:
         """Look at the files when it is time: call it every second or so."""
-        if now_ms < self._due_ms:
+        if not self._look.is_due(now_ms):
             return
-        self._due_ms = now_ms + RELOAD_MS
         try:
             if self._load():
                 _log.info("Access control: the files have changed")

@@ -22,6 +22,7 @@ from coherer.server.rocketmq.ha.service import Replicator
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
+from coherer.store.beat import Beat
 
 if TYPE_CHECKING:
     from coherer.server.rocketmq.acl import Access
@@ -64,7 +65,7 @@ class RocketDoor:
         self._remote: RemoteRegistry | None = None
         self.replicator: Replicator | None = None
         self._outgoing = Outgoing(options.outgoing_tls, self._signer())
-        self._next_register_ms = 0
+        self._register = Beat(REGISTER_MS, 0)
 
     async def open_name_server(
         self,
@@ -154,8 +155,7 @@ class RocketDoor:
             self.broker.tick()
         if self.replicator is not None:
             self.replicator.tick()
-        if self._embedded is not None and now_ms >= self._next_register_ms:
-            self._next_register_ms = now_ms + REGISTER_MS
+        if self._embedded is not None and self._register.is_due(now_ms):
             self._embedded.tick()
 
     async def save(self) -> None:

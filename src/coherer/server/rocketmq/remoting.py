@@ -30,6 +30,7 @@ from coherer.net import Connection
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.session import Session
 from coherer.server.rocketmq.refusal import Refusal
+from coherer.store.beat import Beat
 
 _log = logging.getLogger(__name__)
 
@@ -282,7 +283,7 @@ class Remoting:
         self._batch = batch
         self._gathered: list[Command] = []
         self._silent = silent
-        self._next_scan_ms = 0
+        self._scan = Beat(SCAN_MS, now_ms())
 
     def make(self, connection: Connection) -> Door:
         """Serves a connection."""
@@ -293,11 +294,9 @@ class Remoting:
     def tick(self) -> None:
         """Close connections that are silent; call it every second or oftener."""
         now_ms = self.now_ms()
-        if now_ms < self._next_scan_ms:
+        if not self._scan.is_due(now_ms):
             return
-        self._next_scan_ms = now_ms + SCAN_MS
-        before_ms = now_ms - IDLE_MS
-        for channel in [c for c in self.channels if c.active_ms < before_ms]:
+        for channel in [c for c in self.channels if now_ms - c.active_ms > IDLE_MS]:
             _log.info("Closing the connection with %s: nothing for two minutes", channel.peer)
             channel.close()
 

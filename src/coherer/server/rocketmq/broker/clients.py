@@ -32,6 +32,7 @@ from coherer.server.rocketmq.broker.expressions import expression_fault
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel, Handler
+from coherer.store.beat import Beat
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class ClientDesk:
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
-        self._next_ms = state.now_ms() + HOUSEKEEPING_MS
+        self._housekeeping = Beat(HOUSEKEEPING_MS, state.now_ms())
         self._saved_filters = b""
         self._load_filters()
 
@@ -254,9 +255,8 @@ class ClientDesk:
     def tick(self) -> None:
         """Drop who was not heard of; call it every second or so."""
         now_ms = self._state.now_ms()
-        if now_ms < self._next_ms:
+        if not self._housekeeping.is_due(now_ms):
             return
-        self._next_ms = now_ms + HOUSEKEEPING_MS
         gone = [*self._state.producers.expire(now_ms), *self._state.consumers.expire(now_ms)]
         for channel in dict.fromkeys(gone):
             channel.close()

@@ -41,6 +41,7 @@ from coherer.server.core import Core
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
 from coherer.store import Appended, Draft
+from coherer.store.beat import Beat
 from coherer.store.queue import fits
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class TransactionService:
         self._is_slave = is_slave
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # when the round began that is under way
-        self._next_ms = core.now_ms() + self._options.interval_ms
+        self._rounds = Beat(self._options.interval_ms, core.now_ms())
         self._busy = False
         core.on_idle_check(self._in_use)
 
@@ -192,10 +193,9 @@ class TransactionService:
             self._note()
         now_ms = self._core.now_ms()
         if self._round_ms is None:
-            if now_ms < self._next_ms:
+            if not self._rounds.is_due(now_ms):
                 return
             self._round_ms = now_ms
-            self._next_ms = now_ms + self._options.interval_ms
         self._carry_out(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves))
 
     def _read_marks(self) -> bool:

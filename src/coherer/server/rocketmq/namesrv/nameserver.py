@@ -19,6 +19,7 @@ from coherer.server.rocketmq.namesrv.lookups import Lookups
 from coherer.server.rocketmq.namesrv.registry import Registry
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer.server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
+from coherer.store.beat import Beat
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class NameServer:
         }
         self._remoting = Remoting(self.handlers, closed=self._closed, silent=True, now_ms=now_ms)
         self._now_ms = now_ms
-        self._next_scan_ms = now_ms() + SCAN_MS
+        self._scan = Beat(SCAN_MS, now_ms())
 
     def make(self, connection: Connection) -> Receiver:
         """The receiver of a new connection."""
@@ -98,9 +99,8 @@ class NameServer:
     def tick(self) -> None:
         """Take out who is silent; call it every second or so."""
         now_ms = self._now_ms()
-        if now_ms < self._next_scan_ms:
+        if not self._scan.is_due(now_ms):
             return
-        self._next_scan_ms = now_ms + SCAN_MS
         self._remoting.tick()
         for link in self.routes.expire(now_ms):
             if isinstance(link, Channel):
