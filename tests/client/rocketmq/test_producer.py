@@ -5,8 +5,10 @@ import base64
 import hashlib
 import hmac
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from coherer.client import connect_rocketmq
 from coherer.client.rocketmq.client import RocketClient
@@ -17,12 +19,14 @@ from coherer.errors import (
     DisconnectedError,
     RefusedError,
     RequestTimeoutError,
+    UnavailableError,
     UsageError,
     WindowFullError,
 )
 from coherer.message import Message
 from coherer.record import properties as text
 from coherer.rocketmq.batches import decode_batch
+from coherer.rocketmq.bodies import TopicRoute
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.names import Queue
 
@@ -89,6 +93,47 @@ async def test_messages_of_a_key_go_to_one_queue(cluster, client: RocketClient) 
             await producer.send(Message("demo", b"x"), queue=Queue("demo", "broker-a", 4))
     assert len({receipt.partition for receipt in receipts}) == 1
     assert (number.partition, exact.partition) == (2, 1)
+
+
+async def test_keys_of_an_order_topic_wait_for_their_master(cluster2, client2) -> None:
+    route = cluster2.route
+
+    def ordered(queues: int) -> TopicRoute:
+        return structs.replace(route(queues), order_topic_conf="broker-a:2;broker-b:2")
+
+    cluster2.route = ordered
+    async with client2.producer("demo") as producer:
+        receipts = [await producer.send(Message("demo", b"x"), order_by=key) for key in range(4)]
+        brokers = [receipt.broker for receipt in receipts]
+        assert brokers == ["broker-a", "broker-a", "broker-b", "broker-b"]
+        gone = cluster2.brokers.pop("broker-a")
+        await gone.listener.close()
+        await client2._instance.refresh()
+        with pytest.raises(UnavailableError, match=r"master of .*broker-a.* is away"):
+            await producer.send(Message("demo", b"x"), order_by=1)
+        receipt = await producer.send(Message("demo", b"x"), order_by=2)
+        assert (receipt.broker, receipt.partition) == ("broker-b", 0)
+        assert (await producer.send(Message("demo", b"x"))).broker == "broker-b"
+
+
+async def test_a_topic_without_its_broker_does_not_hold_up_others(cluster, client) -> None:
+    lost = cluster.route(1)
+    lost.broker_datas[0].broker_addrs[0] = "127.0.0.1:1"
+
+    def route(asked: Any) -> None:
+        if asked.fields["topic"] == "lost":
+            asked.answer(body=lost.encode())
+        else:
+            cluster._default(asked)
+
+    cluster.always(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+    async with client.producer() as producer:
+        waiting = asyncio.ensure_future(producer.publish("lost"))
+        await cluster.until(lambda: cluster.asked(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        await producer.publish("demo")
+        assert not waiting.done()
+        with pytest.raises(ConnectError):
+            await waiting
 
 
 async def test_a_delayed_message(cluster, client: RocketClient) -> None:

@@ -73,7 +73,8 @@ def test_hashes_of_keys(key, number: int) -> None:
 @given(st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1)))
 def test_a_key_has_one_queue(key) -> None:
     selector = Selector(places("a", "b", queues=3))
-    assert selector.of_key(key) is selector.of_key(key)
+    assert selector.of_key(key) == selector.of_key(key)
+    assert selector.exactly(selector.of_key(key)) in selector.choices
 
 
 def test_an_exact_queue() -> None:
@@ -168,6 +169,15 @@ def test_an_order_topic() -> None:
         *(("a", 0), ("a", 1), ("a", 2), ("b", 0)),
     ]
     assert route.ordered
+
+
+def test_keys_stay_with_their_queues_while_a_master_is_away() -> None:
+    every = places("a", "b")
+    selector = Selector(every, queues=[place.queue for place in every])
+    before = {key: selector.of_key(key) for key in range(8)}
+    selector.renew(every[:2], [place.queue for place in every])
+    assert {key: selector.of_key(key) for key in range(8)} == before
+    assert [selector.exactly(place.queue) for place in every] == [*every[:2], None, None]
 
 
 def test_a_topic_that_will_be_created() -> None:

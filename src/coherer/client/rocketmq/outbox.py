@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
@@ -67,7 +68,7 @@ class Outbox:
         self._selectors: dict[str, Selector[Place]] = {}
         self.published = self._selectors.keys()
         self._lanes: dict[tuple[str, str], Lane] = {}
-        self._publishing = asyncio.Lock()
+        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +110,7 @@ class Outbox:
             RefusedError: it does not exist and no broker creates topics.
             UnavailableError: no name server, or no broker, could be reached in time.
         """
-        async with self._publishing:
+        async with self._publishing[topic]:
             if topic in self._selectors:
                 return
             full = self.full_name(topic)
@@ -123,7 +124,8 @@ class Outbox:
                     topic=topic,
                     code=ResponseCode.TOPIC_NOT_EXIST,
                 )
-            selector = Selector(self._places_of(route), self._faults)
+            places = self._places_of(route)
+            selector = Selector(places, self._faults, queues=route.writable)
             await self._connected(topic, selector)
             self._selectors[topic] = selector
 
@@ -147,7 +149,7 @@ class Outbox:
         Raises:
             ClosedError: the producer is closed.
             UsageError: the topic is not published, or does not have that queue.
-            UnavailableError: it has no queue any more.
+            UnavailableError: it has no queue any more, or the master of the queue is away.
         """
         if not self._open:
             self.check()
@@ -160,13 +162,15 @@ class Outbox:
             )
         if not selector.choices:
             raise UnavailableError("The topic has no queue that takes messages.", topic=topic)
+        if order_by is not None and queue is None:
+            queue = selector.of_key(order_by)
         if queue is not None:
             place = selector.exactly(queue)
-            if place is None:
-                raise UsageError(f"{queue} takes no messages, or does not exist.", topic=topic)
-            return place, 0
-        if order_by is not None:
-            return selector.of_key(order_by), 0
+            if place is not None:
+                return place, 0
+            if queue in selector.queues:
+                raise UnavailableError(f"The master of {queue} is away.", topic=topic)
+            raise UsageError(f"{queue} takes no messages, or does not exist.", topic=topic)
         now = 0 if self._faults is None else int(self._loop.time() * 1000)
         return selector.next(now), self._options.retries
 
@@ -336,7 +340,7 @@ class Outbox:
         """A route is new or has changed."""
         for topic, selector in self._selectors.items():
             if self.full_name(topic) == route.topic:
-                selector.renew(self._places_of(route))
+                selector.renew(self._places_of(route), route.writable)
                 used = {id(place.lane) for one in self._selectors.values() for place in one.choices}
                 for lane in self._lanes.values():
                     lane.wanted = id(lane) in used

@@ -8,7 +8,8 @@ Rules:
 * With `Faults`, the first in turn whose broker is not to be avoided; when all are, one of the
   least bad broker's.
 * Messages with one key go to one queue while the number of queues does not change: the remainder of
-  the key's hash, as Java's selector by hash has it.
+  the key's hash, as Java's selector by hash has it. Of a topic whose queues an administrator fixed,
+  it does not change when a broker's master is away: its keys have to wait for it.
 
 Pure: the caller tells the time.
 """
@@ -64,25 +65,32 @@ class Selector(Generic[C]):
         choices: the queues that take messages, sorted.
         faults: which brokers to avoid; None when that is not wanted.
         counter: where to start; anywhere when None.
+        queues: those that keys are spread over; the choices' when None.
 
     Attributes:
+        queues: those that keys are spread over, whether they take messages now or not.
         stale: set it when connections came or went.
     """
 
-    __slots__ = ("_counter", "_faults", "_ready", "choices", "stale")
+    __slots__ = ("_by_queue", "_counter", "_faults", "_ready", "choices", "queues", "stale")
 
     def __init__(
-        self, choices: Iterable[C], faults: Faults | None = None, counter: int | None = None
+        self,
+        choices: Iterable[C],
+        faults: Faults | None = None,
+        counter: int | None = None,
+        queues: Sequence[Queue] | None = None,
     ) -> None:
-        self.choices: Sequence[C] = list(choices)
-        self.stale = True
         self._faults = faults
         self._counter = secrets.randbits(31) if counter is None else counter
+        self.renew(choices, queues)
         self._ready: Sequence[C] = self.choices
 
-    def renew(self, choices: Iterable[C]) -> None:
+    def renew(self, choices: Iterable[C], queues: Sequence[Queue] | None = None) -> None:
         """Take over other queues."""
-        self.choices = list(choices)
+        self.choices: Sequence[C] = list(choices)
+        self._by_queue = {choice.queue: choice for choice in self.choices}
+        self.queues: Sequence[Queue] = list(self._by_queue) if queues is None else queues
         self.stale = True
 
     def next(self, now_ms: int = 0) -> C:
@@ -106,13 +114,13 @@ class Selector(Generic[C]):
                     return choice
         return self.next(now_ms)
 
-    def of_key(self, key: Key) -> C:
-        """The queue for messages of a key."""
-        return self.choices[hash_of(key) % len(self.choices)]
+    def of_key(self, key: Key) -> Queue:
+        """The queue for messages of a key. There has to be one."""
+        return self.queues[hash_of(key) % len(self.queues)]
 
     def exactly(self, queue: Queue) -> C | None:
-        """This queue, if it takes messages."""
-        return next((choice for choice in self.choices if choice.queue == queue), None)
+        """This queue, if it takes messages now."""
+        return self._by_queue.get(queue)
 
     def _judge(self) -> None:
         self.stale = False
