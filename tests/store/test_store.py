@@ -291,6 +291,17 @@ def test_tick_flushes_on_its_beat(bench: Any, clock: Any) -> None:
     assert checkpoint.read_bytes() != before
 
 
+def test_a_clock_that_is_set_back_leaves_the_beat(bench: Any, clock: Any) -> None:
+    store = bench.open()
+    store.tick()
+    store.append([bench.draft(0)])
+    clock.ms -= 3_600_000
+    for _ in range(2):
+        clock.ms += 500
+        store.tick()
+    assert store.durable_offset == store.end_offset
+
+
 def test_a_sync_store_leaves_flushing_to_the_server(bench: Any, clock: Any) -> None:
     store = bench.open(flush="sync")
     store.tick()

@@ -29,6 +29,7 @@ from coherer.errors import ClosedError, StoreError, StoreFullError
 from coherer.record.layout import BLANK_BYTES, store_ms_of
 from coherer.store import search
 from coherer.store.batch import Batch, Encoder
+from coherer.store.beat import Beat
 from coherer.store.checkpoint import Checkpoint, CheckpointFile
 from coherer.store.config import ConfigFiles
 from coherer.store.disk import Dirty, our_errors, out_of_files, translate
@@ -102,7 +103,9 @@ class Store:
         self._sync_guard = threading.Lock()
         self._sync_failed = ""
         self._last_ms = 0
-        self._flush_due_ms = self._queue_flush_due_ms = self._relax_due_ms = 0
+        self._flushes = Beat(options.flush_interval_ms, 0)
+        self._queue_flushes = Beat(options.queue_flush_interval_ms, 0)
+        self._relaxations = Beat(_RELAX_INTERVAL_MS, 0)
         self._lock_handle = -1
         self._closed = False
         self._replica: Replica | None = None
@@ -451,18 +454,15 @@ class Store:
         """
         self._check_open()
         now_ms = self._now_ms()
-        if now_ms >= self._queue_flush_due_ms:
-            self._queue_flush_due_ms = now_ms + self._options.queue_flush_interval_ms
+        if self._queue_flushes.is_due(now_ms):
             if self._queued[0] != self._checkpoint.offset:
                 self.flush_queues()
-        elif self._options.flush == "async" and now_ms >= self._flush_due_ms:
-            self._flush_due_ms = now_ms + self._options.flush_interval_ms
+        elif self._options.flush == "async" and self._flushes.is_due(now_ms):
             self.flush()
         if self._index is not None:
             with suppress(OSError):  # they wait; `flush_queues` tells of it
                 self._index.catch_up(now_ms)
-        if now_ms >= self._relax_due_ms:
-            self._relax_due_ms = now_ms + _RELAX_INTERVAL_MS
+        if self._relaxations.is_due(now_ms):
             self._log.relax()
 
     def clean(self, now_ms: int) -> int:
