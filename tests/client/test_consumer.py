@@ -19,6 +19,7 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import ReceivedMessage
+from coherer.rocketmq.subscription import Sql92
 from coherer.tubemq import codes, methods
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import SubscribeInfo
@@ -227,6 +228,17 @@ async def test_tags(fake, way: Cluster) -> None:
         fake.put("demo", 0, b"2", tag="AA")
         messages = [message async for message in take(consumer, 1)]
         assert [(message.body, message.offset) for message in messages] == [(b"1", None)]
+
+
+async def test_tags_as_rocketmq_writes_them(fake, way: Cluster) -> None:
+    async with consumer_of(way, {"demo": "UA || AA"}) as consumer:
+        await consumer.wait_assigned(2_000)
+        for tag in ("UA", "DL", "AA"):
+            fake.put("demo", 0, tag.encode(), tag=tag)
+        messages = [message async for message in take(consumer, 2)]
+        assert [message.tag for message in messages] == ["UA", "AA"]
+    with pytest.raises(UsageError, match="filter by tags, not by Sql92"):
+        consumer_of(way, {"demo": Sql92("a > 3")})
 
 
 async def test_a_package_of_which_nothing_is_wanted_is_passed_over(fake, way: Cluster) -> None:

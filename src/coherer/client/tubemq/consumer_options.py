@@ -12,8 +12,9 @@ from coherer.client.tubemq.holdings import Listener
 from coherer.client.tubemq.positions import Start
 from coherer.errors import UsageError
 
-Topics = str | Iterable[str] | Mapping[str, Iterable[str]]
-"""One topic, several, or topics with the tags that are wanted of each."""
+Topics = str | Iterable[str] | Mapping[str, Iterable[str]] | Mapping[str, Iterable[str] | None]
+"""One topic, several, or topics with the tags that are wanted of each: several, or as one text as
+RocketMQ's clients write it, `"new || paid"`; all messages with None, `"*"` or no tags."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,18 +46,33 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
     """Topics and their filters in one form.
 
+    Raises:
+        UsageError: a filter is none of tags.
+
     >>> topics_of("a"), topics_of({"a": ["UA"]})
     ({'a': frozenset()}, {'a': frozenset({'UA'})})
+    >>> topics_of({"a": "UA"}), topics_of({"a": "*", "b": None})
+    ({'a': frozenset({'UA'})}, {'a': frozenset(), 'b': frozenset()})
     """
     if isinstance(topics, str):
         return {topics: frozenset()}
     if isinstance(topics, Mapping):
-        wanted = cast("Mapping[str, Iterable[str]]", topics)
-        return {
-            topic: frozenset([filters] if isinstance(filters, str) else filters)
-            for topic, filters in wanted.items()
-        }
+        wanted = cast("Mapping[str, object]", topics)
+        return {topic: _tags_of(topic, filters) for topic, filters in wanted.items()}
     return {topic: frozenset() for topic in topics}
+
+
+def _tags_of(topic: str, filters: object) -> frozenset[str]:
+    if isinstance(filters, str):
+        tags = {tag.strip() for tag in filters.split("||")} - {""}
+        return frozenset() if "*" in tags else frozenset(tags)
+    if filters is None:
+        return frozenset()
+    if not isinstance(filters, Iterable):
+        raise UsageError(
+            f"TubeMQ's brokers filter by tags, not by {type(filters).__name__}.", topic=topic
+        )
+    return frozenset(cast("Iterable[str]", filters))
 
 
 __all__ = ["ConsumerOptions", "Progress", "Topics", "topics_of"]
