@@ -10,9 +10,9 @@
   that stood before it in the same chunk are handed out first and the error is raised by the next
   call. After an error the connection has to be closed.
 
-Time is linear in the bytes however small the chunks are: an incomplete frame is kept in a buffer of
-its own, together with how many bytes it must have before looking at it again makes sense. A large
-body is a view of the chunk or of that buffer, never another copy.
+Time and memory are linear in the bytes however small the chunks are: of an incomplete frame large
+chunks are kept as they are, small ones together, and looked at again when there are as many bytes
+as make sense. A large body is a view of its chunk, or is joined once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _LENGTH_MAX: Final = REMOTING_BYTES_MAX - _PREFIX_BYTES + 1
 _WORD_MAX: Final = BINARY << 24 | _HEADER_BYTES_MAX
 _VIEW_BYTES: Final = 16 * 1024
 """Bodies from here on are views: a copy would cost more than keeping the chunk alive does."""
+_PIECE_BYTES: Final = 16 * 1024
+"""Chunks from here on are kept as they are."""
 
 Frame: TypeAlias = tuple[int, bytes, "bytes | memoryview"]
 """Type, header and body."""
@@ -68,10 +70,11 @@ class FrameDecoder:
     ([], [(0, b'{}', b'x')])
     """
 
-    __slots__ = ("_failure", "_need", "_rest")
+    __slots__ = ("_failure", "_have", "_need", "_pieces")
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._pieces: list[bytes | bytearray] = []  # of the incomplete frame
+        self._have = 0
         self._need = 0
         self._failure: ProtocolError | None = None
 
@@ -88,7 +91,7 @@ class FrameDecoder:
             raise self._failure
         frames: list[Frame] = []
         try:
-            position = self._complete(data, frames) if self._rest else 0
+            position = self._complete(data, frames) if self._pieces else 0
             self._cut(data, position, frames)
         except ProtocolError as error:
             self.fail(error)
@@ -99,24 +102,32 @@ class FrameDecoder:
     def fail(self, error: ProtocolError) -> None:
         """Ends the stream: every further call raises the error."""
         self._failure = error
-        self._rest = bytearray()
+        self._pieces = []
 
     def _complete(self, data: bytes, frames: list[Frame]) -> int:
         """Gives the incomplete frame what it lacks; returns where the next one begins."""
-        rest, position = self._rest, 0
+        position = 0
         while True:
-            piece = memoryview(data)[position : position + self._need - len(rest)]
-            rest += piece
-            position += len(piece)
-            if len(rest) < self._need:
+            end = position + self._need - self._have
+            self._add(data[position:end])
+            if end > len(data):
+                return len(data)
+            position = end
+            self._need = _frame_bytes(self._pieces[0], 0)
+            if self._need <= self._have:
+                frames.append(_joined(self._pieces))
+                self._pieces = []
                 return position
-            whole = _frame_bytes(rest, 0)
-            if whole <= len(rest):
-                break
-            self._need = whole
-        self._rest = bytearray()
-        frames.append(_parts(rest, 0, whole))
-        return position
+
+    def _add(self, piece: bytes) -> None:
+        pieces = self._pieces
+        # The first piece has the prefix in any case.
+        alone = len(piece) >= _PIECE_BYTES and (not pieces or self._have >= _PREFIX_BYTES)
+        if not alone and pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += piece
+        else:
+            pieces.append(piece if alone else bytearray(piece))
+        self._have += len(piece)
 
     def _cut(self, data: bytes, position: int, frames: list[Frame]) -> None:
         """Reads the frames from `position` on, and keeps the last if it is incomplete."""
@@ -140,8 +151,8 @@ class FrameDecoder:
             position = stop
 
     def _keep(self, data: bytes, position: int, need: int) -> None:
-        self._rest = bytearray(memoryview(data)[position:])
-        self._need = need
+        self._have, self._need = 0, need
+        self._add(data[position:])
 
 
 def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
@@ -162,11 +173,11 @@ def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
     return _LENGTH_BYTES + length
 
 
-def _parts(buffer: bytes | bytearray, start: int, stop: int) -> Frame:
-    _, word = PREFIX.unpack_from(buffer, start)
-    header_start = start + _PREFIX_BYTES
-    body_start = header_start + (word & _HEADER_BYTES_MAX)
-    header = bytes(buffer[header_start:body_start])
-    if stop - body_start >= _VIEW_BYTES:
-        return word >> 24, header, memoryview(buffer)[body_start:stop]
-    return word >> 24, header, bytes(buffer[body_start:stop])
+def _joined(pieces: list[bytes | bytearray]) -> Frame:
+    first, *others = pieces
+    _, word = PREFIX.unpack_from(first)
+    body_start = _PREFIX_BYTES + (word & _HEADER_BYTES_MAX)
+    if body_start > len(first):
+        first, others = b"".join(pieces), []
+    header = bytes(first[_PREFIX_BYTES:body_start])
+    return word >> 24, header, b"".join((memoryview(first)[body_start:], *others))
