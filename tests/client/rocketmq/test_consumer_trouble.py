@@ -736,6 +736,97 @@ async def test_a_pull_consumer_that_shares_cannot_be_assigned(cluster, shelf, cl
     assert [one.topic for one in beat.subscription_data_set] == ["demo"]
 
 
+async def test_an_assigned_queue_follows_when_its_broker_is_back(cluster, shelf, client) -> None:
+    shelf.put(b"a")
+    cluster.script(RequestCode.QUERY_CONSUMER_OFFSET, lambda asked: asked.answer(1, "not yet"))
+    async with client.pull_consumer("readers", start="earliest") as puller:
+        await puller.assign([ZERO])
+        assert puller.assignment == frozenset()
+        batch = await puller.poll(5_000)
+        assert batch is not None
+        assert (batch.bodies(), puller.assignment) == ([b"a"], {ZERO})
+        await puller.assign([])
+        assert puller.assignment == frozenset()
+
+
+async def test_a_silent_queue_of_a_pull_consumer_stays(cluster, shelf, client, monkeypatch) -> None:
+    """Its position is in the head of the user; what is stored may be older, or nothing."""
+    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+    gone: list[Any] = []
+    options: dict[str, Any] = {"rebalance_ms": 10, "on_revoked": gone.extend}
+    async with client.pull_consumer("readers", "demo", **options) as puller:
+        await puller.wait_assigned(5_000)
+        asked = len(cluster.asked(MEMBERS))
+        await cluster.until(lambda: len(cluster.asked(MEMBERS)) > asked + 6)
+        assert not gone
+
+
+@pytest.mark.parametrize("rest_ms", [60_000, 20])
+async def test_a_pull_that_brings_us_nowhere_rests(
+    cluster, shelf, client, monkeypatch, rest_ms: int
+) -> None:
+    """A slave that is behind, or may not be read, says "again" at once, and again."""
+    monkeypatch.setattr(pulling, "STUCK_MS", rest_ms)
+
+    def again(asked: Any) -> None:
+        asked.answer(20, "", shelf.head(int(asked.fields["queueOffset"]), 5))
+
+    cluster.always(PULL, again)
+    async with reading(client) as consumer:
+        await consumer.wait_assigned(5_000)
+        if rest_ms == 20:
+            await cluster.until(lambda: len(shelf.pulls()) == 3)
+        else:
+            await cluster.until(shelf.pulls)
+            for _ in range(3):
+                assert await client.offsets("demo")  # the broker has been asked something since
+            assert len(shelf.pulls()) == 1
+
+
+async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, kit) -> None:
+    shelf = Shelf(cluster, queues=2)
+    shelf.put(b"0" * 5_000, queue=0)
+    async with (
+        connect_rocketmq(cluster.url) as client,
+        reading(client, prefetch_bytes=1_000) as consumer,
+    ):
+        await until(lambda: consumer._holdings.inbox.size_bytes > 5_000)
+        consumer.pause(ZERO)
+        shelf.put(b"1", b"2", queue=1)
+        assert (await one(consumer)).bodies() == [b"1", b"2"]
+        consumer.resume()
+        assert len((await one(consumer)).bodies()[0]) == 5_000
+
+
+async def test_who_is_closed_while_it_starts_does_not_stay(cluster, shelf, client) -> None:
+    held: list[Any] = []
+    cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, held.append)
+    consumer = reading(client)
+    starting = asyncio.ensure_future(consumer.start())
+    await cluster.until(lambda: held)
+    await consumer.close()
+    cluster._default(held[0])
+    with pytest.raises(ClosedError):
+        await starting
+    assert client._instance.consumers == []
+
+
+async def test_who_is_cancelled_while_it_leaves_has_left(cluster, shelf, client, kit) -> None:
+    cluster.always(STORE, kit.silence)
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        batch = await one(consumer)
+        shelf.held.clear()
+        consumer.done(batch)
+        closing = asyncio.ensure_future(consumer.close())
+        await cluster.until(lambda: cluster.asked(STORE))
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert client._instance.consumers == []
+    assert cluster.asked(RequestCode.UNREGISTER_CLIENT)
+
+
 async def test_a_reader_tries_again_as_long_as_it_may(cluster, shelf, kit) -> None:
     shelf.put(b"a", b"b", b"c")
     cluster.script(PULL, kit.refuse(2), kit.hang_up)

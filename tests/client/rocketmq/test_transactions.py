@@ -63,6 +63,19 @@ async def test_an_exception_leaves_the_end_open(cluster, client: RocketClient) -
     assert [end.commit_or_rollback for end in ends(cluster)] == [0]
 
 
+async def test_an_exception_is_not_hidden_by_a_broker_that_has_gone(cluster, client) -> None:
+    async with client.producer("demo", check=unknown) as producer:
+        transaction = producer.transaction(Message("demo", b"x"))
+
+        async def work() -> None:
+            async with transaction:
+                await cluster.brokers["broker-a"].listener.close()
+                1 / 0  # noqa: B018
+
+        with pytest.raises(ZeroDivisionError):
+            await work()
+
+
 async def test_a_commit_that_is_refused(cluster, kit, client: RocketClient) -> None:
     cluster.script(END, kit.refuse(1, "Find prepared transaction message failed"))
     async with client.producer("demo", check=unknown) as producer:
@@ -78,7 +91,7 @@ async def test_a_half_message_that_is_not_safe(cluster, client: RocketClient) ->
     fields = {"msgId": "7F00000100002A9F" + "0" * 16, "queueId": "0", "queueOffset": "5"}
     cluster.script(SEND, lambda asked: asked.answer(12, None, fields))
     async with client.producer("demo", check=unknown) as producer:
-        with pytest.raises(UsageError, match="FLUSH_SLAVE_TIMEOUT"):
+        with pytest.raises(RefusedError, match="FLUSH_SLAVE_TIMEOUT"):
             async with producer.transaction(Message("demo", b"x")):
                 pytest.fail("the block must not run")
     assert [end.commit_or_rollback for end in ends(cluster)] == [12]

@@ -44,7 +44,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         queue_bytes: or so many bytes,
         queue_span: or when its last offset is so far behind the first that is not dealt with (not
             with `orderly`).
-        prefetch_bytes: no queue is pulled from while so much of all of them is here.
+        prefetch_bytes: no queue is pulled from while so much of all of them is here, without those
+            that are paused.
         poll_ms: how long the broker may hold a pull for which there is nothing.
         max_attempts: a message that was delivered so often goes to the dead letters; -1 for what
             the group is set to (16), with `orderly` for never.

@@ -257,7 +257,8 @@ class Held:
 
     def counted(self) -> None:
         """Tell the keeper how many bytes are here now."""
-        delta = self.process.size_bytes - self._counted
+        # What a paused queue has must not keep others from being pulled from.
+        delta = (0 if self.paused else self.process.size_bytes) - self._counted
         if delta:
             self._counted += delta
             self.keeper.cached(delta)

@@ -35,6 +35,7 @@ from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import RETRY_PREFIX, Queue
+from coherer.rocketmq.pulling import LITE
 from coherer.rocketmq.subscription import Subscription
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Holdings:
         locks: of an orderly consumer.
         figures: how we fare, by topic.
         paused: queues of which nothing is pulled and handed out.
+        assigned: by topic, the queues that we were told to read; None to share them.
     """
 
     def __init__(
@@ -96,6 +98,8 @@ class Holdings:
         self.locks = Locks(door, group, self.held, self.locked)
         self.figures: dict[str, Figures] = {}
         self.paused: frozenset[Queue] = frozenset()
+        self.assigned: Mapping[str, Collection[Queue]] | None = None
+        self._round = asyncio.Lock()
         self._subscriptions = subscriptions
         self._returner = returner
         self._flags = flags
@@ -140,11 +144,15 @@ class Holdings:
 
     async def rebalance(self) -> bool:
         """See which queues are ours, topic by topic; whether all went well."""
+        async with self._round:
+            return await self._rebalance()
+
+    async def _rebalance(self) -> bool:
         complete = True
-        for topic in self._subscriptions:
+        for topic in list(self._subscriptions):
             try:
                 ours = await self._ours(topic)
-                if ours is None or not await self.apply(topic, ours):
+                if ours is None or not await self._apply(topic, ours):
                     complete = False
             except RefusedError as error:
                 complete = False
@@ -155,22 +163,19 @@ class Holdings:
                 _log.warning("Rebalancing %s: %s", topic, error)
         return complete
 
-    async def apply(self, topic: str, ours: Iterable[Queue]) -> bool:
-        """Give up and take queues of a topic until these are what we hold; whether all went well.
-
-        Raises:
-            CohererError: a listener raised it.
-        """
+    async def _apply(self, topic: str, ours: Iterable[Queue]) -> bool:
+        """Give up and take queues of a topic until we hold these; whether all went well."""
         mine = [queue for queue in self.held if queue.topic == topic]
         before_ms = now_ms() - IDLE_MS
         idle = [queue for queue in mine if self.held[queue].silent_since(before_ms)]
-        todo = change(mine, ours, idle)
+        # Where a pull consumer is, only its user knows (8.9).
+        todo = change(mine, ours, () if self._flags & LITE else idle)
         if not todo:
             return True
-        complete = await self.give_up(todo.dropped)
+        complete = await self._give_up(todo.dropped)
         return await self._take(todo.added) and complete
 
-    async def give_up(self, queues: Collection[Queue]) -> bool:
+    async def _give_up(self, queues: Collection[Queue]) -> bool:
         """Give up queues; whether all of them are given up now."""
         going = [self.held[queue] for queue in queues if queue in self.held]
         if not going:
@@ -213,6 +218,7 @@ class Holdings:
         self.paused = queues
         for queue, held in self.held.items():
             held.paused = queue in queues
+            held.counted()
             if not held.paused:
                 held.kick()
                 self.inbox.add(held)
@@ -226,10 +232,12 @@ class Holdings:
 
     async def close(self) -> None:
         """Give everything up."""
-        await self._quieten(self.held.values())
-        for held in self.held.values():
-            held.sync()
-            held.drop()
+        try:
+            await self._quieten(self.held.values())
+        finally:  # whoever does not let us finish has no more use for it
+            for held in self.held.values():
+                held.sync()
+                held.drop()
         await self._last_word(list(self.held))
         if self.locking:
             await self.locks.unlock(list(self.held), wait=True)
@@ -243,10 +251,12 @@ class Holdings:
         """Whether queues are locked."""
         return self.options.orderly and self.options.model == "clustering"
 
-    async def _ours(self, topic: str) -> list[Queue] | None:
+    async def _ours(self, topic: str) -> Collection[Queue] | None:
+        if self.assigned is not None:
+            return self.assigned.get(topic, ())
         route = await self.door.instance.route(topic)
         if self.options.model == "broadcast":
-            return list(route.readable)
+            return route.readable
         members = await self.door.members(self.group, topic)
         if members is None:
             return None

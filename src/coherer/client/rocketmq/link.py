@@ -104,6 +104,9 @@ class Desk:
 
     @staticmethod
     def _failed(link: Link, request: Command, error: Exception) -> None:
+        if not link.open:
+            _log.info("Request %d of %s is not answered: %s", request.code, link.server, error)
+            return
         _log.error("Request %d of %s failed", request.code, link.server, exc_info=error)
         link.respond(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 

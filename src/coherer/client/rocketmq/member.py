@@ -198,11 +198,13 @@ class Member:
         if not opened:
             return
         self._instance.unwatch(self._routed)
-        await cancel(*self._tasks)
-        self._holdings.inbox.wake()
-        self._leaving()
-        await self._holdings.close()
-        await self._instance.unregister_consumer(self)
+        try:
+            await cancel(*self._tasks)
+            self._holdings.inbox.wake()
+            self._leaving()
+            await self._holdings.close()
+        finally:  # a member that reads nothing would keep its queues from the others
+            await self._instance.unregister_consumer(self)
 
     # -- what the instance and brokers ask
 
@@ -307,6 +309,8 @@ class Member:
         instance.register_consumer(self)
         instance.watch(self._routed)
         await instance.heartbeat_now()
+        if self._state != "starting":
+            raise ClosedError("The consumer was closed while it started.")
         self._tasks = [
             asyncio.create_task(work, name=name) for name, work in self._services().items()
         ]

@@ -123,6 +123,8 @@ class PullConsumer(Member):
     async def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
         """Read these queues, and no others. The group's members are not asked.
 
+        A queue whose broker cannot be asked where to begin follows when it can.
+
         Args:
             queues: all that shall be read from now on.
             selection: what is taken of them: tags, or SQL92.
@@ -134,18 +136,16 @@ class PullConsumer(Member):
         if self._shares:
             raise UsageError("The consumer shares topics with its group.")
         wanted: defaultdict[str, list[Queue]] = defaultdict(list)
-        for queue in self._holdings.held:
-            wanted[queue.topic] = []
         for queue in queues:
             wanted[queue.topic].append(queue)
-        for topic, theirs in wanted.items():
-            if topic not in self._subscriptions:
-                self._subscriptions[topic] = Subscription.of(
-                    topic, selector_of(selection), version_ms=now_ms()
-                )
-            await self._holdings.apply(topic, theirs)
-            if not theirs:
-                del self._subscriptions[topic]
+        for topic in wanted.keys() - self._subscriptions.keys():
+            selector = selector_of(selection)
+            self._subscriptions[topic] = Subscription.of(topic, selector, version_ms=now_ms())
+        self._holdings.assigned = wanted
+        if not await self._holdings.rebalance():
+            self.rebalance_soon()
+        for topic in self._subscriptions.keys() - wanted.keys():
+            del self._subscriptions[topic]
 
     async def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
         """Read on from another place of a queue.
@@ -196,7 +196,7 @@ class PullConsumer(Member):
         """Nothing is sent back, so nothing comes again."""
 
     def _services(self) -> dict[str, Coroutine[None, None, None]]:
-        services = super()._services() if self._shares else {}
+        services = super()._services()
         services["offsets"] = every(self._options.persist_ms, self._holdings.persist)
         return services
 

@@ -6,7 +6,8 @@ and the next request made, without a task in between.
 | what comes | what follows |
 |---|---|
 | messages | `Source.arrived`, and the next pull at once |
-| nothing new, or nothing that matches | `Source.nothing`, and the next pull at once |
+| nothing new, or nothing that matches | `Source.nothing`, and the next pull at once; after |
+| | `STUCK_MS` when it would be the same pull: a slave that is behind, or may not be read, says so |
 | the offset is outside of the queue | `Source.moved`, and the next pull at once |
 | a refusal, or no answer | `Source.failed`; after the pause that it returns, the next pull |
 
@@ -31,6 +32,7 @@ from coherer.rocketmq.pulling import (
     ANSWERS,
     COMMIT,
     FOUND,
+    NOTHING_MATCHED,
     OFFSET_MOVED,
     PullAnswer,
     PullEncoder,
@@ -41,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 SLACK_MS: Final = 15_000
 """How much longer than it may hold a pull a broker has to answer (Java: 30 s, of which 15 s)."""
+
+
+STUCK_MS: Final = 200
+"""Before the pull that was just answered at once with "again" is sent again."""
 
 
 class Wish(NamedTuple):
@@ -110,6 +116,7 @@ class Puller:
         self._timeout_s = timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
+        self._offset = -1  # of the last pull
         self._busy = False  # a request is under way, or about to be
         self._stopped = False
         self._rest: asyncio.TimerHandle | None = None
@@ -152,7 +159,7 @@ class Puller:
         if self._stopped:
             return
         try:
-            self._take(answer)
+            stuck = self._take(answer)
         except CohererError as error:
             self.failed(error)
             return
@@ -160,8 +167,10 @@ class Puller:
             _log.exception("Pulling from %s failed", self._queue)
             self.failed(ProtocolError(f"The answer could not be dealt with: {error!r}."))
             return
-        self._busy = False
-        self.kick()
+        if stuck:
+            self._rest = self._loop.call_later(STUCK_MS / 1000, self._rested)
+        else:
+            self._rested()
 
     def failed(self, error: CohererError) -> None:
         """There will be no answer."""
@@ -181,6 +190,7 @@ class Puller:
         self._busy = True
         self.deadline = self._loop.time() + self._timeout_s
         offset, flags, commit, limit = wish
+        self._offset = offset
         if commit is None:
             commit = 0
         else:
@@ -195,7 +205,8 @@ class Puller:
         link.expect(opaque, self)
         link.connection.write(frame)
 
-    def _take(self, command: Command) -> None:
+    def _take(self, command: Command) -> bool:
+        """Deal with an answer; whether it brought us nowhere."""
         if command.code not in ANSWERS:
             link = self._link
             raise codes.refused(
@@ -215,6 +226,7 @@ class Puller:
             self._source.moved(answer)
         else:
             self._source.nothing(answer)
+        return answer.code == NOTHING_MATCHED and answer.next_offset == self._offset
 
     def _rested(self) -> None:
         self._rest = None

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from coherer.client.rocketmq.link import Handler, Link
 from coherer.client.rocketmq.producer_options import Check, Verdict
-from coherer.errors import ProtocolError, UsageError
+from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 from coherer.message import Message
 from coherer.record.ids import decode_offset_id
 from coherer.rocketmq import names
@@ -103,6 +103,7 @@ class Transaction:
         """Store the half message.
 
         Raises:
+            RefusedError: the broker has the message, but not as safely as it is set to.
             CohererError: see `Producer.send`. The transaction has not begun.
         """
         if self.receipt is not None:
@@ -111,9 +112,10 @@ class Transaction:
         self.receipt = receipt
         if receipt.status != "SEND_OK":
             await self.rollback()
-            raise UsageError(
+            raise RefusedError(
                 f"The half message is not safe ({receipt.status}); it has been rolled back.",
                 topic=self.message.topic,
+                hint="Is the broker's disk slow, or its slave away?",
             )
 
     async def commit(self) -> None:
@@ -150,8 +152,15 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._over:
-            await (self.commit() if error is None else self.leave())
+        if self._over:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.leave()
+        except CohererError as failure:  # the broker asks anyway; what went wrong before counts
+            _log.info("A transaction is left without a word: %s", failure)
 
     async def _end(self, verdict: Verdict) -> None:
         if self.receipt is None or self._link is None or self._over:
