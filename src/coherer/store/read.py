@@ -6,6 +6,7 @@ import struct
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import accumulate, repeat
+from operator import eq
 from typing import Final
 
 from coherer.record.layout import BLANK, BLANK_BYTES, MAGIC
@@ -160,7 +161,8 @@ def _read_at_once(
             view[place - base : place - base + size]
             for place, size in zip(physical, sizes, strict=True)
         ]
-        if list(map(BLANK.unpack_from, records)) != list(zip(sizes, repeat(MAGIC))):
+        heads = map(BLANK.unpack_from, records)
+        if not all(map(eq, heads, zip(sizes, repeat(MAGIC)))):
             return None
     except struct.error:  # nothing, where a record should be
         return None
