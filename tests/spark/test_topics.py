@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pytest
+
+from coherer.errors import RefusedError
+from coherer.rocketmq.codes import TopicNotExistError
 from coherer.spark.options import read_options
 from coherer.spark.topics import RESOLVE_MS, Topics
+from coherer.tubemq.codes import TopicNotDeployedError
 
 if TYPE_CHECKING:
     from conftest import ListQueue
@@ -20,6 +26,41 @@ def test_named_topics_are_asked_for_as_they_are(list_queue: ListQueue) -> None:
         "u": {"1:0": (0, 3)},
     }
     assert list(topics.bounds(list_queue)) == ["t", "u"]
+
+
+GONE = [TopicNotDeployedError("Not deployed."), TopicNotExistError("Not there.")]
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_a_topic_that_is_not_there(
+    list_queue: ListQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    gone: RefusedError,
+) -> None:
+    held = list_queue.bounds
+
+    def bounds(topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+        if topic not in list_queue.held:
+            raise gone
+        return held(topic)
+
+    monkeypatch.setattr(list_queue, "bounds", bounds)
+    del list_queue.held["t"]
+    with pytest.raises(type(gone)):
+        Topics(read_options({"url": URL, "topic": "t,u"}), lambda: 0).bounds(list_queue)
+    lenient = read_options({"url": URL, "topic": "t,u", "failOnDataLoss": "false"})
+    topics = Topics(lenient, lambda: 0)
+    for _ in range(3):
+        assert list(topics.bounds(list_queue)) == ["u"]
+    assert caplog.text.count("Topic t is left out") == 1
+    list_queue.held["t"] = {("1", 0): (0, 1)}
+    assert list(topics.bounds(list_queue)) == ["t", "u"]
+
+    matched = Topics(read_options({"url": URL, "topicsPattern": "."}), lambda: 0)
+    assert list(matched.bounds(list_queue)) == ["t", "u"]
+    del list_queue.held["t"]
+    assert list(matched.bounds(list_queue)) == ["u"], "deleted since it was matched"
 
 
 def test_a_pattern_matches_whole_names_and_finds_new_topics(list_queue: ListQueue) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Final
 
-from coherer.errors import UnavailableError
+from coherer.errors import CohererError, UnavailableError
+from coherer.rocketmq.codes import TopicNotExistError
 from coherer.spark.offsets import Bounds, bounds_of, merged
 from coherer.spark.options import ReadOptions
 from coherer.spark.queue import Queue
+from coherer.tubemq.codes import TopicNotDeployedError
+
+log = logging.getLogger(__name__)
 
 RESOLVE_MS: Final = 1_000
 """A pattern is matched against the list of topics this often."""
@@ -26,6 +31,8 @@ class Topics:
     def __init__(self, options: ReadOptions, now_ms: Callable[[], int]) -> None:
         self._names = options.topics
         self._pattern = options.topics_pattern
+        self._strict = options.fail_on_data_loss
+        self._missing: set[str] = set()
         self._now_ms = now_ms
         self._resolved_ms: int | None = None
 
@@ -41,8 +48,32 @@ class Topics:
         return self._resolved_ms is None or self._now_ms() - self._resolved_ms >= RESOLVE_MS
 
     def bounds(self, queue: Queue) -> Bounds:
-        """What the brokers hold of all topics."""
-        return merged(bounds_of(topic, queue.bounds(topic)) for topic in self.names(queue))
+        """What the brokers hold of all topics.
+
+        Raises:
+            RefusedError: a named topic is not there, and `failOnDataLoss` is set.
+        """
+        parts: list[Bounds] = []
+        for topic in self.names(queue):
+            try:
+                parts.append(bounds_of(topic, queue.bounds(topic)))
+            except (TopicNotDeployedError, TopicNotExistError) as error:
+                if self._strict and self._still_named(topic, queue):
+                    raise
+                self._leave_out(topic, error)
+            else:
+                self._missing.discard(topic)
+        return merged(parts)
+
+    def _still_named(self, topic: str, queue: Queue) -> bool:
+        """Whether it is read, although it is not there: a pattern's may be gone since we looked."""
+        self._resolved_ms = None
+        return topic in self.names(queue)
+
+    def _leave_out(self, topic: str, error: CohererError) -> None:
+        if topic not in self._missing:  # said once, not at every look
+            self._missing.add(topic)
+            log.warning("Topic %s is left out: %s", topic, error)
 
     def check_whole(self, queue: Queue) -> None:
         """See that nothing is missing in `bounds` because its broker is down.
