@@ -65,6 +65,15 @@ OUTBOX_HIGH_BYTES: Final = 16 * 1024 * 1024
 OUTBOX_LOW_BYTES: Final = 4 * 1024 * 1024
 """Reading goes on when this few unsent bytes are left."""
 
+OUTBOXES_BYTES: Final = 256 * 1024 * 1024
+"""What waits for all peers that lag, together: with more than 16 of them, each may have less."""
+
+OUTBOX_SHARE_BYTES_MIN: Final = 64 * 1024
+"""But so much at least: an answer or two."""
+
+OUTBOX_WEIGHED_BYTES: Final = 64 * 1024
+"""After so many bytes it is looked at whether a peer lags."""
+
 STALLED_WRITE_MS: Final = 60_000
 """A peer whose outbox is full and that takes nothing for so long is cut off."""
 
@@ -126,6 +135,16 @@ APPEND_AT_ONCE: Final = 128
 
 REMOTING_BYTES_MAX: Final = 16 * 1024 * 1024
 """A frame of RocketMQ's remoting, its length included (Java's `frameMaxLength`)."""
+
+REQUESTS_AT_ONCE: Final = 512
+"""So many requests of RocketMQ are served in a turn of the loop, shared by the connections that
+have more: a socket read of each of 50 can bring 1,000, and others wait meanwhile."""
+
+REQUESTS_AT_ONCE_MIN: Final = 8
+"""But so many of each."""
+
+ANSWERED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
+"""The same for answers: then others have their turn, and the outbox is measured."""
 
 HELD_PULLS_MAX: Final = 100_000
 """Pulls that wait for a message at one broker, about 2 KiB each: so many requests wait in Java's

@@ -187,6 +187,30 @@ async def test_a_reader_that_never_reads_costs_a_bounded_outbox() -> None:
     await server.listener.close()
 
 
+async def test_the_more_lag_the_less_may_wait_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OUTBOXES_BYTES", 32 << 20)
+    server = Server(lambda peer, data: peer.connection.write(b"x" * len(data) * 1000))
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    peers = [await server.dial() for _ in range(16)]
+    for peer in peers:
+        peer.connection.pause_reading()
+    for _ in range(300):  # 12 MiB for each, if all were answered
+        for peer in peers:
+            peer.connection.write(b"?" * 40)
+        await asyncio.sleep(0)
+    waiting = [one.connection.unsent_bytes for one in server.peers]
+    assert sum(one.connection.full for one in server.peers) == len(peers)
+    assert sum(waiting) < limits.OUTBOXES_BYTES * 1.5
+    for peer in peers:
+        peer.connection.resume_reading()
+    for peer in peers:
+        await peer.until(lambda p: len(p.data) == 300 * 40_000)
+    assert not any(one.connection.full for one in server.peers)
+    for peer in peers:
+        peer.connection.abort()
+    await server.listener.close()
+
+
 async def test_drain_waits_for_a_slow_server() -> None:
     server = Server(lambda peer, data: None)
     server.listener = await net.listen("127.0.0.1", 0, server.make)

@@ -9,6 +9,8 @@ Rules:
   more: a peer that does not read its answers cannot ask for more. (Were both sides to stop reading,
   both could wait for ever; so the dialling side never does.) `keep_reading` is for peers that do
   not ask: what they say is taken however much waits for them.
+* Those that lag share `limits.OUTBOXES_BYTES` (`net.outboxes`): the more they are, the earlier an
+  accepted connection is not read from any more.
 * A peer that takes nothing at all for `limits.STALLED_WRITE_MS` while the outbox is full is cut
   off.
 * An exception in the receiver ends this connection and no other.
@@ -25,6 +27,7 @@ from typing import Protocol, cast
 
 from coherer import limits
 from coherer.errors import CohererError, DisconnectedError, ProtocolError
+from coherer.net.outboxes import OUTBOXES
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._outbox: list[bytes | memoryview] = []
         self._outbox_bytes = 0
+        self._unweighed_bytes = 0
         self._receiving = False
         self._scheduled = False
         self._full = False
@@ -101,6 +105,11 @@ class Connection(asyncio.Protocol):
     def receiver(self) -> Receiver:
         """Who handles the received bytes."""
         return self._receiver
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits for the peer than may: `drain` would wait."""
+        return self._full
 
     @property
     def unsent_bytes(self) -> int:
@@ -139,6 +148,9 @@ class Connection(asyncio.Protocol):
         data = first if len(outbox) == 1 and isinstance(first, bytes) else b"".join(outbox)
         outbox.clear()
         self._outbox_bytes = 0
+        self._unweighed_bytes += len(data)
+        if self._unweighed_bytes > limits.OUTBOX_WEIGHED_BYTES:
+            self._weigh()
         self._transport.write(data)
 
     async def drain(self) -> None:
@@ -231,6 +243,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Called by the event loop: there is room again."""
         self._full = False
+        OUTBOXES.caught_up(self)
+        self._transport.set_write_buffer_limits(limits.OUTBOX_HIGH_BYTES, limits.OUTBOX_LOW_BYTES)
         self._regulate()
         self._release()
 
@@ -239,6 +253,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self._outbox.clear()
         self._outbox_bytes = 0
+        OUTBOXES.caught_up(self)
         self._release()
         try:
             self._receiver.closed(exc)
@@ -252,6 +267,15 @@ class Connection(asyncio.Protocol):
     def _turn(self) -> None:
         self._scheduled = False
         self.flush()
+
+    def _weigh(self) -> None:
+        """See whether something from before still waits, and how much of it may."""
+        self._unweighed_bytes = 0
+        if not self._waits or self._full or not self._transport.get_write_buffer_size():
+            return
+        share = OUTBOXES.lags(self)
+        if share < limits.OUTBOX_HIGH_BYTES:
+            self._transport.set_write_buffer_limits(share, share // 4)
 
     def _regulate(self) -> None:
         pause = self._held or (self._full and self._waits)

@@ -236,6 +236,55 @@ async def test_a_client_that_does_not_read_is_not_served(stage: Stage, caller: C
     assert stage.handled == count + 2
 
 
+async def test_connections_with_much_to_do_take_turns(stage: Stage, caller: Caller) -> None:
+    """What one read brought of a flood does not keep others waiting until all of it is done."""
+    floods = [await Caller.dial(stage.listener.port) for _ in range(4)]
+    await caller.ask(ECHO)
+    count = limits.REQUESTS_AT_ONCE + 100
+    answers = [flood.begin(BATCH, body=b"%d" % n) for flood in floods for n in range(count)]
+    async with asyncio.timeout(20):
+        assert {answer.code for answer in await asyncio.gather(*answers)} == {0}
+    assert [bytes(answer.result().body) for answer in answers[:count]] == [
+        b"%d" % n for n in range(count)
+    ], "in order"
+    assert sum(stage.batches) == 4 * count
+    assert max(stage.batches) <= limits.REQUESTS_AT_ONCE
+    assert stage.remoting.catching_up == 0
+    assert stage.remoting.at_once()[0] == limits.REQUESTS_AT_ONCE
+
+
+async def test_who_goes_while_others_have_their_turn(stage: Stage) -> None:
+    gone = await Caller.dial(stage.listener.port)
+    for _ in range(3 * limits.REQUESTS_AT_ONCE):
+        gone.begin(BATCH)
+    gone.connection.flush()
+    await gone.hang_up()
+    async with asyncio.timeout(10):
+        await stage.lost.get()
+        while stage.remoting.catching_up:  # noqa: ASYNC110 - it ends by itself, and tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_an_error_of_ours_later_on_ends_the_connection(
+    stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, handle = 0, stage.remoting.handle
+
+    def fails(channel: Channel, request: Command) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > limits.REQUESTS_AT_ONCE:
+            raise ZeroDivisionError
+        handle(channel, request)
+
+    monkeypatch.setattr(stage.remoting, "handle", fails)
+    for _ in range(limits.REQUESTS_AT_ONCE + 1):
+        caller.begin(BATCH)
+    async with asyncio.timeout(10):
+        await caller.lost.wait()
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_silence_ends_a_connection(stage: Stage, caller: Caller) -> None:
     await caller.ask(ECHO)
     stage.now_ms = IDLE_MS

@@ -10,6 +10,7 @@ Rules (section 1.4):
   something first, or by itself (`Channel.respond`), now or later; then it returns None.
 * Both sides ask: what the server asks has serial numbers of its own on each connection.
 * A connection that does not read its answers is not served any more requests until it does.
+* Connections with many requests at once take turns.
 * A connection that is silent for two minutes is closed, as Java does.
 """
 
@@ -177,10 +178,10 @@ class Channel:
                 self._answered(command)
             else:
                 requests.append(command)
-        if self._postponed or self.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
-            self._postpone(requests)
-        else:
-            self._serve(requests)
+        served = 0 if self._postponed or self.connection.full else self._serve(requests)
+        if served < len(requests):
+            self._postponed.extend(requests[served:])
+            self._catch_up_later()
 
     def gone(self) -> None:
         """Nobody will hear an answer any more."""
@@ -200,41 +201,52 @@ class Channel:
         else:
             waiting.set_result(response)
 
-    def _serve(self, requests: Sequence[Command]) -> None:
-        for at, request in enumerate(requests):
+    def _serve(self, requests: Sequence[Command]) -> int:
+        """Serve requests, as many as may be in a turn of the loop; gives how many."""
+        remoting, connection = self._remoting, self.connection
+        count_max, bytes_max = remoting.at_once()
+        bytes_max += connection.unsent_bytes
+        served = 0
+        for request in requests[:count_max]:
             # One read can hold a thousand pulls of 256 KiB each.
-            if at and self.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
-                self._remoting.finish_batch(self)
-                self._postpone(requests[at:])
-                return
-            self._remoting.handle(self, request)
-        self._remoting.finish_batch(self)
+            if served and connection.unsent_bytes > bytes_max:
+                break
+            remoting.handle(self, request)
+            served += 1
+        remoting.finish_batch(self)
+        return served
 
-    def _postpone(self, requests: Sequence[Command]) -> None:
-        self._postponed.extend(requests)
-        if self._postponed and not self._catching_up:
+    def _catch_up_later(self) -> None:
+        if not self._catching_up:
             self._catching_up = True
+            self._remoting.catching_up += 1  # now: the others of this turn have less
             self.connection.pause_reading()
-            self.later(self._catch_up())
+            self.later(self._catch_up()).add_done_callback(self._caught_up)
+
+    def _caught_up(self, _: asyncio.Task[None]) -> None:
+        self._remoting.catching_up -= 1
 
     async def _catch_up(self) -> None:
         try:
             while self._postponed:
                 await self.connection.drain()
-                self._remoting.handle(self, self._postponed.popleft())
-                self._remoting.finish_batch(self)
                 await asyncio.sleep(0)  # others have their turn, and the outbox is measured
+                for _ in range(self._serve([*self._postponed])):
+                    self._postponed.popleft()
+            self._catching_up = False
             self.connection.resume_reading()
         except DisconnectedError:
             self._postponed.clear()
-        finally:
-            self._catching_up = False
+        except Exception:  # noqa: BLE001 - nobody would ever read from it again
+            _log.exception("Closing the connection with %s after an error of ours", self.peer)
+            self.connection.abort()
 
-    def later(self, work: Coroutine[None, None, None]) -> None:
+    def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something that waits; it is cancelled when the connection ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 Answer: TypeAlias = "Command | None"
@@ -261,6 +273,10 @@ class Remoting:
         batch: gets all of them that one socket read brought, in order, and answers each.
         silent: unknown codes get no answer at all, as from Java's name server (2.15).
         now_ms: the clock.
+
+    Attributes:
+        channels: the connections.
+        catching_up: how many of them have more requests than they get in a turn.
     """
 
     def __init__(
@@ -276,6 +292,7 @@ class Remoting:
     ) -> None:
         self.now_ms = now_ms
         self.channels: set[Channel] = set()
+        self.catching_up = 0
         self._handlers = handlers
         self._closed = closed
         self._check = check
@@ -299,6 +316,12 @@ class Remoting:
         for channel in [c for c in self.channels if now_ms - c.active_ms > IDLE_MS]:
             _log.info("Closing the connection with %s: nothing for two minutes", channel.peer)
             channel.close()
+
+    def at_once(self) -> tuple[int, int]:
+        """How many requests, and bytes of answers, a connection gets in a turn of the loop."""
+        sharing = self.catching_up + 1
+        count = max(limits.REQUESTS_AT_ONCE // sharing, limits.REQUESTS_AT_ONCE_MIN)
+        return count, limits.ANSWERED_AT_ONCE_BYTES // sharing
 
     def handle(self, channel: Channel, request: Command) -> None:
         """Handle one request; `finish_batch` has to follow the last of a read."""
