@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from coherer.cli.main import app
+from coherer.testing import embedded_node
 
 
 @pytest.fixture
@@ -138,6 +140,15 @@ def test_a_group_goes_on_behind_what_was_printed(run: Run, name: str) -> None:
     assert late.exit_code == 0
     wrong = run("groups", "reset", name, "-t", name, "--to", "noon")
     assert wrong.exit_code == 2
+
+
+def test_without_an_account(tmp_path: Path) -> None:
+    with embedded_node(tmp_path, rocketmq_access=True) as node:
+        node.create_topic("guarded")
+        done = Run(node.rocketmq_url)("consume", "guarded", "-n", "1", "-t", "5")
+    assert done.exit_code == 1
+    assert "Look at user and password" in done.stderr
+    assert done.stderr.count("AclException") == 1
 
 
 def test_nobody_there(name: str) -> None:

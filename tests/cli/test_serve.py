@@ -15,11 +15,14 @@ import pytest
 from typer.main import get_command
 
 from coherer.cli import serve_options
-from coherer.cli.serve import Ready, app, serve
+from coherer.cli.serve import Ready, _announce, app, serve
 from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
 from coherer.net import TlsOptions
 from coherer.server.node import NodeOptions
+from coherer.testing import embedded_node
+
+PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 
 ROCKETMQ = ("--namesrv-port", "0", "--rocketmq-port", "0")
 FREE = ("--master-port", "0", "--broker-port", "0", *ROCKETMQ, "--admin-port", "0")
@@ -171,6 +174,18 @@ def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
     assert re.search(r"admin +none\n", text)
     assert re.search(r"receipts +survive a power cut\n", text)
     assert str(tmp_path / "2") in text
+
+
+@pytest.mark.parametrize(("required", "how"), [(False, ", or rocketmqs:// there"), (True, "")])
+def test_the_banner_tells_of_tls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], required: bool, how: str
+) -> None:
+    options = {"tls": TlsOptions(certificate=PEM, trust=PEM), "tls_required": required}
+    with embedded_node(tmp_path, master_tls_port=0, broker_tls_port=0, **options) as node:
+        _announce(node.node, as_json=False)
+        text = capsys.readouterr().out
+        assert f"with TLS   tubemqs://127.0.0.1:{node.node.master_tls_port}\n" in text
+        assert f"rocketmq   {node.rocketmq_url}{how}\n" in text
 
 
 def test_a_directory_belongs_to_one_node(tmp_path: Path, servers: list[Served]) -> None:

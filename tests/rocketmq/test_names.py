@@ -123,6 +123,11 @@ def test_refusals(code: int) -> None:
     assert (type(copy), copy.code, str(copy)) == (type(error), code, str(error))
 
 
+def test_a_refusal_for_want_of_access() -> None:
+    error = refused(1, "org.apache.rocketmq.acl.common.AclException: No acl config for ann")
+    assert "user and password" in error.hint
+
+
 def test_a_refusal_with_an_unknown_code() -> None:
     error = refused(4711, "Odd.")
     assert (type(error), error.code, error.text) == (RefusedError, 4711, "Odd.")

@@ -40,6 +40,8 @@ def passer_by(
     from coherer.rocketmq.names import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
+        for topic in wanted:
+            client.offsets(topic)  # what is refused is said once, and not for every queue
         queues = [queue for topic in wanted for queue in client.partitions(topic)]
         consumer.assign(queues, next(iter(wanted.values())))
         for queue in queues:

@@ -162,10 +162,13 @@ def _announce(node: Node, *, as_json: bool) -> None:
     host = options.reachable_host
     lines = {
         "clients": node.url if options.has_tubemq else None,
+        "with TLS": f"tubemqs://{host}:{node.master_tls_port}"
+        if node.master_tls_port >= 0
+        else None,
         "broker": f"{host}:{node.broker_port}, number {options.broker_id}"
         if node.broker is not None
         else None,
-        "rocketmq": rocketmq_url,
+        "rocketmq": f"{rocketmq_url}{_also_tls(node)}" if rocketmq_url else None,
         "its broker": f"{host}:{node.rocketmq_port}, {options.broker_name}"
         if node.rocketmq_port >= 0
         else None,
@@ -181,6 +184,13 @@ def _announce(node: Node, *, as_json: bool) -> None:
             typer.echo(f"  {name:11}{value}")
     typer.echo("Ctrl-C stops it.")
     sys.stdout.flush()
+
+
+def _also_tls(node: Node) -> str:
+    """The ports of RocketMQ's door serve both kinds of connections."""
+    options = node.options
+    both = options.tls is not None and not options.tls_required and node.namesrv_port >= 0
+    return ", or rocketmqs:// there" if both else ""
 
 
 @contextmanager

@@ -382,4 +382,7 @@ def refused(
         partition: the queue that it was about.
     """
     said = "" if remark == NOT_SET else remark
-    return refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
+    error = refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
+    if "AclException" in error.text:  # access has no code of its own
+        error.hint = "Look at user and password, and at what the broker's accounts allow."
+    return error
