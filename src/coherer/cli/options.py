@@ -31,8 +31,8 @@ Url = Annotated[
         envvar="COHERER_URL",
         help="The cluster: tubemq://host:port, the masters, separated by commas, or "
         "rocketmq://host:port, the name servers. Default: the name servers of NAMESRV_ADDR if "
-        f"that is set, else {DEFAULT_URL}. For TLS, tubemqs:// and rocketmqs://; SSL_CERT_FILE names "
-        "an authority of your own.",
+        f"that is set, else {DEFAULT_URL}. For TLS, tubemqs:// and rocketmqs://; "
+        "SSL_CERT_FILE names an authority of your own.",
         callback=_url,
         show_default=False,
     ),

@@ -75,8 +75,8 @@ def _reason(error: OSError, *, secret: bool) -> tuple[str, str]:
     text = error.strerror or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}", (
-            "Trust its authority, with TlsOptions(trust=...) or the environment's SSL_CERT_FILE, and "
-            "use the name that it is made for."
+            "Trust its authority, with TlsOptions(trust=...) or SSL_CERT_FILE in the environment, "
+            "and use the name that it is made for."
         )
     if isinstance(error, ssl.SSLError) or (secret and isinstance(error, ConnectionResetError)):
         return f"the TLS handshake failed{text and f': {text}'}", "Is that a port for TLS?"
