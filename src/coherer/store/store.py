@@ -8,10 +8,8 @@ Rules:
   cannot be written all of it is taken back, and the next batch finds the store as it was.
 * `end_offset`: what is written. It survives the death of the process.
   `durable_offset`: what is synced. It survives a power cut. `flush` brings it to `end_offset`.
-* Queues, index and checkpoint are synced on a slower beat (`flush_queues`); the log can rebuild
-  what they lack. The checkpoint vouches for an offset only when log, queues and index up to it
-  have been synced, in this order: what is to be vouched for is noted, everything is synced, the
-  checkpoint is written.
+* Queues, index and checkpoint are synced on a slower beat (`flush_queues`, see `flushing`); the
+  log can rebuild what they lack.
 * `abort` lies in the directory from the first moment to the last; who finds it recovers.
 
 Store times never go back: when the clock does, they stand still until it has caught up.
@@ -19,21 +17,21 @@ Store times never go back: when the clock does, they stand still until it has ca
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from coherer.errors import ClosedError, StoreError, StoreFullError
-from coherer.record.layout import BLANK_BYTES, store_ms_of
+from coherer.record.layout import BLANK_BYTES
 from coherer.store import search
 from coherer.store.batch import Batch, Encoder
 from coherer.store.beat import Beat
-from coherer.store.checkpoint import Checkpoint, CheckpointFile
+from coherer.store.checkpoint import Checkpoint
 from coherer.store.config import ConfigFiles
-from coherer.store.disk import Dirty, our_errors, out_of_files, translate
+from coherer.store.disk import Dirty, our_errors, translate
 from coherer.store.files import Files, OsFiles
+from coherer.store.flushing import Flushing
 from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
 from coherer.store.model import (
@@ -52,11 +50,11 @@ from coherer.store.read import read_queue
 from coherer.store.recovery import Recovery, verify
 from coherer.store.replay import Replayer
 from coherer.store.replica import Replica
+from coherer.store.retention import first_is_over
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
 _FOR_EVER_MS = 1 << 62
-_HOUR_MS = 3_600_000
 _RELAX_INTERVAL_MS = 10_000
 
 
@@ -84,8 +82,6 @@ class Store:
         self._now_ms = now_ms
         self._files = files
         self._config = ConfigFiles(files, directory / "config")
-        self._checkpoint_file = CheckpointFile(files, directory / "checkpoint")
-        self._checkpoint = self._checkpoint_file.load()
         self._log = CommitLog(files, directory / "commitlog", options.segment_bytes)
         self._queue_files = QueueDirectory(
             files, directory / "consumequeue", options.open_files,
@@ -97,11 +93,7 @@ class Store:
         if options.index_enabled:
             size = (options.index_slots, options.index_entries)
             self._index = KeyIndex(files, directory / "index", *size)
-        self._guard = threading.Lock()  # for the next two, which the other thread takes over
-        self._dirty = Dirty()
-        self._queued = (0, 0)  # up to where records have queue entries; store time of the last
-        self._sync_guard = threading.Lock()
-        self._sync_failed = ""
+        self._flushing = Flushing(files, directory / "checkpoint", self._log, self._index, now_ms)
         self._last_ms = 0
         self._flushes = Beat(options.flush_interval_ms, 0)
         self._queue_flushes = Beat(options.queue_flush_interval_ms, 0)
@@ -159,7 +151,7 @@ class Store:
             files.make_directory(directory / name)
         files.close(files.open(directory / "abort", create=True))
         files.sync_directory(directory)
-        checkpoint = Checkpoint(offset=0) if rebuild else self._checkpoint
+        checkpoint = Checkpoint(offset=0) if rebuild else self._flushing.checkpoint
         notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
         if self._index is not None:
             notes += self._index.load(checkpoint, clean=clean and not rebuild)
@@ -169,8 +161,7 @@ class Store:
             self._log, self._queues, checkpoint, clean=clean, replica=self._options.replica
         )
         report, self._last_ms = recovery.run(replayer, self._options.verify_bytes)
-        self._dirty = replayer.dirty
-        self._queued = (report.log_end, self._last_ms)
+        self._flushing.start(report.log_end, self._last_ms, replayer.dirty)
         self._log.damage = report.damage
         if replayer.replayed or not clean or rebuild:
             try:
@@ -226,13 +217,7 @@ class Store:
         self._check_open()
         store_ms = self._last_ms = max(self._now_ms(), self._last_ms)
         batch = self._encoder.encode(drafts, self._log.end, store_ms, self.store_host)
-        dirty = self._write(batch, store_ms)
-        with self._guard:
-            self._dirty.merge(dirty)
-            self._queued = (batch.end, store_ms)
-            if batch.keys and self._index is not None:
-                self._index.add(batch.keys)
-            self._log.commit(batch.end, store_ms)
+        self._flushing.wrote(batch.end, store_ms, self._write(batch, store_ms), batch.keys)
         return batch.appended
 
     def append_raw(self, offset: int, data: bytes) -> tuple[list[Draft], list[Appended]]:
@@ -257,11 +242,8 @@ class Store:
         if self._replica is None:
             self._replica = Replica(self._log, self._queue_files, self._index, self._now_ms())
         end, store_ms, dirty, drafts, appended = self._replica.take(offset, data)
-        with self._guard:
-            self._last_ms = max(self._last_ms, store_ms)
-            self._dirty.merge(dirty)
-            self._queued = (end, self._last_ms)
-            self._log.commit(end, self._last_ms)
+        self._last_ms = max(self._last_ms, store_ms)
+        self._flushing.wrote(end, self._last_ms, dirty)
         return drafts, appended
 
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
@@ -406,44 +388,7 @@ class Store:
             ClosedError: the store is closed.
         """
         self._check_open()
-        self._flush_queues()
-
-    def _flush_queues(self) -> None:
-        with self._sync_guard:
-            if self._sync_failed:
-                raise StoreError(self._sync_failed, hint="Start the node again.")
-            if self._index is not None:
-                with our_errors("write the key index"):
-                    self._index.write(self._now_ms())  # most of them, while the writer goes on
-            with self._guard, our_errors("write the key index"):
-                mark = (self._checkpoint.index_ms, 0, 0)
-                if self._index is not None:
-                    self._index.write(self._now_ms())
-                    mark = self._index.mark()
-                (offset, queues_ms), dirty, self._dirty = self._queued, self._dirty, Dirty()
-            try:
-                self._log.flush()
-                self._sync(dirty)
-            except StoreFullError:
-                with self._guard:
-                    self._dirty.merge(dirty)
-                raise
-            times = (self._log.durable_ms, queues_ms, mark[0])
-            with our_errors("write the checkpoint"):
-                checkpoint = Checkpoint(*times, offset, *mark[1:])
-                self._checkpoint_file.save(checkpoint)
-                self._checkpoint = checkpoint
-
-    def _sync(self, dirty: Dirty) -> None:
-        try:
-            dirty.sync(self._files)
-            if self._index is not None:
-                self._index.sync()
-        except OSError as error:
-            if out_of_files(error):
-                raise translate(error, "sync queues and index") from error
-            self._sync_failed = f"Queues or index could not be synced: {error}."
-            raise StoreError(self._sync_failed) from error
+        self._flushing.run()
 
     def tick(self) -> None:
         """Flush what is due by the options' intervals. For the thread beside the writer.
@@ -455,7 +400,7 @@ class Store:
         self._check_open()
         now_ms = self._now_ms()
         if self._queue_flushes.is_due(now_ms):
-            if self._queued[0] != self._checkpoint.offset:
+            if self._flushing.due:
                 self.flush_queues()
         elif self._options.flush == "async" and self._flushes.is_due(now_ms):
             self.flush()
@@ -476,7 +421,7 @@ class Store:
         deleted = 0
         with our_errors("delete old files"):
             try:
-                while self._too_old(now_ms) or self._too_large():
+                while first_is_over(self._log, self._options, now_ms, self._last_ms):
                     self._log.drop_first()
                     deleted += 1
             finally:
@@ -486,19 +431,6 @@ class Store:
                     if self._index is not None:
                         self._index.trim(self._log.begin)
         return deleted
-
-    def _too_old(self, now_ms: int) -> bool:
-        hours, segments = self._options.retention_hours, self._log.segments
-        if hours is None or len(segments) < 2:
-            return False
-        following = self._log.record_at(segments[1].begin)  # the first that is younger than all
-        youngest_ms = self._last_ms if following is None else store_ms_of(following)
-        return youngest_ms <= now_ms - hours * _HOUR_MS
-
-    def _too_large(self) -> bool:
-        limit = self._options.retention_bytes
-        used = self._log.end - self._log.begin
-        return limit is not None and used > limit and len(self._log.segments) > 1
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic. Its records leave with the log's files, in time.
@@ -546,7 +478,7 @@ class Store:
             return
         self._closed = True
         try:
-            self._flush_queues()
+            self._flushing.run()
             with our_errors("close the store"):
                 self._files.remove(self._directory / "abort")
                 self._files.sync_directory(self._directory)
