@@ -8,7 +8,7 @@ from itertools import pairwise
 from peers.clients import closing
 from peers.runs import At, scenario
 from peers.site import PAIRS
-from test_matrix import numbered
+from test_matrix import numbered, until
 
 from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
@@ -57,5 +57,28 @@ async def test_ranges_of_spark_hold_each_message_once(at: At) -> None:
         for start, end in pairwise(ends):
             values += await asyncio.to_thread(read, queue, start, end, at.topic)
         assert sorted(values) == [b"n%06d" % number for numbers in ROUNDS for number in numbers]
+    finally:
+        await asyncio.to_thread(queue.close)
+
+
+@scenario(PAIRS, partitions=2, clients=["ours"])
+async def test_spark_reads_a_topic_that_takes_no_messages_any_more(at: At) -> None:
+    """Producers are not told of it; whoever reads is, and nothing of it is passed over."""
+    producer = await at.clients.producer(at.master, [at.topic])
+    async with closing(producer):
+        for message in numbered(at.topic, range(20)):
+            await producer.send(message)
+    number = at.deployed.brokers[0].broker_id
+    await asyncio.to_thread(
+        at.deployed.web.change, "admin_modify_topic_info",
+        topicName=at.topic, brokerId=number, acceptPublish="false",
+    )  # fmt: skip
+    await until(lambda: not at.deployed.web.writable(at.topic), "it is closed for producers")
+    queue = TubeMQQueue(Access(url=f"tubemq://{at.master}"))
+    try:
+        found = bounds_of(at.topic, await asyncio.to_thread(queue.bounds, at.topic))
+        assert await asyncio.to_thread(queue.away, at.topic) == []
+        values = await asyncio.to_thread(read, queue, earliest(found), latest(found), at.topic)
+        assert sorted(values) == [b"n%06d" % one for one in range(20)]
     finally:
         await asyncio.to_thread(queue.close)

@@ -58,6 +58,18 @@ def read(spark: SparkSession, door: Door, topic: str, **options: object) -> Data
     return spark.read.format(door.format).option("url", door.url).options(**texts).load(topic)
 
 
+def test_a_topic_that_is_not_there_is_an_error_and_not_made(
+    spark: SparkSession, door: Door, coherer_node: EmbeddedNode, coherer_topic: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    missing = f"{coherer_topic}_missing"
+    with pytest.raises(AnalysisException, match=missing):
+        read(spark, door, missing).count()
+    assert missing not in coherer_node.call(coherer_node.node.topics)
+    assert read(spark, door, missing, failOnDataLoss="false").count() == 0
+
+
 def test_every_message_is_a_row(
     spark: SparkSession, door: Door, client: Client | RocketClient, numbers: str
 ) -> None:
