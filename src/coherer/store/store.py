@@ -22,13 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from coherer.errors import ClosedError, StoreError, StoreFullError
-from coherer.record.layout import BLANK_BYTES
-from coherer.store import search
+from coherer.errors import StoreError, StoreFullError
 from coherer.store.batch import Batch, Encoder
 from coherer.store.beat import Beat
 from coherer.store.checkpoint import Checkpoint
 from coherer.store.config import ConfigFiles
+from coherer.store.contents import Contents
 from coherer.store.disk import Dirty, our_errors, translate
 from coherer.store.files import Files, OsFiles
 from coherer.store.flushing import Flushing
@@ -39,14 +38,10 @@ from coherer.store.model import (
     Damage,
     Draft,
     Drafts,
-    Entry,
     RecoveryReport,
-    Slices,
     StoreOptions,
 )
-from coherer.store.queue import ENTRY
 from coherer.store.queues import QueueDirectory
-from coherer.store.read import read_queue
 from coherer.store.recovery import Recovery, verify
 from coherer.store.replay import Replayer
 from coherer.store.replica import Replica
@@ -54,11 +49,10 @@ from coherer.store.retention import first_is_over
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
-_FOR_EVER_MS = 1 << 62
 _RELAX_INTERVAL_MS = 10_000
 
 
-class Store:
+class Store(Contents):
     r"""One directory of messages, in RocketMQ 4.9's format.
 
     Make one with `Store.open`, use it as a context manager or call `close`.
@@ -77,29 +71,26 @@ class Store:
     def __init__(
         self, directory: Path, options: StoreOptions, now_ms: Callable[[], int], files: Files
     ) -> None:
-        self._directory = directory
-        self._options = options
-        self._now_ms = now_ms
-        self._files = files
-        self._config = ConfigFiles(files, directory / "config")
-        self._log = CommitLog(files, directory / "commitlog", options.segment_bytes)
-        self._queue_files = QueueDirectory(
+        log = CommitLog(files, directory / "commitlog", options.segment_bytes)
+        queue_files = QueueDirectory(
             files, directory / "consumequeue", options.open_files,
             options.queue_segment_bytes, options.delay_levels_ms,
         )  # fmt: skip
-        self._queues = self._queue_files.queues
-        self._encoder = Encoder(self._log.segment_bytes, self._queue_files.get)
-        self._index: KeyIndex | None = None
+        index: KeyIndex | None = None
         if options.index_enabled:
             size = (options.index_slots, options.index_entries)
-            self._index = KeyIndex(files, directory / "index", *size)
-        self._flushing = Flushing(files, directory / "checkpoint", self._log, self._index, now_ms)
+            index = KeyIndex(files, directory / "index", *size)
+        super().__init__(directory, options, log, queue_files, index)
+        self._now_ms = now_ms
+        self._files = files
+        self._config = ConfigFiles(files, directory / "config")
+        self._encoder = Encoder(log.segment_bytes, queue_files.get)
+        self._flushing = Flushing(files, directory / "checkpoint", log, index, now_ms)
         self._last_ms = 0
         self._flushes = Beat(options.flush_interval_ms, 0)
         self._queue_flushes = Beat(options.queue_flush_interval_ms, 0)
         self._relaxations = Beat(_RELAX_INTERVAL_MS, 0)
         self._lock_handle = -1
-        self._closed = False
         self._replica: Replica | None = None
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
@@ -170,41 +161,6 @@ class Store:
                 notes.append(str(error))
         self.recovery = report.noting([*notes, *self._queue_files.notes])
 
-    @property
-    def directory(self) -> Path:
-        """Where its files are."""
-        return self._directory
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last record of the log."""
-        return self._log.end
-
-    @property
-    def durable_offset(self) -> int:
-        """Records before this offset survive a power cut."""
-        return self._log.durable
-
-    @property
-    def record_bytes_max(self) -> int:
-        """The largest record that fits into a file of the log."""
-        return self._log.segment_bytes - BLANK_BYTES
-
-    @property
-    def options(self) -> StoreOptions:
-        """How it was opened."""
-        return self._options
-
-    @property
-    def delay_levels_ms(self) -> tuple[int, ...]:
-        """How long messages wait in each queue of the schedule topic."""
-        return self._options.delay_levels_ms
-
-    @property
-    def min_offset(self) -> int:
-        """The first offset of the log."""
-        return self._log.begin
-
     def append(self, drafts: Sequence[Draft | Drafts]) -> list[Appended]:
         """Store a batch: all of it or nothing. It can be read on return.
 
@@ -246,24 +202,6 @@ class Store:
         self._flushing.wrote(end, self._last_ms, dirty)
         return drafts, appended
 
-    def read_raw(self, offset: int, max_bytes: int) -> memoryview:
-        """Give bytes of the log as they are, up to the end of their file: what a slave is sent.
-
-        Raises:
-            ClosedError: the store is closed. Slices that it gave stay valid.
-        """
-        self._check_open()
-        return self._log.read_raw(offset, max_bytes)
-
-    @property
-    def last_segment_offset(self) -> int:
-        """The first offset of the file that is being written: where a new slave begins."""
-        return max(self._log.end - self._log.end % self._log.segment_bytes, self._log.begin)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("The store is closed.")
-
     def _write(self, batch: Batch, store_ms: int) -> Dirty:
         before, dirty = self._log.end, Dirty()
         counts = [queue.max for queue in batch.queues]
@@ -284,90 +222,6 @@ class Store:
             for queue in batch.queues:
                 queue.pending.clear()
         return dirty
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Give the first offset of a queue and the next to be written; (0, 0) if there is none."""
-        queue = self._queues.get((topic, queue_id))
-        return (queue.min, queue.max) if queue else (0, 0)
-
-    def queues(self, topic: str) -> list[int]:
-        """Give the numbers of a topic's queues that ever held a message."""
-        numbers = self._queue_files.numbers(topic)
-        return [number for number in numbers if self._queues[topic, number].max]
-
-    def topics(self) -> list[str]:
-        """Give the topics that ever held a message."""
-        return sorted({name for (name, _), queue in self._queues.items() if queue.max})
-
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_bytes: int,
-        max_count: int,
-        tags: frozenset[int] | None = None,
-    ) -> Slices:
-        """Read records of a queue, from an offset on, as slices of the mapped log.
-
-        Args:
-            topic: the topic.
-            queue_id: the queue.
-            offset: where to begin.
-            max_bytes: records are given while they fit, but at least one.
-            max_count: so many records at most.
-            tags: only records with one of these tag codes; others are not even touched.
-
-        Raises:
-            ClosedError: the store is closed. Slices that it gave stay valid.
-        """
-        self._check_open()
-        queue = self._queues.get((topic, queue_id))
-        return read_queue(self._log, queue, offset, max_bytes, max_count, tags)
-
-    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Give entries of a queue, from an offset on: up to `count`, fewer at the end of a file.
-
-        Raises:
-            ClosedError: the store is closed.
-        """
-        self._check_open()
-        queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.min <= offset < queue.max:
-            return []
-        found = ENTRY.iter_unpack(queue.read(offset, count))
-        return [Entry(number, *fields) for number, fields in enumerate(found, offset)]
-
-    def record_at(self, physical_offset: int) -> memoryview | None:
-        """Give the record at an offset of the log; None where no valid one begins."""
-        return self._log.record_at(physical_offset)
-
-    def offset_at_time(self, topic: str, queue_id: int, ms: int, *, nearest: bool = False) -> int:
-        """Find the first message of a queue that was stored at `ms` or later.
-
-        Gives the next offset to be written when all are older. With `nearest`, Java's rule: the
-        message with the nearest store time, of two equally near the earlier; 0 if there is none.
-        """
-        queue = self._queues.get((topic, queue_id))
-        return search.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
-
-    def by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = _FOR_EVER_MS,
-    ) -> list[memoryview]:
-        """Find the records of a topic that have a key (or unique id), newest first."""
-        if self._index is None:
-            return []
-        return search.by_key(
-            self._log, self._index, topic, key,
-            max_count=max_count, begin_ms=begin_ms, end_ms=end_ms,
-        )  # fmt: skip
 
     def flush(self) -> int:
         """Make the log durable; give the offset up to which it is. For any thread.
