@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -42,9 +44,10 @@ def test_the_scripts_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert "('42',) b'42'" in said
 
 
-def test_the_test_runs(coherer_url: str) -> None:
+def test_the_test_runs(coherer_rocketmq_url: str, coherer_topic: str) -> None:
     (block,) = FIXTURE
-    run("import coherer, coherer.blocking\n" + block, coherer_url)["test_it"](coherer_url)  # type: ignore[operator]
+    test = cast("Callable[[str, str], None]", run(block, coherer_rocketmq_url)["test_it"])
+    test(coherer_rocketmq_url, coherer_topic)
 
 
 @pytest.mark.spark

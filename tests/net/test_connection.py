@@ -289,6 +289,8 @@ async def test_a_port_in_use_is_refused() -> None:
         await net.listen("127.0.0.1", listener.port, Peer)
     with pytest.raises(UsageError):
         await net.listen("127.0.0.1", 123_456, Peer)
+    with pytest.raises(UsageError, match="an address of this machine"):
+        await net.listen("203.0.113.1", 0, Peer)
     await listener.close()
 
 

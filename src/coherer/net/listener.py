@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -70,10 +72,7 @@ class Listener:
                 backlog=BACKLOG,
             )
         except OSError as error:
-            raise UsageError(
-                f"Cannot listen on {host}:{port}: {error.strerror or error}.",
-                hint="Is it in use? Choose another port, or 0 for any free one.",
-            ) from error
+            raise _not_open(host, port, error) from error
         self.host, self.port = server.sockets[0].getsockname()[:2]
 
     async def close(self, *, timeout_ms: int = 2000) -> None:
@@ -141,6 +140,18 @@ async def listen(
     listener = Listener(make, connections_max)
     await listener.open(host, port, tls, plain=plain)
     return listener
+
+
+def _not_open(host: str, port: int, error: OSError) -> UsageError:
+    known = error.errno is not None and error.errno > 0  # else it is one of a name's look-up
+    text = os.strerror(error.errno) if known else error.strerror or str(error)
+    hints = {
+        errno.EADDRINUSE: "Another node, or something else, is there: stop it, or choose another "
+        "port, 0 for any free one.",
+        errno.EACCES: "Choose a port above 1023.",
+    }
+    hint = hints.get(error.errno or 0, "Is it an address of this machine?")
+    return UsageError(f"Cannot listen on {host}:{port}: {text}.", hint=hint)
 
 
 async def _one_address(host: str, port: int) -> str:
