@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from coherer.errors import StoreError, StoreFullError
 from coherer.record.layout import properties_of
+from coherer.server.core import Core
 from coherer.store import Store
 
 SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
@@ -148,6 +150,45 @@ def test_what_was_flushed_survives(
     store.close()
     again = bench.open(directory)
     assert sum(map(len, bench.everything(again).values())) == len(names) + 1
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 3))
+async def test_what_a_node_with_sync_flush_acknowledged_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """As the doors use the store: sends of many connections, one flush for all who wait."""
+    chance = random.Random(seed)
+    files = power_files()
+    files.adopt(bench.directory)
+    core = Core(bench.open(files=files), lambda: bench.clock.ms, sync_flush=True)
+    told: list[str] = []
+    kept: list[str] = []
+    left = chance.randint(1, 120)
+
+    def step() -> None:
+        nonlocal left, kept
+        left -= 1
+        if left == 0:
+            files.before = lambda: None
+            kept = list(told)  # who has been told by now holds us to it
+            files.cut(bench.directory, tmp_path / "image", chance)
+
+    files.before = step
+    for number in range(0, 200, 4):
+        drafts = [
+            bench.draft(number + n, "tu"[n % 2], n % 3, size=chance.choice([20, 700, 3000]))
+            for n in range(4)
+        ]
+        names = [draft.body.split(b";")[0].decode() for draft in drafts]
+        core.appender.submit(drafts, lambda _, __, names=names: told.extend(names))
+        await asyncio.sleep(chance.choice([0, 0, 0.001]))
+    await core.appender.close()
+    await core.close()
+    assert len(told) == 200
+    assert left <= 0
+    found = {name for queue in bench.everything(bench.open(tmp_path / "image")).values()
+             for name in queue.values()}  # fmt: skip
+    assert found.issuperset(kept)
 
 
 @pytest.mark.parametrize("seed", range(8))
