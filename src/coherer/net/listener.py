@@ -143,14 +143,15 @@ async def listen(
 
 
 def _not_open(host: str, port: int, error: OSError) -> UsageError:
-    known = error.errno is not None and error.errno > 0  # else it is one of a name's look-up
-    text = os.strerror(error.errno) if known else error.strerror or str(error)
+    number = error.errno or 0
+    # What is not positive is of a name's look-up.
+    text = os.strerror(number) if number > 0 else error.strerror or str(error)
     hints = {
         errno.EADDRINUSE: "Another node, or something else, is there: stop it, or choose another "
         "port, 0 for any free one.",
         errno.EACCES: "Choose a port above 1023.",
     }
-    hint = hints.get(error.errno or 0, "Is it an address of this machine?")
+    hint = hints.get(number, "Is it an address of this machine?")
     return UsageError(f"Cannot listen on {host}:{port}: {text}.", hint=hint)
 
 
