@@ -615,6 +615,25 @@ async def test_a_handler(fake, consumer: Consumer) -> None:
     assert Counter(seen) == {b"0": 10, b"1": 10, b"2": 10}
 
 
+async def test_what_a_cancelled_worker_had_is_received_again(fake, consumer: Consumer) -> None:
+    begun = asyncio.Event()
+
+    async def handle(batch) -> None:
+        del batch
+        begun.set()
+        await asyncio.Event().wait()
+
+    fake.put("demo", 0, b"a")
+    running = asyncio.create_task(consumer.run(handle))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    batch = await consumer.receive(5_000)
+    assert batch is not None
+    assert batch.bodies() == [b"a"]
+
+
 async def test_a_handler_hears_of_a_refusal_too(fake, kit, consumer: Consumer) -> None:
     running = asyncio.ensure_future(consumer.run(lambda batch: None, workers=3))
     fake.groups.clear()

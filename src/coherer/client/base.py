@@ -1,4 +1,4 @@
-"""What clients of both protocols have in common: they close what they have made."""
+"""What clients of both protocols, and what they make, have in common: a beginning and an end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,30 @@ class Closable(Protocol):
     async def close(self) -> None:
         """Leave. Calling it again does nothing."""
         ...
+
+
+class Startable(ABC):
+    """What a client makes: `start` makes it ready, `close` ends it, `async with` does both."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Make it ready; once."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave. Calling it again does nothing."""
 
 
 class BaseClient(ABC):

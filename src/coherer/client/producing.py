@@ -6,11 +6,11 @@ Where a message goes and how it is encoded is for each to say.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, KeysView
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from coherer.client.base import Startable
 from coherer.client.outcomes import Bulk, SendReport, Sink
 from coherer.client.window import Window
 from coherer.errors import ClosedError, CohererError, UsageError, WindowFullError
@@ -20,7 +20,7 @@ YIELD_EVERY: Final = 256
 """Messages encoded before others get a turn and what is encoded leaves."""
 
 
-class BaseProducer(ABC):
+class BaseProducer(Startable):
     """What producers of both protocols have in common.
 
     Args:
@@ -47,18 +47,6 @@ class BaseProducer(ABC):
     def __repr__(self) -> str:
         topics = ", ".join(self._published) or "no topic yet"
         return f"<Producer of {topics}: {self._state}, {self._window.used} under way>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def topics(self) -> frozenset[str]:

@@ -27,6 +27,7 @@ from coherer.client.rocketmq import (
 from coherer.client.rocketmq.client import RocketClient
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.errors import ClosedError, RefusedError, RequestTimeoutError, UsageError
+from coherer.message import Message
 from coherer.record import layout
 from coherer.record.properties import decode, encode
 from coherer.rocketmq.bodies import (
@@ -676,7 +677,14 @@ async def test_views_are_messages(cluster, shelf, client) -> None:
     async with reading(client) as consumer:
         [view] = await one(consumer)
         message = view.detached()
-        assert isinstance(message, RocketMessage)
+        assert isinstance(view, RocketMessage)
+        assert not isinstance(view, Message)
+        assert type(message) is RocketMessage
+        match view:
+            case RocketMessage(topic="demo", body=body):
+                assert body == b"a"
+            case _:
+                pytest.fail("a view is a message")
         assert (view, message) == (message, view)
         assert repr(view) == repr(message)
         assert pickle.loads(pickle.dumps(view)) == message

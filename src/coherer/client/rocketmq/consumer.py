@@ -18,13 +18,12 @@ Each message can also be dealt with by itself: `message.ack()`, `await message.r
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
 from coherer.client.clock import now_ms
+from coherer.client.handling import handle
 from coherer.client.iteration import BatchIterator
 from coherer.client.rocketmq.claimed import Claim
 from coherer.client.rocketmq.claims import HeldClaim
@@ -34,8 +33,8 @@ from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.iteration import messages
 from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.received import ConsumedMessage, ReceivedBatch
-from coherer.client.tasks import cancel, every
-from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.client.tasks import every
+from coherer.errors import RefusedError, UsageError
 from coherer.rocketmq.bodies import CONSUME_PASSIVELY
 from coherer.rocketmq.pulling import SUSPEND
 
@@ -156,16 +155,7 @@ class Consumer(Member):
                 again.
             workers: batches dealt with at a time; of one queue also, unless it is in order.
         """
-        if workers < 1:
-            raise UsageError("There has to be a worker.")
-        tasks = [
-            asyncio.create_task(self._handle(handler), name=f"worker {number}")
-            for number in range(workers)
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await cancel(*tasks)
+        await handle(self, handler, self._failed, workers)
 
     async def close(self) -> None:
         """Give everything back and leave the group. What is not confirmed comes again.
@@ -203,30 +193,10 @@ class Consumer(Member):
             )
         return claim
 
-    async def _handle(self, handler: Handler) -> None:
-        while True:
-            try:
-                batch = await self.receive()
-            except ClosedError:
-                return
-            assert batch is not None  # noqa: S101 - without a timeout there is a batch
-            assert batch.claim is not None  # noqa: S101 - it has been received
-            claim = batch.claim
-            try:
-                if inspect.iscoroutinefunction(handler):
-                    await handler(batch)
-                else:
-                    answer = await asyncio.to_thread(handler, batch)
-                    if answer is not None:
-                        await answer
-            except Exception:  # noqa: BLE001 - theirs; the messages come again
-                _log.exception("The handler failed; the messages will be delivered again")
-                await claim.reject()
-            except BaseException:  # we have been cancelled
-                claim.put_back()
-                raise
-            else:
-                claim.finish()
+    @staticmethod
+    async def _failed(batch: ReceivedBatch) -> None:
+        if batch.claim is not None:
+            await batch.claim.reject()
 
     async def _send_back_overdue(self) -> None:
         """Batches that the application has had for too long are not waited for any more (8.11)."""

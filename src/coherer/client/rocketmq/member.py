@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
-from types import TracebackType
-from typing import ClassVar, Self, cast
+from typing import ClassVar, cast
 
+from coherer.client.base import Startable
 from coherer.client.clock import now_ms
 from coherer.client.progress import Progress
 from coherer.client.rocketmq import answering
@@ -46,7 +46,7 @@ ROUND_MS_MIN = 1_000
 """The next round after one that was not complete comes so soon, then later and later."""
 
 
-class Member:
+class Member(Startable):
     """What push and pull consumers have in common.
 
     Args:
@@ -95,18 +95,6 @@ class Member:
         cached = sum(one.process.messages for one in held)
         paused = sum(one.paused for one in held)
         return f"{what}: {len(held)} queues, {paused} of them paused, {cached} messages here>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def group(self) -> str:
@@ -268,20 +256,15 @@ class Member:
         """The next batch; None when time is up."""
         self._check()
         inbox = self._holdings.inbox
-        batch = inbox.take()
-        if batch is not None:
-            return cast("ReceivedBatch", batch)
         deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
-        while True:
+        while (batch := inbox.take()) is None:
             try:
                 async with asyncio.timeout_at(deadline):
                     await inbox.changed()
             except TimeoutError:
                 return None
             self._check()
-            batch = inbox.take()
-            if batch is not None:
-                return cast("ReceivedBatch", batch)
+        return cast("ReceivedBatch", batch)
 
     async def _join(self) -> None:
         instance = self._instance

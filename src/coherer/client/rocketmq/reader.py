@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from coherer.client.base import Startable
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer.client.rocketmq.start import Edge
@@ -34,7 +34,7 @@ REST_MS: Final = 200
 """Before the next try."""
 
 
-class Reader:
+class Reader(Startable):
     """Reads one queue from an offset on. Made by `Client.reader`; use `async with`.
 
     Args:
@@ -88,18 +88,6 @@ class Reader:
         queue, end = self.partition, "the end" if self.end is None else self.end
         where = f"{queue.broker}:{queue.topic}:{queue.id}"
         return f"<Reader of {where} at {self.position}, to {end}: {self._state}>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Find the broker, and begin to read.

@@ -4,8 +4,9 @@ Most of the time that receiving takes would go into properties, times and ids th
 So a consumer hands out views: the body, and where the message is in its batch. Any other attribute
 of `RocketMessage` is there as well, and makes the whole message when it is first asked for.
 
-A view is equal to the message that it shows, prints as it, and pickles as it; where the message
-itself is needed (`msgspec.structs.replace`), `detached` gives it.
+A view is equal to the message that it shows, prints as it, and pickles as it; for `isinstance` and
+`match` it is one. Where the message itself is needed (`msgspec.structs.replace`, encoders that go
+by the type), `detached` gives it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ else:
         body: bytes
         source: Any
         number: int
+
+        @property
+        def __class__(self) -> type[RocketMessage]:
+            return RocketMessage
 
         def detached(self) -> RocketMessage:
             """The message itself."""

@@ -20,12 +20,12 @@ The last three let the confirmation ride on the next get of the partition.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from coherer.client.base import Startable
+from coherer.client.handling import handle
 from coherer.client.iteration import BatchIterator
 from coherer.client.tasks import cancel
 from coherer.client.tubemq.assignment import Event
@@ -39,12 +39,7 @@ from coherer.client.tubemq.iteration import MessageIterator
 from coherer.client.tubemq.membership import Membership, Subscription
 from coherer.client.tubemq.pace import Pace
 from coherer.client.tubemq.positions import Positions
-from coherer.errors import (
-    ClosedError,
-    RefusedError,
-    RequestTimeoutError,
-    UsageError,
-)
+from coherer.errors import ClosedError, RefusedError, RequestTimeoutError, UsageError
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
 from coherer.tubemq.names import Partition
@@ -58,7 +53,7 @@ RETRY_MS: Final = 1_000
 """How long a package rests after its handler failed."""
 
 
-class Consumer:
+class Consumer(Startable):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
     Args:
@@ -88,7 +83,6 @@ class Consumer:
         self._state = "new"
         self._door: Door
         self._holdings: Holdings
-        self._loop: asyncio.AbstractEventLoop
 
     def __repr__(self) -> str:
         what = f"<Consumer of {', '.join(self._subscription.topics)} in {self._subscription.group}"
@@ -101,18 +95,6 @@ class Consumer:
             f"{what}: {len(held)} partitions, {in_use} of them to be confirmed, {paused} paused, "
             f"{len(self._inbox)} packages waiting>"
         )
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def group(self) -> str:
@@ -146,7 +128,6 @@ class Consumer:
         self._cluster.pool.check()
         if self._state != "new":
             raise UsageError("A consumer is started once.")
-        self._loop = asyncio.get_running_loop()
         self._state = "starting"
         membership = self._membership
         try:
@@ -176,6 +157,9 @@ class Consumer:
             ),
             FetchOptions(poll_ms=self._options.poll_ms, empty_ms=self._options.empty_ms),
         )
+        if self._state != "starting":
+            await membership.stop()
+            raise ClosedError("The consumer was closed while it started.")
         self._working = asyncio.create_task(self._work(), name="rebalance")
         self._state = "open"
         membership.begin()
@@ -211,17 +195,17 @@ class Consumer:
             ClosedError: the consumer was closed.
             RefusedError: the master does not want us any more.
         """
-        deadline = None if timeout_ms is None else self._loop_time() + timeout_ms / 1000
-        while True:
-            self._check()
-            batch = self._take()
-            if batch is not None:
-                return batch
+        self._check()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+        while (batch := self._take()) is None:
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._inbox.changed()
             except TimeoutError:
                 return None
+            self._check()
+        return batch
 
     async def confirm(self, batch: MessageBatch) -> int:
         """Say that a package is dealt with; it will not come again.
@@ -287,16 +271,7 @@ class Consumer:
         Raises:
             RefusedError: the master does not want us any more.
         """
-        if workers < 1:
-            raise UsageError("There has to be a worker.")
-        tasks = [
-            asyncio.create_task(self._handle(handler), name=f"worker {number}")
-            for number in range(workers)
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await cancel(*tasks)
+        await handle(self, handler, self._failed, workers)
 
     def pause(self, *partitions: Partition | str) -> None:
         """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
@@ -324,9 +299,11 @@ class Consumer:
         if not opened:
             return
         self._inbox.wake()
-        await cancel(self._working)
-        await self._holdings.close()
-        await self._membership.stop()
+        try:
+            await cancel(self._working)
+            await self._holdings.close()
+        finally:  # a member that reads nothing would keep its partitions from the others
+            await self._membership.stop()
 
     # -- what the membership calls
 
@@ -348,10 +325,6 @@ class Consumer:
             raise UsageError("The consumer is not started.", hint="Use `async with`.")
         if self._membership.failure is not None:
             raise self._membership.failure
-
-    def _loop_time(self) -> float:
-        self._check()
-        return self._loop.time()
 
     def _take(self) -> MessageBatch | None:
         entry = self._inbox.take()
@@ -396,25 +369,8 @@ class Consumer:
             held.max_offset = told.maxOffset
         return told.currOffset
 
-    async def _handle(self, handler: Handler) -> None:
-        while True:
-            try:
-                batch = await self.receive()
-            except ClosedError:
-                return
-            assert batch is not None  # noqa: S101 - without a timeout there is a package
-            try:
-                if inspect.iscoroutinefunction(handler):
-                    await handler(batch)
-                else:
-                    answer = await asyncio.to_thread(handler, batch)
-                    if answer is not None:
-                        await answer
-            except Exception:  # noqa: BLE001 - theirs; the package comes again
-                _log.exception("The handler failed; the package will be delivered again")
-                self._loop.call_later(RETRY_MS / 1000, self.put_back, batch)
-            else:
-                self.done(batch)
+    async def _failed(self, batch: MessageBatch) -> None:
+        asyncio.get_running_loop().call_later(RETRY_MS / 1000, self.put_back, batch)
 
     async def _work(self) -> None:
         while True:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
+from coherer.client.base import Startable
 from coherer.client.tasks import waits
 from coherer.client.tubemq.door import Door, Place
 from coherer.client.tubemq.fetching import LOST_CODES
@@ -43,7 +43,7 @@ Package: TypeAlias = tuple[MessageBatch, int]
 """Messages, and the offset behind them."""
 
 
-class Reader:
+class Reader(Startable):
     """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
 
     Args:
@@ -86,18 +86,6 @@ class Reader:
     def __repr__(self) -> str:
         key, end = self.partition.key, "the end" if self.end is None else self.end
         return f"<Reader of {key} at {self.position}, to {end}: {self._state}>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Take the partition.
