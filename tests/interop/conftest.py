@@ -6,7 +6,8 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from peers.cache import UnavailableError
+from peers.rocket_scribe import Script, play
 from peers.rocket_site import KINDS, Cluster, RocketSite
 from peers.runs import Runs, wanted_of
 
@@ -85,3 +87,9 @@ def rocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketSite]:
 def cluster(rocket: RocketSite, request: pytest.FixtureRequest) -> Cluster:
     """Every mix of our and Java's name server and broker."""
     return rocket.cluster(request.param)
+
+
+@pytest.fixture
+def same(rocket: RocketSite) -> Callable[[Script], Awaitable[None]]:
+    """Plays a script at Java's broker and at ours, and compares."""
+    return partial(play, rocket)

@@ -73,6 +73,14 @@ def _parse_patiently(kind: type[_H], fields: Mapping[str, str]) -> _H:
     return kind(*values)
 
 
+def unreadable(kind: type[Header], fields: Mapping[str, str]) -> str | None:
+    """Returns the name of a field that is there and is no number where it should be one."""
+    for _, name, read, _ in _plan(kind):
+        if name in fields and read(fields[name]) is None:
+            return name
+    return None
+
+
 def missing(name: str) -> RefusedError:
     """Returns what a request without a necessary field is refused with."""
     return refused(1, f"java.lang.NullPointerException: the field <{name}> is missing or no number")

@@ -10,7 +10,7 @@ from msgspec import field
 
 from coherer.rocketmq.codes import RequestCode, refused
 from coherer.rocketmq.command import Int32, Int64
-from coherer.rocketmq.headers.base import Header, parse
+from coherer.rocketmq.headers.base import Header, parse, unreadable
 from coherer.rocketmq.names import topic_fault
 
 _LETTERS: Final = "abcdefghijklm"
@@ -100,11 +100,14 @@ def _read_strictly(fields: Mapping[str, str]) -> SendHeader:
     said = {letter: _truth(fields[letter]) for letter in _BOOLEANS if letter in fields}
     try:
         return msgspec.convert({**fields, **said}, SendHeader, strict=False)
-    except msgspec.ValidationError as error:
+    except msgspec.ValidationError:
         for letter in _LETTERS_REQUIRED:
             if letter not in fields:
                 raise refused(1, f"the custom field <{letter}> is null") from None
-        raise refused(1, f"java.lang.NumberFormatException: {error}") from error
+        wrong = unreadable(SendHeader, fields)
+        if wrong is not None:
+            raise refused(1, f"java.lang.NumberFormatException: the field <{wrong}>") from None
+        return parse(SendHeader, fields)
 
 
 def _truth(text: str) -> str:

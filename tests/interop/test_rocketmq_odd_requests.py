@@ -1,0 +1,439 @@
+"""Requests that no client should send, and settings that few have: Java's broker beside ours.
+
+What a field lacks, is no number, or cannot be; bits of flags in combination; topics and groups with
+unusual settings; a broker whose operator has switched something off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import product
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+from client_stage import consumer, heartbeat, sql, tags
+from peers.rocket_scribe import Scribe, Script
+from rocket_stage import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
+
+from coherer.rocketmq import fastjson
+from coherer.rocketmq.batches import encode_item
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+BATCH, REPLY, REPLY_V2, END, RESUME = 320, 324, 325, 37, 323
+HEARTBEAT, CHECK_CLIENT, LOCK, PUT_TOPIC, PUT_GROUP, TOPICS, PUT_SETTINGS = (
+    34,
+    46,
+    41,
+    17,
+    200,
+    21,
+    25,
+)
+Same: TypeAlias = Callable[[Script], Awaitable[None]]
+
+
+ODD_LETTERS = [
+    *product("ghj", (-1,)),
+    *product("k", ("1", "TRUE", "yes", "")),
+    *product("m", ("1", "yes", "")),
+    *product("f", (2, 4, 8, 12, 64, -64)),
+    *product("i", ("DELAY\x01x", "DELAY\x01-1", "DELAY\x010", "DELAY\x011", "WAIT\x011\x02a\x01b")),
+    *product(
+        "i", ("WAIT\x01TRUE\x02a\x01b", "CLUSTER\x01mine", "TRAN_MSG\x01no", "a\x01b\x02c\x01")
+    ),
+    *product("i", ("TAGS\x01\x02KEYS\x01 ", "UNIQ_KEY\x01A\x02UNIQ_KEY\x01B", "a\x01b\x01c")),
+    ("i", "\x02\x02b\x01c\x02\x02"),
+]
+
+
+def text(fields: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in fields.items() if value is not None}
+
+
+def topic(name: str, **changes: object) -> dict[str, str]:
+    fields = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2}
+    more = {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+    return text({**fields, **more, **changes})
+
+
+async def made(scribe: Scribe, *names: str) -> None:
+    """Writes down what became of topics."""
+    table: Any = fastjson.loads((await scribe.client.ask(TOPICS, {})).body)
+    for name in names:
+        found = scribe.plain(str(table["topicConfigTable"].get(name)))
+        scribe.lines.append((scribe.plain(name), found))
+
+
+async def test_numbers_and_flags_of_a_send(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        async def send(label: str, **changes: object) -> None:
+            await scribe.ask_oddly(label, SEND_V2, scribe.sending(**changes), b"x")
+
+        for letter, value in product("efghj", (0, 1 << 31, "x", "", "+1")):
+            await send(f"{letter}={value}", **{letter: value, "i": "n\x011"})
+        for letter, value in ODD_LETTERS:
+            await send(f"{letter}={value}", **{letter: value})
+        group, retry = scribe.place.group, f"%RETRY%{scribe.place.group}"
+        for label, changes in (
+            ("unit", {"b": f"unit{group}", "k": "true"}),
+            ("unit, again", {"b": f"%RETRY%unit{group}", "k": "true", "c": "none"}),
+            ("made for all", {"b": f"%RETRY%new{group}"}),
+            ("of no group", {"b": "%RETRY%", "c": "none"}),
+            ("kept for all", {"b": f"rmq_sys_{group}"}),
+            ("half topic", {"b": "RMQ_SYS_TRANS_HALF_TOPIC"}),
+            ("dead", {"b": retry, "c": "none", "j": 3, "l": 3, "i": "a\x01b\x02WAIT\x01false"}),
+            ("dead at once", {"b": retry, "c": "none", "l": -1}),
+        ):
+            await send(label, **changes)
+        await scribe.visible(2, f"%DLQ%{group}")
+        await scribe.visible(20)
+        for offset in (0, 32):
+            await scribe.ask("stored", PULL, scribe.pulling(queueOffset=offset))
+        await scribe.ask("dead letters", PULL, scribe.pulling(topic=f"%DLQ%{group}"))
+        names = ("unit", "%RETRY%unit", "%RETRY%new", "%RETRY%", "%DLQ%")
+        await made(scribe, *(f"{name}{group}" for name in names))
+
+    await same(script)
+
+
+async def test_batches(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        whole = encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_item(b"two", b"", 5)
+
+        async def send(
+            label: str, body: bytes = whole, code: int = BATCH, **changes: object
+        ) -> None:
+            fields = scribe.sending(**{"m": "true", "i": "WAIT\x01true", **changes})
+            if code == 10:
+                fields = {LETTERS[name]: value for name, value in fields.items()}
+            await scribe.ask_oddly(label, code, fields, body)
+
+        await send("first")
+        for label, body in (
+            ("empty", b""), ("short", b"\0\0\0\1"), ("garbage", b"x" * 40), ("cut", whole[:-3]),
+            ("less than nothing", b"\xff\xff\xff\xff" + whole), ("and more", whole + b"\0\0"),
+            ("delayed", encode_item(b"d", b"DELAY\x015")),
+            ("half", encode_item(b"d", b"TRAN_MSG\x01true")),
+            ("open end", encode_item(b"d", b"a\x01b\x02")),
+        ):  # fmt: skip
+            await send(label, body)
+        for flags in (1, 8, 12):
+            await send(f"flags {flags}", f=flags)
+        for properties in ("TRAN_MSG\x01true", "TAGS\x01own", "DELAY\x010", "DELAY\x01x"):
+            await send(properties, i=properties)
+        retry, several = f"%RETRY%{scribe.place.group}", f"m{scribe.place.topic}"
+        await send("never dead", b=retry, c="none", j=16)
+        await send("code of singles", code=SEND_V2)
+        await send("old code of singles", code=10)
+        kind = topic(several, topicFilterType="MULTI_TAG")
+        await scribe.ask("a topic of several tags", PUT_TOPIC, kind)
+        await send("of several tags", b=several)
+        await scribe.ask("alone", SEND_V2, scribe.sending(b=several), b"alone")
+        await scribe.visible(3, several)
+        await scribe.visible(16)
+        for name in (scribe.place.topic, several, retry):
+            await scribe.ask("stored", PULL, scribe.pulling(topic=name))
+
+    await same(script)
+
+
+async def test_numbers_and_flags_of_a_pull(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        await scribe.fill(4)
+        of_group = scribe.queue(consumerGroup=scribe.place.group)
+        key = {"topic": scribe.place.topic, "key": "none", "maxNum": 3, "beginTimestamp": 0}
+        key["endTimestamp"] = 1 << 60
+
+        async def pull(label: str, **changes: object) -> None:
+            await scribe.ask_oddly(label, PULL, scribe.pulling(**changes))
+
+        for flags in (8, 12, 16, 20, 64, 5):
+            await pull(f"flags {flags}", sysFlag=flags, commitOffset=1)
+            await scribe.ask(f"stored by {flags}", 14, of_group)
+        for value in (None, "", "x", -1, 1 << 40):
+            for name in ("sysFlag", "maxMsgNums", "queueOffset", "subVersion"):
+                await pull(f"{name} {value}", **{name: value})
+            await pull(f"commit {value}", sysFlag=5, commitOffset=value)
+            await scribe.ask(f"stored by {value}", 14, of_group)
+            await pull(f"wait {value}", sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=value)
+            asked = {
+                14: {**of_group, "queueId": value}, 15: {**of_group, "commitOffset": value},
+                29: scribe.queue() | {"timestamp": value}, 30: {**of_group, "queueId": value},
+                33: {"offset": value}, 12: {**key, "maxNum": value},
+            }  # fmt: skip
+            for code, fields in asked.items():
+                await scribe.ask_oddly(f"{code} {value}", code, text(fields))
+            await scribe.ask(f"stored by 15 {value}", 14, of_group)
+        for wait_ms in (0, -5, 1):
+            flags = SUSPEND | SUBSCRIPTION
+            await pull(f"{wait_ms} ms", suspendTimeoutMillis=wait_ms, sysFlag=flags, queueOffset=4)
+        nowhere = {"topic": "none", "queueId": "-3", "timestamp": "5", "consumerGroup": "none"}
+        for code in (14, 29, 31, 32):
+            await scribe.ask(f"{code} of nothing", code, nowhere)
+
+    await same(script)
+
+
+async def test_what_is_wanted(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        place, retry = scribe.place, f"%RETRY%{scribe.place.group}"
+        await scribe.fill(4)
+        again = scribe.sending(b=retry, c="none", j=1, i="n\x011")
+        await scribe.ask("again", SEND_V2, again, b"again")
+        await scribe.visible(1, retry)
+
+        async def pull(label: str, **changes: object) -> None:
+            await scribe.ask(label, PULL, scribe.pulling(**changes))
+
+        async def beat(label: str, *wanted: dict[str, Any], name: str = place.topic) -> None:
+            await scribe.client.beat(heartbeat("me", [consumer(place.group, *wanted)]))
+            await pull(label, topic=name, sysFlag=0, subVersion=1, subscription=None)
+
+        for kind in (None, "TAG", "SQL92", "XPATH", "sql92", "tag"):
+            for wanted in ("*", "a||", "||a", "a | b", "n > 1", "n >", "TRUE", "NULL", "|", None):
+                await pull(f"{kind} {wanted}", expressionType=kind, subscription=wanted)
+        for wanted in (
+            "n = '1' junk",
+            "NOT n = 1",
+            "n IN ('1','2')",
+            "x IS NULL",
+            "n",
+            "TAGS <> 'a'",
+        ):
+            await pull(wanted, expressionType="SQL92", subscription=wanted)
+            asked = {"clientId": "me", "group": place.group, "subscriptionData": sql("t", wanted)}
+            await scribe.ask(f"46 {wanted}", CHECK_CLIENT, {}, msgspec.json.encode(asked))
+        for wanted in ("n > 4", "n >", "n = '1'"):
+            await pull(f"again {wanted}", topic=retry, expressionType="SQL92", subscription=wanted)
+        await beat("a filter class", tags(place.topic, classFilterMode=True, subString="x.Y"))
+        await beat("again by an expression", sql(retry, "n > 4"), name=retry)
+        for kind in ("", "XPATH"):
+            await beat(f"type {kind}", tags(place.topic, expressionType=kind, codeSet=[97]))
+        await beat("blank", tags(place.topic, 8, subString=""))
+        await beat("a blank expression", sql(place.topic, "", 11))
+
+    await same(script)
+
+
+async def test_settings_of_topics_and_groups(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        place = scribe.place
+        for perm in (2, 4, 0, 7, 15):
+            name = f"p{perm}{place.topic}"
+            await scribe.ask(f"perm {perm}", PUT_TOPIC, topic(name, perm=perm))
+            await scribe.ask(f"send {perm}", SEND_V2, scribe.sending(b=name), b"x")
+            await scribe.visible(1, name)
+            await scribe.ask(f"pull {perm}", PULL, scribe.pulling(topic=name))
+        for reads, writes in ((1, 4), (4, 1)):
+            name = f"r{reads}{place.topic}"
+            sizes = {"readQueueNums": reads, "writeQueueNums": writes}
+            await scribe.ask(f"{sizes}", PUT_TOPIC, topic(name, **sizes))
+            await scribe.ask("send", SEND_V2, scribe.sending(b=name, e=3), b"x")
+            await scribe.visible(1, name, 3)
+            for queue in (1, 3):
+                await scribe.ask("pull", PULL, scribe.pulling(topic=name, queueId=queue))
+        for name in ("rmq_sys_x", "broker-a", "DefaultCluster_REPLY_TOPIC", "OFFSET_MOVED_EVENT"):
+            await scribe.ask(name, PUT_TOPIC, topic(name))
+            await scribe.ask(name, 215, {"topic": name})
+        for change in (
+            {"topicFilterType": "X"}, {"topicFilterType": None}, {"perm": None}, {"perm": "x"},
+            {"readQueueNums": None}, {"topicSysFlag": None}, {"topicSysFlag": 3},
+            {"defaultTopic": None}, {"order": None}, {"order": "true"},
+        ):  # fmt: skip
+            await scribe.ask_oddly(f"{change}", PUT_TOPIC, topic(f"odd{place.topic}", **change))
+            await made(scribe, f"odd{place.topic}")
+        sent = await place.send(scribe.client, b"bad")
+        offset = str(int(sent["msgId"][16:], 16))
+        for label, settings in (
+            ("idle", {"consumeEnable": False}), ("0", {"retryQueueNums": 0}),
+            ("less", {"retryQueueNums": -1}), ("3", {"retryQueueNums": 3}),
+            ("max0", {"retryMaxTimes": 0}), ("max", {"retryMaxTimes": -1}),
+            ("alone", {"consumeBroadcastEnable": False}), ("odd", {"retryMaxTimes": "5"}),
+        ):  # fmt: skip
+            group = f"{label}{place.group}"
+            told = msgspec.json.encode({"groupName": group, **settings})
+            await scribe.ask(label, PUT_GROUP, {}, told)
+            back = {"offset": offset, "group": group, "delayLevel": "0"}
+            await scribe.ask(f"back {label}", SEND_BACK, back)
+            again = scribe.sending(b=f"%RETRY%{group}", c="none", j=1)
+            await scribe.ask(f"again {label}", SEND_V2, again, b"x")
+            model = "BROADCASTING" if label == "alone" else "CLUSTERING"
+            wanted = consumer(group, tags(place.topic), messageModel=model)
+            await scribe.client.beat(heartbeat("me", [wanted]))
+            of_group = scribe.pulling(consumerGroup=group, queueId=1)
+            for flags in ("0", "4"):
+                await scribe.ask(f"pull {label} {flags}", PULL, {**of_group, "sysFlag": flags})
+            await made(scribe, f"%RETRY%{group}", f"%DLQ%{group}")
+
+    await same(script)
+
+
+async def test_ends_of_transactions(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        producers = "PGROUP\x01payers\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x013600"
+
+        async def half(**changes: object) -> dict[str, Any]:
+            properties = f"TRAN_MSG\x01true\x02{producers}"
+            fields = scribe.sending(**{"f": 4, "i": properties, **changes})
+            answer = await scribe.client.ask(SEND_V2, fields, b"half")
+            return {
+                "producerGroup": "payers",
+                "tranStateTableOffset": answer.fields["queueOffset"],
+                "commitLogOffset": int(answer.fields["msgId"][16:], 16),
+                "commitOrRollback": 8,
+            }
+
+        async def end(label: str, how: dict[str, Any], **changes: object) -> None:
+            await scribe.ask_oddly(label, END, text({**how, **changes}))
+
+        first = await half()
+        for name, value in (
+            *product(("commitOrRollback",), (3, 4, -8, "x", None)),
+            *product(("producerGroup",), ("none", None)),
+            *product(("tranStateTableOffset",), (10**6, None)),
+            *product(("commitLogOffset",), (1 << 50, -1, None)),
+        ):
+            await end(f"{name} {value}", first, **{name: value})
+        for how in (8, 8, 12):
+            await end(f"{how}", first, commitOrRollback=how)
+        second = await half(f=5, h=3, j=2)
+        for how in (12, 12, 8):
+            await end(f"{how}", second, commitOrRollback=how)
+        for label, changes in (
+            ("flags", {"f": 4 | 2 | 64, "h": -3, "e": 3}), ("no flag", {"f": 0}), ("12", {"f": 12}),
+            ("nobody's", {"i": "TRAN_MSG\x01true"}),
+            ("in capitals", {"i": f"TRAN_MSG\x01TRUE\x02{producers}\x02WAIT\x01false"}),
+        ):  # fmt: skip
+            await end(label, await half(**changes))
+        await end("no half message", await half(i=producers, f=0))
+        for identity in (None, "", "junk", "0" * 32, "x" * 32):
+            await scribe.ask(f"323 {identity}", RESUME, text({"msgId": identity}))
+        await scribe.visible(1, queue=3)
+        await scribe.visible(6)
+        for queue in (0, 3):
+            await scribe.ask("stored", PULL, scribe.pulling(queueId=queue))
+
+    await same(script)
+
+
+@asynccontextmanager
+async def setting(scribe: Scribe, name: str, value: object, before: object) -> AsyncIterator[None]:
+    """The broker is set so for a while."""
+
+    async def put(now: object) -> None:
+        answer = await scribe.client.ask(PUT_SETTINGS, {}, f"{name}={now}".encode())
+        assert answer.code == 0
+
+    await put(value)
+    try:
+        yield
+    finally:
+        await put(before)
+
+
+async def test_permissions_of_a_broker(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        place = scribe.place
+        await scribe.fill(4)
+        sent = await place.send(scribe.client, b"bad")
+        back = {"offset": str(int(sent["msgId"][16:], 16)), "delayLevel": "-1"}
+        for perm in (4, 2, 0):
+            async with setting(scribe, "brokerPermission", perm, 6):
+                for label, code, changes in (
+                    ("send", SEND_V2, {}),
+                    ("new", SEND_V2, {"b": f"new{perm}{place.topic}"}),
+                    ("reply", REPLY_V2, {"i": "REPLY_TO_CLIENT\x01gone"}),
+                ):
+                    await scribe.ask(f"{label} {perm}", code, scribe.sending(**changes), b"x")
+                await scribe.visible(5)
+                one = scribe.pulling(queueOffset=4, maxMsgNums=1)
+                await scribe.ask(f"pull {perm}", PULL, one)
+                for group in (place.group, f"never{place.group}"):
+                    await scribe.ask(f"back {perm}", SEND_BACK, {**back, "group": group})
+        for body in (b"a=\\u00zz", b"=", b"junk", b"brokerPermission=x"):
+            await scribe.ask(f"{body!r}", PUT_SETTINGS, {}, body)
+        await scribe.ask("as before", SEND_V2, scribe.sending(b=f"last{place.topic}"), b"x")
+
+    await same(script)
+
+
+async def test_a_broker_that_makes_no_groups(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        unknown = f"unknown{scribe.place.group}"
+        sent = await scribe.place.send(scribe.client, b"bad")
+        back = {"offset": str(int(sent["msgId"][16:], 16)), "delayLevel": "1", "group": unknown}
+        await scribe.visible(1)
+        async with setting(scribe, "autoCreateSubscriptionGroup", "false", "true"):
+            await scribe.ask("pull", PULL, scribe.pulling(consumerGroup=unknown))
+            await scribe.ask("pull", PULL, scribe.pulling(consumerGroup="CID_RMQ_SYS_X"))
+            await scribe.ask("back", SEND_BACK, back)
+            again = scribe.sending(b=f"%RETRY%{unknown}", c="none", j=1)
+            await scribe.ask("again", SEND_V2, again, b"x")
+            beat = heartbeat("me", [consumer(unknown, tags(scribe.place.topic))])
+            await scribe.ask("heartbeat", HEARTBEAT, {}, msgspec.json.encode(beat))
+            await scribe.ask("members", 38, {"consumerGroup": unknown})
+            await made(scribe, f"%RETRY%{unknown}")
+
+    await same(script)
+
+
+async def test_filters_of_what_comes_back(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        place, retry = scribe.place, f"%RETRY%{scribe.place.group}"
+        await scribe.place.send(scribe.client)
+        data = heartbeat("me", [consumer(place.group, sql(place.topic, "n > 1"), tags(retry))])
+        await scribe.client.beat(data)
+        for n, origin in ((0, place.topic), (5, place.topic), (0, "other")):
+            properties = f"n\x01{n}\x02RETRY_TOPIC\x01{origin}"
+            await scribe.ask(
+                "again", SEND_V2, scribe.sending(b=retry, c="none", i=properties), b"x"
+            )
+        await scribe.visible(3, retry)
+        for on in ("true", "false"):
+            async with setting(scribe, "filterSupportRetry", on, "false"):
+                for label, changes in (
+                    ("of the group", {"sysFlag": 0, "subVersion": 1}),
+                    ("all", {"subscription": "*"}),
+                    ("by a tag", {"subscription": "a"}),
+                    ("by a text", {"subscription": "n > 6", "expressionType": "SQL92"}),
+                ):
+                    fields = scribe.pulling(topic=retry, **changes)
+                    await scribe.ask(f"{label} {on}", PULL, fields)
+
+    await same(script)
+
+
+async def test_a_broker_that_does_without(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        async def send(label: str, code: int = SEND_V2, **changes: object) -> None:
+            await scribe.ask(label, code, scribe.sending(**changes), b"x")
+
+        async def pull(label: str, **changes: object) -> None:
+            await scribe.ask(label, PULL, scribe.pulling(**changes))
+
+        await scribe.fill(4)
+        async with setting(scribe, "rejectTransactionMessage", "true", "false"):
+            await send("half", i="TRAN_MSG\x01true\x02PGROUP\x01p")
+        async with setting(scribe, "enablePropertyFilter", "false", "true"):
+            for wanted in ("n > 1", "n >", ""):
+                await pull("expression", expressionType="SQL92", subscription=wanted)
+        async with setting(scribe, "longPollingEnable", "false", "true"):
+            flags = SUSPEND | SUBSCRIPTION
+            await pull("soon", sysFlag=flags, queueId=1, suspendTimeoutMillis=60_000)
+        async with setting(scribe, "traceOn", "false", "true"):
+            await send("no trace")
+        async with setting(scribe, "startAcceptSendRequestTimeStamp", 4102444800123, 0):
+            await send("too early")
+        async with setting(scribe, "storeReplyMessageEnable", "false", "true"):
+            await send("reply", REPLY_V2, i="REPLY_TO_CLIENT\x01gone")
+        group = f"far{scribe.place.group}"
+        told = msgspec.json.encode({"groupName": group, "brokerId": 3})
+        await scribe.ask("group", PUT_GROUP, {}, told)
+        for reads in ("true", "false"):
+            async with setting(scribe, "slaveReadEnable", reads, "false"):
+                await pull(f"far {reads}", consumerGroup=group, maxMsgNums=1)
+
+    await same(script)
