@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,14 @@ def test_a_producer_that_returns_keeps_what_it_has_seen() -> None:
     returned = producers.seen("a", 20)
     assert returned is not None
     assert returned.settled == {"flights"}
+
+
+def test_nobody_waits_for_those_who_choose_their_partitions() -> None:
+    groups = Groups(timeout_ms=100)
+    groups.join("g", member("a"), FLIGHTS, 0)
+    choosing = msgspec.structs.replace(FLIGHTS, kind=GroupKind.CLIENT_BALANCED)
+    groups.join("reader", member("b"), choosing, 0)
+    assert groups.roll(0) == {"g": ["a"]}
 
 
 def test_a_group_lives_as_long_as_its_members() -> None:

@@ -16,7 +16,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from coherer.broker.rebalance import Disagreement, Group, GroupTiming, Member, Subscription
+from coherer.broker.rebalance import (
+    Disagreement,
+    Group,
+    GroupKind,
+    GroupTiming,
+    Member,
+    Subscription,
+)
 
 K = TypeVar("K")
 
@@ -214,9 +221,14 @@ class Groups:
     def roll(self, now_ms: int) -> dict[str, list[str]]:
         """The client ids of every group, to be given to `await_members` after a restart.
 
+        Groups that choose their partitions themselves are not in it: nothing is shared out to them.
         Those who are still awaited are in it, for a master that is restarted twice.
         """
-        roll = {group.name: list(group.members) for group in self._groups.values()}
+        roll = {
+            group.name: list(group.members)
+            for group in self._groups.values()
+            if group.subscription.kind is not GroupKind.CLIENT_BALANCED
+        }
         if now_ms < self._awaited_until_ms:
             for name, awaited in self._awaited.items():
                 roll.setdefault(name, []).extend(sorted(awaited))

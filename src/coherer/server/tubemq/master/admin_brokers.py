@@ -151,7 +151,7 @@ class BrokerAdmin:
         running = self._office.fleet.get(broker)
         if running is None:
             return False
-        return running.configuration == self._office.master.brokers.configuration(broker).key
+        return running.configuration == self._office.master.brokers.configurations.of(broker).key
 
     # -- changes
 

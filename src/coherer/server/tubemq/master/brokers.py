@@ -12,67 +12,36 @@ stopped after errors of its disk is released by its restart, not only by an admi
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
-from typing import TypeVar
-
-import msgspec
 
 from coherer import limits
 from coherer.broker.configuration import (
     UNDEFINED,
     BrokerRecord,
-    Deployment,
     ManageStatus,
-    TopicProps,
     TopicStatus,
 )
 from coherer.broker.fleet import Hosted, RunningBroker
-from coherer.errors import ProtocolError
+from coherer.server.tubemq.master.broker_texts import Configurations, read_hosted
 from coherer.server.tubemq.master.state import Caller, MasterState
 from coherer.server.tubemq.refusal import Refusal, check_text
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import BLANK
-from coherer.tubemq.settings import BrokerDefaults, TopicSettings
-
-T = TypeVar("T")
 
 _DEFAULT_TLS_PORT = 8124
 
 
-class Configuration(msgspec.Struct, frozen=True):
-    """What a broker should hold.
-
-    Args:
-        id: raised by every change.
-        check_sum: over the texts.
-        defaults: the broker's defaults.
-        topics: its topics, in order of their texts.
-        removing: topics that it should remove.
-        hosted: what that means for its topics.
-    """
-
-    id: int
-    check_sum: int
-    defaults: str
-    topics: tuple[str, ...]
-    removing: tuple[str, ...]
-    hosted: dict[str, Hosted]
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """What a broker repeats."""
-        return self.id, self.check_sum
-
-
 class BrokerDesk:
-    """Registers brokers and tells them what to hold."""
+    """Registers brokers and tells them what to hold.
+
+    Attributes:
+        configurations: what each of them should hold.
+    """
 
     def __init__(self, state: MasterState) -> None:
         self._state = state
-        self._configurations: dict[int, Configuration] = {}
-        self._version = -1
+        self.configurations = Configurations(state)
 
     # -- method 7
 
@@ -92,11 +61,11 @@ class BrokerDesk:
             state.groups.forget_broker(running.id, now_ms)
             state.fleet.release(running.id, now_ms)
         elif request.brokerDefaultConfInfo.strip():
-            hosted = _hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
+            hosted = read_hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
         state.fleet.register(running, hosted, now_ms)
         state.fleet.set_condition(running, request.readStatusRpt, request.writeStatusRpt, now_ms)
         state.absorb(now_ms)
-        configuration = self.configuration(record.id)
+        configuration = self.configurations.of(record.id)
         key = request.curBrokerConfId, request.confCheckSumId
         stop_read, stop_write = state.fleet.stopped(running.id)
         answer = pb.RegisterResponseM2B(
@@ -177,7 +146,7 @@ class BrokerDesk:
         state.fleet.report(running, key, self._reported(request, running, key), now_ms)
         state.fleet.set_condition(running, request.readStatusRpt, request.writeStatusRpt, now_ms)
         state.absorb(now_ms)
-        configuration = self.configuration(broker)
+        configuration = self.configurations.of(broker)
         stop_read, stop_write = state.fleet.stopped(broker)
         differs = key != configuration.key
         answer = pb.HeartResponseM2B(
@@ -204,9 +173,9 @@ class BrokerDesk:
         self, request: pb.HeartRequestB2M, running: RunningBroker, key: tuple[int, int]
     ) -> dict[str, Hosted] | None:
         if request.takeConfInfo and request.brokerDefaultConfInfo.strip():
-            return _hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
+            return read_hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
         # One that repeats our id and check sum holds just that, whether it has said so or not.
-        configuration = self.configuration(running.id)
+        configuration = self.configurations.of(running.id)
         return configuration.hosted if key == configuration.key != running.configuration else None
 
     def _forget_removed(self, broker: int, topics: Iterable[str]) -> None:
@@ -231,59 +200,6 @@ class BrokerDesk:
             raise _unknown(broker)
         state.absorb(now_ms)
         return pb.CloseResponseM2B(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")
-
-    # -- what a broker should hold
-
-    def configuration(self, broker: int) -> Configuration:
-        """The broker's configuration; its id is raised whenever its texts change.
-
-        Raises:
-            CatalogError: it has no record.
-        """
-        catalog = self._state.catalog
-        if self._version != catalog.version:
-            self._version = catalog.version
-            for known in [known for known in self._configurations if known in catalog.brokers]:
-                self._configurations[known] = self._made(known, self._configurations[known])
-        found = self._configurations.get(broker)
-        if found is None:
-            found = self._configurations[broker] = self._made(broker, None)
-        return found
-
-    def _made(self, broker: int, before: Configuration | None) -> Configuration:
-        catalog = self._state.catalog
-        record = catalog.broker(broker)
-        deployments = catalog.topics_of(broker)
-        staying = [d for d in deployments if d.status < TopicStatus.REMOVING]
-        leaving = [d for d in deployments if d.status >= TopicStatus.REMOVING]
-        defaults = _defaults(record.props).text()
-        topics = tuple(sorted(self._text(record, deployment) for deployment in staying))
-        removing = tuple(sorted(self._text(record, deployment) for deployment in leaving))
-        if before is not None and (defaults, topics) == (before.defaults, before.topics):
-            if removing == before.removing:
-                return before
-            return msgspec.structs.replace(before, removing=removing)
-        return Configuration(
-            id=self._state.new_id(),
-            check_sum=check_sum(defaults, topics),
-            defaults=defaults,
-            topics=topics,
-            removing=removing,
-            hosted=_hosted(defaults, topics),
-        )
-
-    def _text(self, record: BrokerRecord, deployment: Deployment) -> str:
-        usual = msgspec.structs.asdict(_defaults(record.props))
-        own = msgspec.structs.asdict(_defaults(deployment.props))
-        limit = self._state.catalog.message_bytes_max(deployment.topic)
-        if limit == self._state.catalog.cluster.message_bytes_max:
-            limit = None
-        return TopicSettings(
-            topic=deployment.topic,
-            status=int(deployment.status),
-            max_message_bytes=limit,
-            **{name: value for name, value in own.items() if value != usual[name]},
-        ).text()
 
     # -- what both answers hold
 
@@ -316,63 +232,6 @@ class BrokerDesk:
         answer.clsConfig.configId = serial
         if request.clsConfig.configId != serial:
             answer.clsConfig.maxMsgSize = cluster.message_bytes_max
-
-
-def check_sum(defaults: str, topics: Iterable[str]) -> int:
-    """Java's check sum: CRC-32 without its highest bit, over the texts and as many zeros again.
-
-    >>> check_sum(
-    ...     "1:true:true:1000:10000: :delete,168h:1:0:3:10:20000",
-    ...     ["__offset_history__:10: : : : : : : :0: : : : : ", "demo:3: : : : : : :2:0: : : : : "],
-    ... )
-    2044385142
-    """
-    text = defaults + "".join(sorted(topics))
-    return zlib.crc32(text.encode().ljust(2 * len(text), b"\0")) & 0x7FFFFFFF
-
-
-def _defaults(props: TopicProps) -> BrokerDefaults:
-    return BrokerDefaults(
-        partitions=props.partitions,
-        accept_publish=props.accept_publish,
-        accept_subscribe=props.accept_subscribe,
-        unflush_threshold=props.unflush_messages,
-        unflush_interval_ms=props.unflush_ms,
-        delete_policy=props.delete_policy,
-        stores=props.stores,
-        unflush_data_hold_bytes=props.unflush_hold,
-        cache_megabytes=props.cache_mb,
-        cache_thousands=props.cache_k,
-        cache_flush_interval_ms=props.cache_flush_ms,
-    )
-
-
-def _hosted(defaults_text: str, topic_texts: Iterable[str]) -> dict[str, Hosted]:
-    """What a broker's texts mean for its topics.
-
-    Raises:
-        Refusal: 400, they cannot be read.
-    """
-    try:
-        defaults = BrokerDefaults.parse(defaults_text) if defaults_text.strip() else None
-        settings = [TopicSettings.parse(text) for text in topic_texts] if defaults else []
-    except ProtocolError as error:
-        raise Refusal(ResultCode.BAD_REQUEST, error.text) from None
-    found: dict[str, Hosted] = {}
-    for topic in settings:
-        if defaults is None or topic.status:
-            continue
-        found[topic.topic] = Hosted(
-            partitions=_or(topic.partitions, defaults.partitions),
-            stores=_or(topic.stores, defaults.stores),
-            publish=_or(topic.accept_publish, defaults.accept_publish),
-            subscribe=_or(topic.accept_subscribe, defaults.accept_subscribe),
-        )
-    return found
-
-
-def _or(own: T | None, usual: T) -> T:
-    return usual if own is None else own
 
 
 def _read_broker(request: pb.RegisterRequestB2M) -> RunningBroker:
