@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from datetime import datetime
 from functools import partial
 from itertools import count, repeat
 from typing import Any, Final, TypeVar, cast
 
+from coherer.blocking.consuming import AsyncConsumer as Source
+from coherer.blocking.consuming import Receiving
 from coherer.blocking.portal import Portal
 from coherer.blocking.using import Used
 from coherer.client.progress import Progress
@@ -18,10 +20,8 @@ from coherer.client.rocketmq.consumer_options import Selection
 from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.pull_consumer import POLL_MS
 from coherer.client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
-from coherer.client.rocketmq.received import ReceivedBatch
 from coherer.client.rocketmq.start import Edge
 from coherer.client.rocketmq.views import View
-from coherer.errors import ClosedError
 from coherer.rocketmq.names import Queue
 
 M = TypeVar("M", bound=Member)
@@ -70,10 +70,6 @@ _VIEW: Final[Callable[..., RocketReceived]] = RocketReceived
 
 def _portal(batch: ClaimedBatch) -> Portal:
     return cast("RocketBatch", batch).portal
-
-
-Handler = Callable[[RocketBatch], Awaitable[None] | None]
-"""Deals with a batch; an exception says that it could not."""
 
 
 class BaseMember(Used[M]):
@@ -146,95 +142,21 @@ class BaseMember(Used[M]):
             self._portal.call(self._inner.close)
 
 
-class RocketConsumer(BaseMember[AsyncConsumer]):
+class RocketConsumer(BaseMember[AsyncConsumer], Receiving[RocketBatch]):
     """Receives messages as a member of a group. Made by `RocketClient.consumer`; use `with`.
 
     `for message in consumer` and `for batch in consumer.batches()` confirm as their asyncio
     counterparts do: when what comes after is asked for.
     """
 
-    def receive(self, timeout_ms: int | None = None) -> RocketBatch | None:
-        """The next batch, to be passed to `confirm` or `reject`; None when time is up.
-
-        Args:
-            timeout_ms: how long to wait; None for ever, 0 not at all.
-
-        Raises:
-            ClosedError: the consumer was closed.
-        """
-        return _ours(self._portal.call(lambda: self._inner.receive(timeout_ms)))
-
-    def confirm(self, batch: RocketBatch) -> int:
-        """Say that a batch is dealt with; returns the group's new offset in the queue.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the queue is not ours any more; the messages come again.
-            UnavailableError: no answer; the messages may come again.
-        """
-        return self._portal.call(lambda: self._inner.confirm(_theirs(batch)))
-
-    def reject(self, batch: RocketBatch) -> int:
-        """Say that a batch could not be dealt with: what is open of it comes again later.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the queue is not ours any more; the messages come again anyway.
-        """
-        return self._portal.call(lambda: self._inner.reject(_theirs(batch)))
-
-    def done(self, batch: RocketBatch) -> None:
-        """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
-        self._portal.post(lambda: self._inner.done(_theirs(batch)))
-
-    def put_back(self, batch: RocketBatch) -> None:
-        """Give a batch back unread: what is open of it is received again from here."""
-        self._portal.post(lambda: self._inner.put_back(_theirs(batch)))
-
-    def batches(self) -> Generator[RocketBatch]:
-        """Batches for `for`; each is confirmed when the loop asks for the next.
-
-        A batch that a loop left early, by `break` or an error, is received again.
-        """
-        batch: RocketBatch | None = None
-        try:
-            while True:
-                batch = self._next(batch)
-                if batch is None:
-                    return
-                yield batch
-        finally:
-            if batch is not None and self._portal.usable:
-                self.put_back(batch)
+    def __init__(self, portal: Portal, consumer: AsyncConsumer) -> None:
+        super().__init__(portal, consumer)
+        self._source = cast("Source[RocketBatch]", consumer)  # it makes them so, see above
 
     def __iter__(self) -> Iterator[RocketReceived]:
         with closing(self.batches()) as batches:
             for batch in batches:
                 yield from self._messages(batch)
-
-    def run(self, handler: Handler, *, workers: int = 1) -> None:
-        """Have every batch dealt with by `handler`, until the consumer is closed.
-
-        Args:
-            handler: gets a batch, in a thread. When it returns, the batch is confirmed; when it
-                raises, that is logged, and what it has not acknowledged comes again.
-            workers: batches dealt with at a time; of one queue also, unless it is in order.
-        """
-        inner = cast("Callable[[ReceivedBatch], Awaitable[None] | None]", handler)
-        self._portal.call(lambda: self._inner.run(inner, workers=workers))
-
-    def _next(self, batch: RocketBatch | None) -> RocketBatch | None:
-        """Confirms a batch and waits for the next, in one handover."""
-
-        async def work() -> ReceivedBatch | None:
-            if batch is not None:
-                self._inner.done(_theirs(batch))
-            try:
-                return await self._inner.receive()
-            except ClosedError:
-                return None
-
-        return _ours(self._portal.call(work))
 
     def _messages(self, batch: RocketBatch) -> Iterator[RocketReceived]:
         claim = batch.claim
@@ -258,7 +180,8 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             ClosedError: the consumer is closed.
         """
-        return _ours(self._portal.call(lambda: self._inner.poll(timeout_ms)))
+        batch = self._portal.call(lambda: self._inner.poll(timeout_ms))
+        return cast("RocketBatch | None", batch)  # it makes them so, see above
 
     def commit(self) -> dict[Queue, int]:
         """Write down that what the polls gave is dealt with; returns the offsets.
@@ -320,11 +243,3 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
             RefusedError: the topic does not exist.
         """
         return self._portal.call(lambda: self._inner.queues(topic))
-
-
-def _ours(batch: ReceivedBatch | None) -> RocketBatch | None:
-    return cast("RocketBatch | None", batch)  # `BaseMember` has them made so
-
-
-def _theirs(batch: RocketBatch) -> ReceivedBatch:
-    return cast("ReceivedBatch", batch)
