@@ -251,12 +251,25 @@ class Admin:
     async def reset_offsets(
         self, group: str, topic: str, to: Literal["earliest", "latest"] | int
     ) -> dict[str, int]:
-        """Set a group's offsets of a whole topic; the offsets by partition key.
+        """Set a group's offsets of a whole topic.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            to: an end of the partitions, or an offset for every partition; one that is not there
+                becomes the end that is nearer.
+
+        Returns:
+            The offsets by partition key, `broker:topic:partition`.
 
         Raises:
+            UsageError: there is no such place.
             RefusedError: there is no such topic.
             UnavailableError: a broker does not tell what it holds. Nothing was changed then.
         """
+        if isinstance(to, str) and to not in {"earliest", "latest"}:
+            hint = "Say 'earliest', 'latest', or an offset."
+            raise UsageError(f"There is no place {to!r} to begin at.", hint=hint)
         new: dict[str, int] = {}
         for partition in await self.partitions(topic):
             low, high = partition.min_offset, partition.max_offset

@@ -48,6 +48,11 @@ def test_typed_ways_take_one_protocol() -> None:
         connect_tubemq("rocketmq://a")
 
 
+async def test_a_place_to_reset_to_that_is_none(client: RocketClient) -> None:
+    with pytest.raises(UsageError, match="no place 'erliest'"):
+        await client.admin().reset_offsets("g", "demo", "erliest")
+
+
 async def test_queues_and_offsets(cluster, client: RocketClient) -> None:
     cluster.topics["demo"] = 2
     cluster.always(MIN, lambda asked: asked.answer(fields={"offset": "3"}))

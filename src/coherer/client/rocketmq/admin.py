@@ -61,6 +61,8 @@ POLL_LAST_MS: Final = 500
 LATEST_MS: Final = -1
 """The time that stands for the end of a queue in a reset (4.4)."""
 
+_ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
+
 
 class Admin(Messages, Servers):
     """Topics, brokers, groups, offsets and messages of a cluster. Made by `Client.admin`.
@@ -273,15 +275,19 @@ class Admin(Messages, Servers):
             The offsets by queue.
 
         Raises:
+            UsageError: there is no such place.
             RefusedError: there is no such topic.
         """
+        if isinstance(to, str) and to not in _ENDS:
+            hint = "Say 'earliest', 'latest', a time, or an offset."
+            raise UsageError(f"There is no place {to!r} to begin at.", hint=hint)
         await self._instance.start()
         route = await self._instance.route(topic, fresh=True)
         if isinstance(to, int):
             offsets = dict.fromkeys(route.readable, to)
             await self.set_offsets(group, offsets)
             return offsets
-        time_ms = {"earliest": 0, "latest": LATEST_MS}[to] if isinstance(to, str) else to_ms(to)
+        time_ms = _ENDS[to] if isinstance(to, str) else to_ms(to)
         found: dict[Queue, int] = {}
         for broker in route.brokers:
             found |= await self._reset(group, topic, broker, time_ms, route)
