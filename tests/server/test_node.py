@@ -310,6 +310,30 @@ async def test_positions_and_cleaning_have_their_turns(
         assert file.read_bytes() == b'{"offsetTable":{"demo@g":{1:0}}}'
 
 
+async def test_what_was_sent_reaches_the_disk_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With async flush a receipt outlives a power cut once the interval is over."""
+    durable: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    async with Node(options(tmp_path, flush_interval_ms=1)) as node:
+        node.create_topic("demo", 4)
+        assert node.core is not None
+        store = node.core.store
+        flush = store.flush
+
+        def flushed() -> int:
+            loop.call_soon_threadsafe(durable.put_nowait, offset := flush())
+            return offset
+
+        monkeypatch.setattr(store, "flush", flushed)
+        broker = await to_broker(node)
+        assert (await broker.ask(methods.SEND_MESSAGE, message())).success
+        async with asyncio.timeout(10):
+            while await durable.get() < store.end_offset:
+                pass
+
+
 # -- roles apart
 
 
