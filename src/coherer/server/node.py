@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -35,6 +35,7 @@ from coherer.server.tubemq.master.admin import elsewhere, master_admin
 from coherer.server.tubemq.master.master import Master
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
+from coherer.store.disk import our_errors
 
 __all__ = ["Node", "NodeOptions"]
 
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 BEAT_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
+SAY_AGAIN_S = 60.0
+"""What lasts is not said ten times a second."""
 
 
 class Node:
@@ -204,8 +207,7 @@ class Node:
             last.callback(self._unlock)
             if self._store is not None:
                 last.callback(self._store.close)
-            for listener in self._listeners:
-                last.push_async_callback(listener.close)
+            last.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
                 last.callback(self.rocketmq.closed)
                 last.push_async_callback(self.core.close)
@@ -334,9 +336,10 @@ class Node:
 
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
-        files.make_directory(directory / "config")
         lock = directory / "lock"
-        handle = files.lock(lock)
+        with our_errors(f"open {directory}"):
+            files.make_directory(directory / "config")
+            handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
         return ConfigFiles(files, directory / "config")
 
@@ -348,12 +351,15 @@ class Node:
     # -- while it runs
 
     async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
+        trouble, again_s = "", 0.0
         while True:
             await asyncio.sleep(BEAT_S)
             try:
                 await action()
             except CohererError as error:
-                _log.error("The node's files: %s", error)
+                if str(error) != trouble or time.monotonic() >= again_s:
+                    trouble, again_s = str(error), time.monotonic() + SAY_AGAIN_S
+                    _log.error("The node's files: %s", error)
             except Exception:  # noqa: BLE001 - without this beat no time would ever be over
                 _log.exception("An error of ours")
 
@@ -380,6 +386,11 @@ class Node:
             return False
         self._next_s[what] = now_s + every_s
         return True
+
+
+async def _close(listeners: Sequence[net.Listener]) -> None:
+    """Close all at once: each may have connections that take their time."""
+    await asyncio.gather(*[listener.close() for listener in listeners])
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -23,7 +23,7 @@ from coherer.broker.configuration import (
 from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
-from coherer.errors import CohererError, StoreError
+from coherer.errors import CohererError, DamagedStoreError, StoreError
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
@@ -109,11 +109,13 @@ class MasterState:
         self.begin()
 
     def begin(self) -> None:
-        """Start with what is on disk and nobody there."""
+        """Start with what is on disk and nobody there.
+
+        Raises:
+            DamagedStoreError: nobody can read it.
+        """
         options, now_ms = self.options, self.now_ms()
-        saved = self._load()
-        stored = msgspec.json.decode(saved, type=_Saved) if saved else None
-        self.catalog = Catalog.load(bytes(stored.catalog)) if stored else Catalog()
+        stored, self.catalog = self._stored()
         self.fleet = Fleet(
             self.catalog,
             FleetTiming(
@@ -143,6 +145,19 @@ class MasterState:
         wanted = options.max_message_bytes
         if wanted is not None and wanted != self.catalog.cluster.message_bytes_max:
             self.catalog.set_cluster({"message_bytes_max": wanted}, self.change("options"))
+
+    def _stored(self) -> tuple[_Saved | None, Catalog]:
+        saved = self._load()
+        if not saved:
+            return None, Catalog()
+        try:
+            stored = msgspec.json.decode(saved, type=_Saved)
+            return stored, Catalog.load(bytes(stored.catalog))
+        except msgspec.DecodeError as error:
+            raise DamagedStoreError(
+                f"The master's catalog cannot be read: {error}.",
+                hint="Put the .bak beside it in its place.",
+            ) from error
 
     def new_id(self) -> int:
         """An id that is larger than all before, those of earlier runs too: it looks like a time."""
