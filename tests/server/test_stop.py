@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ async def test_what_both_doors_acknowledged_is_there_after_a_stop(
             ]
             waiter = await Client.dial(node.rocketmq_port)
             held = waiter.begin(PULL, pull_fields(topic="demo", queueId="3", sysFlag="6"))
-            while {queue for queue, _ in acknowledged} != {0, 1} or len(acknowledged) < 500:
+            while {at for at, _ in acknowledged} != {0, 1} or len(acknowledged) < 500:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert not held.done()
             await node.stop()
@@ -154,13 +154,13 @@ async def test_slow_peers_of_many_ports_are_waited_for_together(
 
 
 @pytest.fixture
-async def refused() -> AsyncIterator[Callable[[NodeOptions], Any]]:
+def refused() -> Callable[[NodeOptions], Any]:
     async def start(given: NodeOptions) -> CohererError:
         with pytest.raises(CohererError) as caught:
             await Node(given).start()
         return caught.value
 
-    yield start
+    return start
 
 
 ROLES = [frozenset({"master"}), frozenset({"master", "broker"})]
