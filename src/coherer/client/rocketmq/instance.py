@@ -4,7 +4,7 @@ Rules:
 
 * One client id, one connection per address, one heartbeat that names every producer group and
   consumer of the client. So a group has one consumer in an instance.
-* Routes of topics in use are looked up every `route_ms`; a look-up that fails changes nothing.
+* Routes of topics in use are looked up every `route_ms` (`Directory`).
 * Heartbeats go every `heartbeat_ms`: to the masters, or to all brokers when there is a consumer.
   A new connection to a broker begins with one, so that a broker can call back at once. Brokers that
   no route names any more are forgotten before.
@@ -17,28 +17,23 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, Protocol
 from weakref import WeakSet
 
 from coherer.client.address import split
+from coherer.client.rocketmq.directory import Directory
 from coherer.client.rocketmq.link import Desk, Handler, Link, Pool, Signer
 from coherer.client.rocketmq.nameservers import NameServers
 from coherer.client.rocketmq.options import VIP_PORT_STEP, RocketOptions
 from coherer.client.rocketmq.requests import Replies
-from coherer.client.rocketmq.routes import (
-    AUTO_CREATE_TOPIC,
-    MASTER,
-    Route,
-    route_of,
-    template_route,
-)
+from coherer.client.rocketmq.routes import MASTER
 from coherer.client.rocketmq.transactions import Checks
 from coherer.client.tasks import cancel, every
-from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableError, UsageError
+from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.rocketmq import acl
-from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
-from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
+from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.names import INNER_PRODUCER_GROUP
 
@@ -50,8 +45,6 @@ LEAVE_TIMEOUT_MS: Final = 1_000
 
 LOG_EVERY: Final = 20
 """Heartbeats that went well are worth a line as often as this, as Java thinks."""
-
-Watcher = Callable[[Route], None]
 
 
 class ConsumerMember(Protocol):
@@ -72,7 +65,7 @@ class ConsumerMember(Protocol):
         ...
 
 
-class Instance:
+class Instance(Directory):
     """The way to one RocketMQ cluster.
 
     Args:
@@ -92,17 +85,12 @@ class Instance:
         self.options = options
         self._desk = Desk(_signer(options))
         self.pool = Pool(self._desk, tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
-        self.names = NameServers(options.addresses, self.pool, options.timeout_ms)
+        super().__init__(NameServers(options.addresses, self.pool, options.timeout_ms))
         self.client_id = ""
         self.local_host = ""
         self.versions: dict[str, int] = {}
         self.checks = Checks(self.on, options.namespace)
         self.replies = Replies(self.on)
-        self._routes: dict[str, Route] = {}
-        self._brokers: dict[str, dict[int, str]] = {}
-        self._asking: dict[str, asyncio.Task[Route]] = {}
-        self._created: dict[str, Route] = {}  # topics that a send creates, until they exist
-        self._watchers: list[Watcher] = []
         self._producers: Counter[str] = Counter()
         self._consumers: dict[str, ConsumerMember] = {}
         self._greeted: WeakSet[Link] = WeakSet()
@@ -124,97 +112,6 @@ class Instance:
         if self._starting is None or (self._starting.done() and not self.client_id):
             self._starting = asyncio.create_task(self._start(), name="start of the client")
         await asyncio.shield(self._starting)
-
-    # -- routes
-
-    async def route(self, topic: str, *, fresh: bool = False, create: bool = False) -> Route:
-        """Where a topic is.
-
-        Args:
-            topic: its name, with the namespace.
-            fresh: ask the name server even when we know.
-            create: for a topic that does not exist, the route where a send would create it.
-
-        Raises:
-            RefusedError: the topic does not exist; code 17.
-            UnavailableError: no name server can be reached.
-        """
-        route = None if fresh else self._routes.get(topic)
-        if route is not None and (route.writable or not create):
-            return route
-        # One question at a time for a topic, whoever wants to know.
-        task = self._asking.get(topic)
-        if task is None:
-            task = asyncio.create_task(self._look_up(topic), name=f"route of {topic}")
-            self._asking[topic] = task
-            task.add_done_callback(lambda done: self._asked(topic, done))
-        try:
-            return await asyncio.shield(task)
-        except RefusedError as error:
-            if not create or error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            return await self._template(topic, error)
-
-    def known(self, topic: str) -> Route | None:
-        """The route of a topic, if we have it."""
-        return self._routes.get(topic)
-
-    def forget(self, topic: str) -> None:
-        """Do not keep a topic's route any longer; it is gone."""
-        self._routes.pop(topic, None)
-        self._created.pop(topic, None)
-
-    def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` called with each route that is new or has changed."""
-        self._watchers.append(watcher)
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """Undo `watch`."""
-        if watcher in self._watchers:
-            self._watchers.remove(watcher)
-
-    async def refresh(self) -> None:
-        """Look up every topic in use again, and tell the watchers what changed."""
-        topics = self._created.keys() | self._routes.keys()
-        for consumer in list(self._consumers.values()):
-            topics.update(consumer.topics)
-        for topic in topics:
-            try:
-                await self.route(topic, fresh=True)
-            except UnavailableError as error:  # nor would they tell of thousands of other topics
-                _log.warning("The routes stay as they are: %s", error)
-                return
-            except CohererError as error:
-                _log.info("The route of %s stays as it is: %s", topic, error)
-
-    # -- brokers
-
-    def address(self, broker: str, number: int = MASTER) -> str:
-        """The address of a broker as `host:port`.
-
-        Raises:
-            UnavailableError: no route that we know names it.
-        """
-        address = self._brokers.get(broker, {}).get(number)
-        if address is None:
-            raise UnavailableError(
-                f"No address of broker {broker} ({number}) is known.",
-                hint="Is it up, and registered with the name server?",
-            )
-        return address
-
-    def addresses(self, broker: str) -> dict[int, str]:
-        """The addresses of all brokers of one name, by id; empty when none is known."""
-        return dict(self._brokers.get(broker, {}))
-
-    @property
-    def masters(self) -> dict[str, str]:
-        """The addresses of all known masters, by their broker's name."""
-        return {
-            broker: addresses[MASTER]
-            for broker, addresses in self._brokers.items()
-            if MASTER in addresses
-        }
 
     async def link(self, address: str, *, fast: bool = False) -> Link:
         """The connection to a broker, made now if need be.
@@ -291,7 +188,7 @@ class Instance:
 
     async def heartbeat_now(self) -> None:
         """Send a heartbeat to every broker that should get one; what fails is logged."""
-        self._forget_offline()
+        self.forget_offline()
         only_masters = not self._consumers
         targets = [
             (broker, address)
@@ -336,54 +233,8 @@ class Instance:
             ),
         ]
 
-    def _asked(self, topic: str, done: asyncio.Task[Route]) -> None:
-        self._asking.pop(topic, None)
-        if not done.cancelled():
-            done.exception()  # whoever asked may have gone since: then it is nobody's
-
-    async def _look_up(self, topic: str) -> Route:
-        answer = await self.names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        route = route_of(topic, TopicRoute.decode(answer.body))
-        if self._routes.get(topic) != route:
-            self._routes[topic] = route
-            self._created.pop(topic, None)
-            self._learn(route)
-            for watcher in list(self._watchers):
-                watcher(route)
-        return route
-
-    async def _template(self, topic: str, missing: RefusedError) -> Route:
-        try:
-            answer = await self.names.ask(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC}
-            )
-        except RefusedError:
-            raise missing from None
-        route = template_route(topic, TopicRoute.decode(answer.body))
-        self._created[topic] = route
-        self._learn(route)
-        return route
-
-    def _learn(self, route: Route) -> None:
-        for broker, addresses in route.brokers.items():
-            self._brokers[broker] = dict(addresses)
-
-    def _forget_offline(self) -> None:
-        """Drop addresses that no route names."""
-        if not self._routes:
-            return
-        live = {
-            address
-            for route in (*self._routes.values(), *self._created.values())
-            for addresses in route.brokers.values()
-            for address in addresses.values()
-        }
-        for broker, addresses in list(self._brokers.items()):
-            left = {number: address for number, address in addresses.items() if address in live}
-            if left:
-                self._brokers[broker] = left
-            else:
-                del self._brokers[broker]
+    def _subscribed(self) -> set[str]:
+        return {topic for consumer in self._consumers.values() for topic in consumer.topics}
 
     def _heartbeat_body(self) -> bytes:
         groups = [INNER_PRODUCER_GROUP, *self._producers]
