@@ -22,10 +22,8 @@ FULL_SIZE = 420_000_040
 
 def keys_of(*rows: tuple[str, int, int]) -> Keys:
     """Keys of the topic, with the offset and the time of their message."""
-    keys = Keys()
-    for key, offset, store_ms in rows:
-        keys.add(hashes_of("TopicTest").of([key]), [offset], store_ms)
-    return keys
+    names, offsets, times_ms = zip(*rows, strict=True)
+    return Keys(hashes_of("TopicTest").of(names), list(offsets), list(times_ms))
 
 
 def find(

@@ -13,7 +13,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain, count, repeat
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from zlib import crc32
 
 from coherer.errors import UsageError
@@ -30,7 +30,7 @@ from coherer.record.layout import (
     blank,
     encode,
 )
-from coherer.store.keys import Keys
+from coherer.store.keys import Keys, hashes_of
 from coherer.store.model import Appended, Draft, Drafts
 from coherer.store.queue import ENTRY, ConsumeQueue
 
@@ -43,53 +43,58 @@ class Batch(NamedTuple):
     chunks: list[tuple[int, bytes]]
     queues: list[ConsumeQueue]
     appended: list[Appended]
-    keys: Keys
+    keys: Keys | None
     end: int
 
 
-class _Pieces:
-    """What is to be written to the log: one piece for each of its files.
+class _Work:
+    """What becomes of a batch.
 
     Attributes:
-        parts: of the piece that is being made.
-        limit: up to here a record may reach: behind it the file has room for the head of a blank.
+        store_ms: when all of it is stored.
+        store_host: where.
+        limit: up to here a record may reach: behind it the log's file has room for the head of a
+            blank.
+        parts: of the piece of the log that is being made; there is one for each file.
+        queues: those that have entries pending.
+        hashes: of keys.
+        places: the log offset of each of them.
     """
 
-    __slots__ = ("_begin", "_chunks", "_segment_bytes", "limit", "parts")
+    __slots__ = (
+        "_begin", "_chunks", "_segment_bytes", "hashes", "limit", "parts", "places", "queues",
+        "store_host", "store_ms",
+    )  # fmt: skip
 
-    def __init__(self, segment_bytes: int, begin: int) -> None:
+    def __init__(self, segment_bytes: int, begin: int, store_ms: int, store_host: bytes) -> None:
         self._segment_bytes = segment_bytes
-        self._chunks: list[tuple[int, bytes]] = []
-        self._start(begin)
-
-    def _start(self, begin: int) -> None:
         self._begin = begin
-        self.limit = begin - begin % self._segment_bytes + self._segment_bytes - BLANK_BYTES
+        self._chunks: list[tuple[int, bytes]] = []
+        self.limit = begin - begin % segment_bytes + segment_bytes - BLANK_BYTES
         self.parts: list[bytes] = []
+        self.queues: list[ConsumeQueue] = []
+        self.hashes: list[int] = []
+        self.places: list[int] = []
+        self.store_ms = store_ms
+        self.store_host = store_host
 
     def turn(self) -> int:
         """Fill the file with a blank; give the position where the next one begins."""
         data = b"".join(self.parts)
         end = self.limit + BLANK_BYTES
         self._chunks.append((self._begin, data + blank(end - self._begin - len(data))))
-        self._start(end)
+        self._begin, self.parts = end, []
+        self.limit = end + self._segment_bytes - BLANK_BYTES
         return end
 
-    def finish(self) -> list[tuple[int, bytes]]:
-        """Give the pieces and where they belong."""
+    def finish(self, appended: list[Appended], end: int) -> Batch:
+        """Give all of it."""
         if self.parts:
             self._chunks.append((self._begin, b"".join(self.parts)))
-        return self._chunks
-
-
-class _Work(NamedTuple):
-    """What becomes of the messages of a batch, and what they have in common."""
-
-    pieces: _Pieces
-    queues: list[ConsumeQueue]
-    keys: Keys
-    store_ms: int
-    store_host: bytes
+        keys: Keys | None = None
+        if self.hashes:
+            keys = Keys(self.hashes, self.places, [self.store_ms] * len(self.places))
+        return Batch(self._chunks, self.queues, appended, keys, end)
 
 
 class Encoder:
@@ -104,6 +109,7 @@ class Encoder:
         self._segment_bytes = segment_bytes
         self._queue_of = queue_of
         self._known: dict[tuple[str, int], ConsumeQueue] = {}
+        self._hashes = hashes_of("")  # of the topic that came last
 
     def forget(self) -> None:
         """Ask for the queues anew: some were deleted."""
@@ -117,32 +123,47 @@ class Encoder:
         Raises:
             UsageError: a draft cannot be stored; nothing of the batch is.
         """
-        work = _Work(_Pieces(self._segment_bytes, begin), [], Keys(), store_ms, store_host)
+        work = _Work(self._segment_bytes, begin, store_ms, store_host)
         try:
-            appended, end = self._encode(drafts, begin, work)
+            appended, end = self._encode_all(drafts, begin, work)
         except BaseException:
             for queue in work.queues:
                 queue.pending.clear()
             raise
         for queue in work.queues:
             queue.schedule(store_ms)
-        return Batch(work.pieces.finish(), work.queues, appended, work.keys, end)
+        return work.finish(appended, end)
 
-    def _encode(
+    def _encode_all(
         self, drafts: Sequence[Draft | Drafts], position: int, work: _Work
     ) -> tuple[list[Appended], int]:
-        known, (pieces, queues, keys, store_ms, store_host) = self._known, work
+        if Drafts not in map(type, drafts):
+            return self._encode(cast("Sequence[Draft]", drafts), position, work)
+        appended: list[Appended] = []
+        for draft in drafts:
+            if isinstance(draft, Drafts):
+                placed, position = self._together(draft, self._queue(draft), position, work)
+                appended.append(placed)
+            else:
+                single, position = self._encode([draft], position, work)
+                appended += single
+        return appended, position
+
+    def _encode(
+        self, drafts: Sequence[Draft], position: int, work: _Work
+    ) -> tuple[list[Appended], int]:
+        known, store_ms, store_host = self._known, work.store_ms, work.store_host
         short_hosts = len(store_host) == 8
         appended: list[Appended] = []
-        limit, parts = pieces.limit, pieces.parts
+        limit, parts, places = work.limit, work.parts, work.places
+        keys: list[str] = []  # of the same topic
+        hashes = self._hashes
         for draft in drafts:
             queue_id = draft.queue_id
             queue = known.get((draft.topic, queue_id)) or self._queue(draft)
-            if isinstance(draft, Drafts):
-                placed, position = self._together(draft, queue, position, work)
-                appended.append(placed)
-                limit, parts = pieces.limit, pieces.parts
-                continue
+            if hashes is not queue.key_hashes:
+                work.hashes += hashes.of(keys)
+                hashes, keys = queue.key_hashes, []
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
             pending, sys_flag = queue.pending, draft.sys_flag
@@ -152,8 +173,8 @@ class Encoder:
             if len(properties) > PROPERTIES_BYTES_MAX or position + size > limit:
                 self._check(draft, len(properties), size)
                 if position + size > limit:
-                    position = pieces.turn()
-                    limit, parts = pieces.limit, pieces.parts
+                    position = work.turn()
+                    limit, parts = work.limit, work.parts
             offset = queue.max + len(pending)
             if plain and not sys_flag & ~1:
                 parts += (
@@ -169,12 +190,15 @@ class Encoder:
                 parts.append(_encode_one(draft, offset, position, store_ms, store_host))
             if sys_flag & ROLLED_BACK in (0, 8):
                 if not pending:
-                    queues.append(queue)
+                    work.queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
-            if draft.keys:
-                keys.add(queue.key_hashes.of(draft.keys), (position,) * len(draft.keys), store_ms)
+            for key in draft.keys:
+                keys.append(key)
+                places.append(position)
             position += size
+        work.hashes += hashes.of(keys)
+        self._hashes = hashes
         return appended, position
 
     def _together(
@@ -185,7 +209,7 @@ class Encoder:
             return _joined(placed), end
         lengths = list(map(len, drafts.bodies))
         texts = list(map(len, drafts.properties))
-        fixed, limit = queue.fixed, work.pieces.limit
+        fixed, limit = queue.fixed, work.limit
         sizes = [fixed + length + text for length, text in zip(lengths, texts, strict=True)]
         positions = list(accumulate(sizes, initial=begin))
         if positions[-1] > limit or max(texts) > PROPERTIES_BYTES_MAX:
@@ -208,10 +232,9 @@ class Encoder:
         rows = zip(
             heads, drafts.bodies, repeat(queue.topic_head), map(_SHORT, texts), drafts.properties
         )
-        work.pieces.parts.extend(chain.from_iterable(rows))
-        places = [at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys]
-        hashes = queue.key_hashes.of(chain.from_iterable(drafts.keys))
-        work.keys.add(hashes, places, work.store_ms)
+        work.parts.extend(chain.from_iterable(rows))
+        work.places += [at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys]
+        work.hashes += queue.key_hashes.of(chain.from_iterable(drafts.keys))
         return Appended(offset, begin, end - begin, len(drafts), positions), end
 
     def _over(
@@ -222,13 +245,15 @@ class Encoder:
         if fitting:
             first, _ = self._together(drafts.part(slice(fitting)), queue, begin, work)
             placed.append(first)
-        begin = work.pieces.turn()
+        begin = work.turn()
         rest, end = self._together(drafts.part(slice(fitting, None)), queue, begin, work)
         return _joined([*placed, rest]), end
 
     def _queue(self, draft: Draft | Drafts) -> ConsumeQueue:
-        queue = self._queue_of(draft.topic, draft.queue_id)
-        self._known[draft.topic, draft.queue_id] = queue
+        place = draft.topic, draft.queue_id
+        queue = self._known.get(place)
+        if queue is None:
+            queue = self._known[place] = self._queue_of(*place)
         return queue
 
     def _check(self, draft: Draft | Drafts, text_bytes: int, size: int) -> None:

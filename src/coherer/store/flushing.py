@@ -76,7 +76,7 @@ class Flushing:
         with self._guard:
             self._dirty.merge(dirty)
             self._queued = (end, store_ms)
-            if keys and self._index is not None:
+            if keys is not None and self._index is not None:
                 self._index.add(keys)
             self._log.commit(end, store_ms)
 

@@ -37,7 +37,7 @@ class KeyIndex:
         self._entries = entries
         self._all: list[IndexFile] = []
         self._added: deque[Keys] = deque()
-        self._next = Keys()  # the first of them
+        self._next = Keys([], [], [])  # the first of them
         self._added_count = self._written_count = 0
         self._guard = threading.RLock()
         self._new_names = False

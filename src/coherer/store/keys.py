@@ -6,7 +6,7 @@ So the hash is all that is kept of a key from the moment when its message is sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from coherer.record.hashing import java_hash
@@ -25,27 +25,19 @@ class Keys:
         offsets: where the messages lie in the log.
         times_ms: when they were stored.
 
-    >>> keys = Keys()
-    >>> keys.add([key_hash("TopicTest", "k1")], [4096], 9)
-    >>> len(keys), keys.hashes, keys.offsets, keys.times_ms
-    (1, [2746024], [4096], [9])
+    >>> len(Keys([key_hash("TopicTest", "k1")], [4096], [9]))
+    1
     """
 
     __slots__ = ("hashes", "offsets", "times_ms")
 
-    def __init__(self) -> None:
-        self.hashes: list[int] = []
-        self.offsets: list[int] = []
-        self.times_ms: list[int] = []
+    def __init__(self, hashes: list[int], offsets: list[int], times_ms: list[int]) -> None:
+        self.hashes = hashes
+        self.offsets = offsets
+        self.times_ms = times_ms
 
     def __len__(self) -> int:
         return len(self.times_ms)
-
-    def add(self, hashes: Sequence[int], offsets: Sequence[int], store_ms: int) -> None:
-        """Take keys of messages that were stored at one time, with the place of each."""
-        self.hashes += hashes
-        self.offsets += offsets
-        self.times_ms += [store_ms] * len(hashes)
 
     def extend(self, other: Keys) -> None:
         """Take what another one has behind these."""
@@ -55,11 +47,7 @@ class Keys:
 
     def first(self, count: int) -> Keys:
         """Give the first keys, up to `count`."""
-        found = Keys()
-        found.hashes = self.hashes[:count]
-        found.offsets = self.offsets[:count]
-        found.times_ms = self.times_ms[:count]
-        return found
+        return Keys(self.hashes[:count], self.offsets[:count], self.times_ms[:count])
 
     def drop(self, count: int) -> None:
         """Forget the first keys."""

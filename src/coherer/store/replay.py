@@ -94,9 +94,9 @@ class Replayer:
         index = self._index
         if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
             index.make_room(self._now_ms)
-            taken = Keys()
-            taken.add(queue.key_hashes.of(keys), [offset] * len(keys), record.store_ms)
-            index.add(taken)
+            hashes = queue.key_hashes.of(keys)
+            count = len(hashes)
+            index.add(Keys(hashes, [offset] * count, [record.store_ms] * count))
         self.replayed += 1
         return ""
 

@@ -206,7 +206,7 @@ class Store(Contents):
         before, dirty = self._log.end, Dirty()
         counts = [queue.max for queue in batch.queues]
         try:
-            if batch.keys and self._index is not None:
+            if batch.keys is not None and self._index is not None:
                 self._index.make_room(store_ms)
             self._log.write(batch.chunks)
             for queue in batch.queues:
