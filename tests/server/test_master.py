@@ -177,7 +177,7 @@ def test_a_deleted_topic_is_not_revived_by_those_who_published_it() -> None:
     assert other.publish("flights").topicInfos
 
 
-@pytest.mark.parametrize("name", ["2013", "a b", "x" * 65, "", "__offset_history__x!"])
+@pytest.mark.parametrize("name", ["2013", "a b", "x" * 65, "", "__offset_history__x!", "TBW102"])
 def test_names_that_cannot_be_are_not_created(name: str) -> None:
     stage = Stage(auto_create_topics=True)
     stage.broker()

@@ -24,6 +24,7 @@ from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, DamagedStoreError, StoreError
+from coherer.record.reserved import is_system_topic
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
@@ -240,8 +241,8 @@ class MasterState:
             return
         created = False
         for topic in topics:
-            if topic in self.catalog.topics or not valid_topic(topic):
-                continue
+            if topic in self.catalog.topics or not valid_topic(topic) or is_system_topic(topic):
+                continue  # what is RocketMQ's own is no topic of our broker's TubeMQ door
             if len(self.catalog.topics) >= limits.TOPICS_MAX:
                 break
             created = bool(self.create_topic(topic, None, online, user)) or created
