@@ -33,7 +33,10 @@ from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
 from coherer.store import Draft, Drafts
 
-_HOSTS_BYTES = 40
+_HOSTS_V4_BYTES, _HOSTS_V6_BYTES = 16, 40
+_AROUND_BYTES_MAX = FIXED_BYTES + _HOSTS_V6_BYTES + limits.TOPIC_BYTES_MAX
+"""What a record is longer than body and properties, at most; what is so far below the limit is not
+looked at any closer."""
 _V3_4_9 = 121
 """Clients from this version on say how often a message may be retried."""
 _MULTI_TAG = 2
@@ -62,7 +65,7 @@ class Sends:
         self._lanes: dict[str, _Lane] = {}
         self._version = -1
         self._accepting = False
-        self._bytes_max = 0
+        self._record_bytes_max = self._bytes_max = 0
         self._texts: PropertyTexts
         self.replies: Replies
         self._refresh()
@@ -99,8 +102,8 @@ class Sends:
         self._lanes.clear()
         self._texts = PropertyTexts(options.cluster)
         self.replies = Replies(options)
-        self._bytes_max = min(options.message_bytes_max, state.store.record_bytes_max)
-        self._bytes_max -= FIXED_BYTES + _HOSTS_BYTES + limits.TOPIC_BYTES_MAX
+        self._record_bytes_max = min(options.message_bytes_max, state.store.record_bytes_max)
+        self._bytes_max = self._record_bytes_max - _AROUND_BYTES_MAX
         self._accepting = not state.is_slave and not state.core.write_failed
 
     # -- the usual send
@@ -232,7 +235,7 @@ class Sends:
             queue_id, text = 0, _without_delay(text)
         stored = self._texts.stored(text)
         body = bytes(request.body)
-        self._check_size(len(body), len(text), stored)
+        self._check_size(channel, name, len(body), len(text), stored)
         if topic.filter_type == "MULTI_TAG":
             header.sys_flag |= _MULTI_TAG
         draft = _draft(channel, header, name, queue_id, body, stored, header.flag)
@@ -291,12 +294,16 @@ class Sends:
             channel.host_port, header.reconsume_times,
         )  # fmt: skip
 
-    def _check_size(self, body_bytes: int, text_chars: int, stored: StoredText) -> None:
+    def _check_size(
+        self, channel: Channel, topic: str, body_bytes: int, text_chars: int, stored: StoredText
+    ) -> None:
         text_bytes = len(stored.data)
+        hosts_bytes = len(channel.host_port) + len(self._state.store.store_host)
+        around_bytes = FIXED_BYTES - _HOSTS_V4_BYTES + hosts_bytes + len(topic.encode())
         if (
             text_chars > limits.PROPERTIES_BYTES_MAX
             or text_bytes > limits.PROPERTIES_BYTES_MAX
-            or body_bytes + text_bytes > self._bytes_max
+            or around_bytes + body_bytes + text_bytes > self._record_bytes_max
         ):
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
 
@@ -309,8 +316,12 @@ _NOT_AVAILABLE = "service not available now: this broker follows a master, or it
 
 
 def _header(request: Command) -> SendHeader:
+    fields = request.fields
+    if request.language == "CPP" and fields.get("batch") == "1":
+        # Java's broker takes this for no, and stores the whole batch as one message.
+        fields = {**fields, "batch": "true"}
     try:
-        return read_send(request.code, request.fields)
+        return read_send(request.code, fields)
     except RefusedError as error:
         if error.text == topic_fault(""):  # a check of Java's: its answer says the region
             raise Refusal(ResponseCode.SYSTEM_ERROR, error.text) from error
