@@ -99,6 +99,16 @@ async def test_numbers_and_flags_of_a_send(same: Same) -> None:
     await same(script)
 
 
+async def test_the_largest_message(same: Same) -> None:
+    async def script(scribe: Scribe) -> None:
+        around = 91 + len(scribe.place.topic) + len("CLUSTER.DefaultCluster")
+        for more in (-1, 0, 1):
+            body = b"x" * ((4 << 20) - around + more)
+            await scribe.ask(f"{more}", SEND_V2, scribe.sending(i=""), body)
+
+    await same(script)
+
+
 async def test_batches(same: Same) -> None:
     async def script(scribe: Scribe) -> None:
         whole = encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_item(b"two", b"", 5)
