@@ -37,7 +37,14 @@ from coherer.client.rocketmq.start import Starts
 from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, CohererError, RequestTimeoutError, UsageError
 from coherer.rocketmq.bodies import ConsumerData
-from coherer.rocketmq.names import Queue, check_group, check_topic, retry_topic, with_namespace
+from coherer.rocketmq.names import (
+    RETRY_PREFIX,
+    Queue,
+    check_group,
+    check_topic,
+    retry_topic,
+    with_namespace,
+)
 from coherer.rocketmq.subscription import SQL92, Subscription
 
 _log = logging.getLogger(__name__)
@@ -88,7 +95,8 @@ class Member(Startable):
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        what = f"<{name} of {', '.join(self._subscriptions)} in {self._group}"
+        topics = (topic for topic in self._subscriptions if not topic.startswith(RETRY_PREFIX))
+        what = f"<{name} of {', '.join(topics)} in {self._group}"
         if self._state != "open":
             return f"{what}: {self._state}>"
         held = self._holdings.held.values()
@@ -330,7 +338,9 @@ class Member(Startable):
         except CohererError as error:
             if subscription.kind == SQL92 or error.code is None:
                 raise
-            _log.info("Topic %s is not there yet: %s", subscription.topic, error)
+            expected = subscription.topic.startswith(RETRY_PREFIX)
+            level = logging.INFO if expected else logging.WARNING
+            _log.log(level, "Topic %s is not there yet: %s", subscription.topic, error)
 
     def _routed(self, route: Route) -> None:
         if route.topic in self._subscriptions:
