@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import coherer
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message, Receipt
 from coherer.net import TlsOptions
+from coherer.server.node import Node, NodeOptions
 from coherer.testing import FaultProxy, async_embedded_node
 from coherer.tubemq import codes
 
@@ -169,6 +171,44 @@ async def test_a_group_goes_on_where_it_was(tmp_path: Path) -> None:
                     if len(seen) % 10 == 0:
                         break
     assert Counter(seen) == Counter({b"%d" % n: 2 for n in range(10)})
+
+
+@bounded
+async def test_a_broker_that_is_away_is_named_and_not_just_left_out(tmp_path: Path) -> None:
+    usual = {"broker_port": 0, "admin_port": None, "namesrv_port": 0, "rocketmq_port": 0}
+    master = Node(
+        NodeOptions(directory=tmp_path / "m", roles=frozenset({"master"}), master_port=0, **usual)
+    )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(master)
+        brokers = [
+            Node(
+                NodeOptions(
+                    directory=tmp_path / f"b{number}",
+                    roles=frozenset({"broker"}),
+                    broker_id=number,
+                    master=master.url,
+                    heartbeat_ms=10,
+                    **usual,
+                )
+            )
+            for number in (1, 2)
+        ]
+        for broker in brokers:
+            await stack.enter_async_context(broker)
+            await broker.ready()
+        master.create_topic("demo", 2)
+        client = await stack.enter_async_context(coherer.connect(master.url))
+
+        async def until_read(brokers: set[str]) -> None:
+            while {broker for broker, _ in await client.offsets("demo")} != brokers:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+        await until_read({"1", "2"})
+        assert await client.away("demo") == []
+        await brokers[1].stop()
+        await until_read({"1"})
+        assert [broker.id for broker in await client.away("demo")] == [2]
 
 
 @bounded
