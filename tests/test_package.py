@@ -20,3 +20,14 @@ def test_import_stays_light() -> None:
         check=True,
     ).stdout.split()
     assert not {"asyncio", "google", "msgspec", "typer", "rich", "pyspark", "pyarrow"} & set(out)
+
+
+def test_rooms_need_no_import_of_their_own() -> None:
+    program = (
+        "import coherer; print(coherer.blocking.connect('tubemq://a'), coherer.testing.Faults)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("<Client of tubemq://a:8715>")
+    assert {"blocking", "errors", "spark", "testing"} <= set(dir(coherer))

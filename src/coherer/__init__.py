@@ -51,9 +51,14 @@ _HOMES = {
     "connect_tubemq": "coherer.client",
 }
 
+_ROOMS = ("blocking", "errors", "spark", "testing")
+"""Modules that need no import of their own."""
+
 
 def __getattr__(name: str) -> object:
     # PEP 562: names load on first use, so that `import coherer` stays under 60 ms.
+    if name in _ROOMS:
+        return import_module(f"coherer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'coherer' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -62,4 +67,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_ROOMS})
