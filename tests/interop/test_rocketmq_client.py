@@ -221,7 +221,7 @@ async def test_tls(rocket: RocketSite, kind: str, word: str) -> None:
         assert (await client.admin().message(receipt.id)).body == b"secret"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # tests of other modules come between those of this one
 def guarded(rocket: RocketSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Java cluster with access control: its name server."""
     folder = tmp_path_factory.mktemp("guarded")

@@ -75,14 +75,15 @@ async def dial(broker: Broker) -> Client:
     return client
 
 
-@pytest.mark.parametrize(
-    "kinds", [("ours", "java", "ours"), ("java", "ours", "java")], ids="-".join
-)
-async def test_files_go_from_broker_to_broker(
-    rocket: RocketSite, tmp_path: Path, kinds: tuple[str, str, str]
-) -> None:
-    directory = tmp_path / "data"
-    namesrv = await asyncio.to_thread(rocket.names, "java")
+async def test_files_go_from_broker_to_broker(rocket: RocketSite, tmp_path: Path) -> None:
+    """Both ways at the same time."""
+    async with asyncio.TaskGroup() as group:
+        for kinds in (("ours", "java", "ours"), ("java", "ours", "java")):
+            group.create_task(go(rocket, tmp_path / kinds[0] / "data", kinds), name="-".join(kinds))
+
+
+async def go(rocket: RocketSite, directory: Path, kinds: tuple[str, str, str]) -> None:
+    namesrv = await asyncio.to_thread(rocket.names, "ours")
     # The first: a group with an expression, settings of another, a topic.
     broker = await started(rocket, kinds[0], directory, namesrv)
     client = await dial(broker)
