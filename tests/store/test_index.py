@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +345,36 @@ def test_without_an_index(bench: Any) -> None:
     assert store.by_key("t", "k") == []
     store.close()
     assert not list((bench.directory / "index").iterdir())
+
+
+def test_keys_are_taken_while_others_come() -> None:
+    """In the order in which `extend` leaves off: a key is there when all of it is."""
+    keys = keys_of(*[("k", n, n) for n in range(3)])
+    keys.hashes.append(7)
+    keys.offsets.append(7)
+    part = keys.first(10)
+    assert (len(part), part.offsets, len(part.hashes)) == (3, [0, 1, 2], 3)
+    keys.drop(len(part))
+    keys.times_ms.append(7)
+    assert (len(keys), keys.hashes, keys.offsets, keys.times_ms) == (1, [7], [7], [7])
+
+
+def test_a_second_thread_writes_what_the_first_adds(tmp_path: Path) -> None:
+    index = KeyIndex(OsFiles(), tmp_path, 2_000, 100_000)
+    index.load(Checkpoint(), clean=True)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            index.write(0)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for n in range(0, 60_000, 30):
+        index.add(keys_of(*[(f"k{m % 20_000}", m, m) for m in range(n, n + 30)]))
+    done.set()
+    thread.join()
+    index.write(0)
+    for n in (0, 7, 19_999):
+        assert find(index, f"k{n}") == [n + 40_000, n + 20_000, n]
+    index.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,9 +35,7 @@ class KeyIndex:
         self._slots = slots
         self._entries = entries
         self._all: list[IndexFile] = []
-        self._added: deque[Keys] = deque()
-        self._next = Keys([], [], [])  # the first of them
-        self._added_count = self._written_count = 0
+        self._pending = Keys([], [], [])
         self._guard = threading.RLock()
         self._new_names = False
         self._end_ms = 0
@@ -77,7 +74,7 @@ class KeyIndex:
         Raises:
             OSError: some could not be written; they are kept for the next time.
         """
-        if self._waiting >= _MANY_KEYS:
+        if len(self._pending) >= _MANY_KEYS:
             self._put(now_ms)
 
     def make_room(self, now_ms: int) -> None:
@@ -86,17 +83,12 @@ class KeyIndex:
         Raises:
             OSError: they could not be written: take no more.
         """
-        if self._waiting >= self.PENDING_MAX:
+        if len(self._pending) >= self.PENDING_MAX:
             self._put(now_ms)
 
-    @property
-    def _waiting(self) -> int:
-        return self._added_count - self._written_count
-
     def add(self, keys: Keys) -> None:
-        """Take keys, in the order of the log; they are the index's from now on."""
-        self._added.append(keys)  # at once, so that the writer need not wait for the lock
-        self._added_count += len(keys)
+        """Take keys, in the order of the log."""
+        self._pending.extend(keys)  # without the lock: see there
 
     def write(self, now_ms: int) -> None:
         """Write the keys that were taken.
@@ -112,18 +104,13 @@ class KeyIndex:
     def _put(self, now_ms: int) -> None:
         # The slots stay in memory: keys hit them all over the file, and `write` comes every few
         # seconds.
-        while self._waiting:
+        pending = self._pending
+        while pending:
             with self._guard:  # not for all of them: the writer must not wait long
-                if not self._waiting:
-                    return
-                if not self._all or self._all[-1].full:
+                if pending and (not self._all or self._all[-1].full):
                     self._start_file(now_ms)
-                following = self._next
-                while self._added and len(following) < _PIECE_KEYS:
-                    following.extend(self._added.popleft())
-                done = self._all[-1].put(following.first(_PIECE_KEYS))
-                following.drop(done)
-                self._written_count += done
+                if pending:
+                    pending.drop(self._all[-1].put(pending.first(_PIECE_KEYS)))
 
     def _start_file(self, now_ms: int) -> None:
         if self._all:
@@ -202,10 +189,10 @@ class KeyIndex:
 
     def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         value = key_hash(topic, key)
-        for keys in (*reversed(self._added), self._next):
-            for at, store_ms in reversed([*enumerate(keys.times_ms)]):
-                if keys.hashes[at] == value and begin_ms <= store_ms <= end_ms:
-                    yield keys.offsets[at]
+        keys = self._pending
+        for at, store_ms in reversed([*enumerate(keys.times_ms)]):
+            if keys.hashes[at] == value and begin_ms <= store_ms <= end_ms:
+                yield keys.offsets[at]
         for file in reversed(self._all):
             if file.begin_ms <= end_ms and file.end_ms + 999 >= begin_ms:
                 yield from file.find(value, begin_ms, end_ms)

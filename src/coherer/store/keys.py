@@ -20,6 +20,10 @@ _POWERS = {count: pow(31, count, 1 << 32) for count in (2, 4, 8)}
 class Keys:
     """Keys in the order of the log: three lists of equal length.
 
+    One thread may add keys behind the others (`extend`) while another takes the first ones and
+    drops them: a key is there when it is in the last list, and lists grow and shrink at once.
+    (Many small objects instead would keep the garbage collector busy.)
+
     Attributes:
         hashes: of the keys.
         offsets: where the messages lie in the log.
@@ -47,6 +51,7 @@ class Keys:
 
     def first(self, count: int) -> Keys:
         """Give the first keys, up to `count`."""
+        count = min(count, len(self))  # what is only in the other lists is being added
         return Keys(self.hashes[:count], self.offsets[:count], self.times_ms[:count])
 
     def drop(self, count: int) -> None:
