@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from coherer.client import connect_rocketmq
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.options import RocketOptions
@@ -118,6 +119,18 @@ async def test_without_a_name_server_nobody_asks_for_every_topic(cluster) -> Non
     assert len(cluster.asked(ROUTE)) == asked + 1
     assert one.known("three") is not None
     await one.close()
+
+
+async def test_topics_that_were_only_looked_up_are_not_kept_fresh(cluster) -> None:
+    cluster.topics.update({f"topic{number}": 1 for number in range(20)})
+    async with connect_rocketmq(cluster.url) as client:
+        for topic in list(cluster.topics):
+            assert await client.exists(topic)
+        async with client.producer("topic7"):
+            asked = len(cluster.asked(ROUTE))
+            await client._instance.refresh()
+            again = cluster.asked(ROUTE)[asked:]
+            assert [one.fields["topic"] for one in again] == ["topic7"]
 
 
 async def test_a_new_connection_begins_with_a_heartbeat(cluster, instance: Instance) -> None:

@@ -197,7 +197,7 @@ class RocketClient(BaseClient):
         self._instance.pool.check()
         await self._instance.start()
         full = names.with_namespace(self._options.namespace, topic)
-        queues = list((await self._instance.route(full, fresh=True)).readable)
+        queues = list((await self._instance.look_up(full)).readable)
         if not queues:
             raise refused(ResponseCode.TOPIC_NOT_EXIST, "The topic has no queues.", topic=topic)
         return queues

@@ -1,6 +1,8 @@
 """Where topics and brokers are, as the name servers say (rocketmq 3.2).
 
 * A look-up that fails changes nothing: what was known goes on being used.
+* The routes of topics in use (`route`) are asked for again and again (`refresh`); who only wants to
+  know once where a topic is (`look_up`) costs nothing after that, were it of thousands of topics.
 * Everybody who wants to know where a topic is waits for the same answer.
 * Watchers hear of routes that are new or have changed.
 """
@@ -62,7 +64,7 @@ class Directory(ABC):
         # One question at a time for a topic, whoever wants to know.
         task = self._asking.get(topic)
         if task is None:
-            task = asyncio.create_task(self._look_up(topic), name=f"route of {topic}")
+            task = asyncio.create_task(self._ask(topic), name=f"route of {topic}")
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
         try:
@@ -71,6 +73,21 @@ class Directory(ABC):
             if not create or error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             return await self._template(topic, error)
+
+    async def look_up(self, topic: str) -> Route:
+        """Where a topic is now. A topic that nobody uses besides is not kept fresh after that.
+
+        Raises:
+            RefusedError: the topic does not exist; code 17.
+            UnavailableError: no name server can be reached.
+        """
+        answer = await self.names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        route = route_of(topic, TopicRoute.decode(answer.body))
+        if topic in self._routes:
+            self._keep(route)
+        else:
+            self._learn(route)
+        return route
 
     def known(self, topic: str) -> Route | None:
         """The route of a topic, if we have it."""
@@ -156,16 +173,18 @@ class Directory(ABC):
         if not done.cancelled():
             done.exception()  # whoever asked may have gone since: then it is nobody's
 
-    async def _look_up(self, topic: str) -> Route:
-        answer = await self.names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        route = route_of(topic, TopicRoute.decode(answer.body))
-        if self._routes.get(topic) != route:
-            self._routes[topic] = route
-            self._created.pop(topic, None)
+    async def _ask(self, topic: str) -> Route:
+        route = await self.look_up(topic)
+        self._keep(route)
+        return route
+
+    def _keep(self, route: Route) -> None:
+        if self._routes.get(route.topic) != route:
+            self._routes[route.topic] = route
+            self._created.pop(route.topic, None)
             self._learn(route)
             for watcher in list(self._watchers):
                 watcher(route)
-        return route
 
     async def _template(self, topic: str, missing: RefusedError) -> Route:
         try:

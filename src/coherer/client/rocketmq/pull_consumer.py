@@ -188,7 +188,7 @@ class PullConsumer(Member):
         """
         self._check()
         full = with_namespace(self._instance.options.namespace, topic)
-        return list((await self._instance.route(full, fresh=True)).readable)
+        return list((await self._instance.look_up(full)).readable)
 
     # -- inside
 
