@@ -183,6 +183,12 @@ class FakeCluster:
         event = pb.EventProto(rebalanceId=next(self._ids), opType=kind, subscribeInfo=told)
         self.groups[group][member].events.append(event)
 
+    def member(self, *topics: str) -> Member:
+        """One who chooses its partitions."""
+        member = Member("chooser")
+        member.told = list(topics)
+        return member
+
     # -- what happens by itself
 
     def handle(self, asked: Asked) -> None:
@@ -327,8 +333,7 @@ def chooser_register(asked: Asked) -> None:
     if missing:
         asked.refuse(431, f"no topic {missing[0]}")
         return
-    cluster.groups[message.groupName][message.clientId] = Member(message.clientId)
-    cluster.groups[message.groupName][message.clientId].told = list(message.topicList)
+    cluster.groups[message.groupName][message.clientId] = cluster.member(*message.topicList)
     asked.answer(
         brokerConfigId=cluster.check_sum,
         brokerConfigList=[broker.text() for broker in cluster.brokers],

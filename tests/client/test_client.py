@@ -95,6 +95,25 @@ async def test_a_topic_that_takes_no_messages_is_read_all_the_same(fake, client)
     assert (await client.offsets("demo"))["1", 2] == (0, 1)
 
 
+async def test_what_brokers_want_to_be_shown_comes_with_each_look(fake, client) -> None:
+    """A stream looks for hours; the master's tokens change every few minutes."""
+    await client.offsets("demo")
+
+    def renewed(asked) -> None:
+        fake.groups[asked.message.groupName][asked.message.clientId] = fake.member("demo")
+        asked.answer(
+            brokerConfigId=7,
+            brokerConfigList=[broker.text() for broker in fake.brokers],
+            authorizedInfo=pb.MasterAuthorizedInfo(visitAuthorizedToken=99),
+        )
+
+    fake.script(methods.CONSUMER_REGISTER_V2, renewed)
+    [partition, *_] = await client.partitions("demo")
+    async with client.reader(partition, 0):
+        shown = fake.asked(methods.PARTITION_REGISTER)[-1].authInfo.visitAuthorizedToken
+    assert shown == 99
+
+
 async def test_a_broker_that_cannot_be_read_is_named(fake, client) -> None:
     fake.brokers.append(BrokerInfo(2, "10.9.9.9", 8123))
     fake.unreadable = {2}

@@ -3,7 +3,7 @@
 The master is asked by `survey`. A broker tells the offsets of a partition to whom it gives the
 partition, so the planner takes it for a moment, in a group of its own (`coherer_reader_…`) that
 nobody else is in, and gives it back without having read or confirmed anything. What to show to
-brokers it learns as a producer that never sends.
+brokers it learns as a producer that never sends, and from every survey.
 
 A master may refuse the survey: it is older than method 20, or only named groups may consume the
 topic. Then what it tells producers has to do: the partitions that take messages.
@@ -33,7 +33,6 @@ _log = logging.getLogger(__name__)
 
 READER_PREFIX: Final = "coherer_reader_"
 """Names of groups that exist for one reader only; what is stored for them may be forgotten."""
-
 
 FRESH_MS: Final = 60_000
 """Tokens for brokers change every few minutes; older ones are asked for again."""
@@ -165,7 +164,7 @@ class Planner:
         slot = self.reserve()
         try:
             door = self.door(slot)
-            return await asyncio.gather(*(_ends(door, one) for one in partitions))
+            return await asyncio.gather(*(_bounds(door, one) for one in partitions))
         finally:
             self.release(slot)
 
@@ -212,7 +211,7 @@ class Planner:
         return self._publisher
 
 
-async def _ends(door: Door, partition: Partition) -> tuple[int, int]:
+async def _bounds(door: Door, partition: Partition) -> tuple[int, int]:
     # Offset 0 is moved up to the oldest message by the broker.
     start = await door.take(partition, read_status=0, offset=0)
     try:

@@ -44,7 +44,7 @@ class Surveyor:
         group: a group that nobody else is in.
         client_id: the name of its only member.
         host: our own address.
-        passport: what to show to the master.
+        passport: what to show to the master; what brokers want to be shown is renewed.
     """
 
     def __init__(
@@ -85,6 +85,9 @@ class Surveyor:
         masters = self._cluster.masters
         answer = await masters.ask(methods.CONSUMER_REGISTER_V2, request, pb.RegisterResponseM2CV2)
         self._check(answer.errCode, answer.errMsg, topic)
+        if answer.HasField("authorizedInfo"):
+            # Not the other token: that is for this name only.
+            self._passport.visit_token = answer.authorizedInfo.visitAuthorizedToken
         secure = self._cluster.secure
         found = (BrokerInfo.parse(text, tls=secure) for text in answer.brokerConfigList)
         return {broker.id: broker for broker in found}
