@@ -40,3 +40,4 @@ async def main() -> None:
 
 
 asyncio.run(main())
+books.close()

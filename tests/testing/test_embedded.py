@@ -66,7 +66,7 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
             raise AssertionError("two nodes share a directory")
         assert loops() == inside
     assert loops() == threads
-    with pytest.raises(TypeError, match="nosuch"), embedded_node(nosuch=1):
+    with pytest.raises(UsageError, match="nosuch"), embedded_node(nosuch=1):
         raise AssertionError("there is no such option")
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
 from coherer.client.address import Address, parse, url_of
+from coherer.client.keywords import options_of
 from coherer.errors import UsageError
 from coherer.net import TlsOptions
 
@@ -170,7 +171,7 @@ def connect_tubemq(url: str | None = None, **options: Unpack[TubemqKeywords]) ->
     address = _address(url, "tubemq")
     if address.secure and options.get("tls") is None:
         options["tls"] = TlsOptions()
-    return Client(ClientOptions(addresses=address.servers, **options))
+    return Client(options_of(ClientOptions, {**options, "addresses": address.servers}))
 
 
 def connect_rocketmq(url: str | None = None, **options: Unpack[RocketmqKeywords]) -> RocketClient:
@@ -185,7 +186,7 @@ def connect_rocketmq(url: str | None = None, **options: Unpack[RocketmqKeywords]
     address = _address(url, "rocketmq")
     if address.secure and options.get("tls") is None:
         options["tls"] = TlsOptions()
-    return RocketClient(RocketOptions(addresses=address.servers, **options))
+    return RocketClient(options_of(RocketOptions, {**options, "addresses": address.servers}))
 
 
 def _address(url: str | None, protocol: str) -> Address:

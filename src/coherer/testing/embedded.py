@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
 from coherer.blocking.portal import Portal
+from coherer.client.keywords import options_of
 from coherer.errors import UsageError
 from coherer.server.node import Node, NodeOptions
 
@@ -142,8 +143,7 @@ async def _started(options: NodeOptions) -> Node:
 
 
 def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
-    make = cast("Callable[..., NodeOptions]", NodeOptions)  # it checks the names itself
-    return make(**{**dict.fromkeys(_PORTS, 0), "directory": directory, **given})
+    return options_of(NodeOptions, {**dict.fromkeys(_PORTS, 0), "directory": directory, **given})
 
 
 @contextmanager

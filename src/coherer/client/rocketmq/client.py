@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer.client.base import BaseClient
+from coherer.client.keywords import options_of
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
 from coherer.client.rocketmq.door import Door
@@ -120,7 +121,7 @@ class RocketClient(BaseClient):
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
-        producer = Producer(self._instance, topics, ProducerOptions(**options))
+        producer = Producer(self._instance, topics, options_of(ProducerOptions, options))
         self._made.add(producer)
         return producer
 
@@ -139,7 +140,7 @@ class RocketClient(BaseClient):
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
-        consumer = Consumer(self._instance, group, topics, ConsumerOptions(**options))
+        consumer = Consumer(self._instance, group, topics, options_of(ConsumerOptions, options))
         self._made.add(consumer)
         return consumer
 
@@ -165,7 +166,11 @@ class RocketClient(BaseClient):
         """
         self._instance.pool.check()
         consumer = PullConsumer(
-            self._instance, group, topics, ConsumerOptions(**options), auto_commit=auto_commit
+            self._instance,
+            group,
+            topics,
+            options_of(ConsumerOptions, options),
+            auto_commit=auto_commit,
         )
         self._made.add(consumer)
         return consumer

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer import limits
 from coherer.client.base import BaseClient
+from coherer.client.keywords import options_of
 from coherer.client.tubemq.cluster import ClientOptions, Cluster
 from coherer.client.tubemq.consumer import Consumer
 from coherer.client.tubemq.consumer_options import ConsumerOptions, Topics
@@ -114,7 +115,7 @@ class Client(BaseClient):
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._cluster.pool.check()
-        consumer = Consumer(self._cluster, group, topics, ConsumerOptions(**options))
+        consumer = Consumer(self._cluster, group, topics, options_of(ConsumerOptions, options))
         self._made.add(consumer)
         return consumer
 
