@@ -16,6 +16,7 @@ from coherer.client.misuse import check_body, mistaken
 from coherer.client.outcomes import Sink
 from coherer.client.rocketmq.faults import Faults
 from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.link import NOTHING
 from coherer.client.rocketmq.observers import Kind, Observer, observe
 from coherer.client.rocketmq.producer_options import ProducerOptions
 from coherer.client.rocketmq.routes import Route
@@ -32,8 +33,6 @@ from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import Outgoing, outgoing
 from coherer.rocketmq.names import Queue
 from coherer.rocketmq.sending import SendEncoder
-
-NOTHING: Final[Mapping[str, str]] = {}
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -237,17 +236,8 @@ class Outbox:
             tries: how often it may be tried again.
         """
         properties = "\x02".join(f"{name}\x01{value}" for name, value in self._system.items())
-        sent = Sent(
-            place,
-            message,
-            sink,
-            self._loop.time() + self._timeout_s,
-            Outgoing(body, properties, 0),
-            ids,
-            now_ms(),
-            tries,
-            BATCH,
-        )
+        parcel, deadline = Outgoing(body, properties, 0), self._loop.time() + self._timeout_s
+        sent = Sent(place, message, sink, deadline, parcel, ids, now_ms(), tries, BATCH)
         self.window.take(len(body))
         place.lane.post(sent)
 

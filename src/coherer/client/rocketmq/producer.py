@@ -17,9 +17,9 @@ from coherer.client.outcomes import CallbackSink, FutureSink, Outcome, Sink
 from coherer.client.producing import BaseProducer
 from coherer.client.rocketmq.batching import item_of, joined, pack, topic_of
 from coherer.client.rocketmq.instance import Instance
-from coherer.client.rocketmq.link import Link
+from coherer.client.rocketmq.link import NOTHING, Link
 from coherer.client.rocketmq.observers import Kind, observe
-from coherer.client.rocketmq.outbox import NOTHING, Outbox, system_of
+from coherer.client.rocketmq.outbox import Outbox, system_of
 from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
 from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key

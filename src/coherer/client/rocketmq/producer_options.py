@@ -61,7 +61,9 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
         timeout_ms: how long a message waits for its receipt, with all its tries; the client's
             timeout when None.
         retries: how often a message is tried again with another broker.
-        retry_codes: refusals after which it is tried again; Java's by default.
+        retry_codes: refusals after which it is tried again; Java's by default. That a broker has
+            too much to do (2, SYSTEM_BUSY) is not among them: you get the error and can send less.
+            Add it where another broker may have time.
         rules: when slow brokers are avoided; None for never, as Java's producers by default.
         compress_from_bytes: bodies of this length or more are compressed; 0 for none.
         compress_level: how hard, 1 to 9.
