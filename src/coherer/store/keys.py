@@ -14,7 +14,7 @@ from coherer.record.hashing import java_hash
 _INT_MIN = -(1 << 31)
 _LONG = 20
 _HEADS_KEPT = 4_096
-_POWERS = {count: pow(31, count, 1 << 32) for count in (2, 4, 8)}
+_POWERS = {count: pow(31, count, 1 << 32) for count in (2, 8)}
 
 
 class Keys:
@@ -73,7 +73,7 @@ class Hashes:
     """The hashes of a topic's keys.
 
     Of the ids that a client makes only the ends differ, and the hash of a text is made of those of
-    its parts: so of most keys two pairs of characters are looked up, and what is before them.
+    its parts: so of most keys the last two characters are looked up, and what is before them.
     """
 
     __slots__ = ("_heads", "_topic")
@@ -88,11 +88,11 @@ class Hashes:
         hashes: list[int] = []
         for key in keys:
             if len(key) > _LONG and key.isascii():
-                text = key[:-4]
+                text = key[:-2]
                 head = heads.get(text)
                 if head is None:
                     head = self._learn(text)
-                value = (head + pairs[key[-4:-2]] * _P2 + pairs[key[-2:]]) & 0xFFFFFFFF
+                value = (head + pairs[key[-2:]]) & 0xFFFFFFFF
                 if value >= 0x80000000:
                     value = 0x100000000 - value if value != 0x80000000 else 0
             else:
@@ -104,7 +104,7 @@ class Hashes:
     def _learn(self, text: str) -> int:
         # What is before the last eight stays the same for as long as a client lives.
         value = _hash_of(self._topic, text[:-8]) * _POWERS[8] + java_hash(text[-8:])
-        head = (value * _POWERS[4]) & 0xFFFFFFFF
+        head = (value * _POWERS[2]) & 0xFFFFFFFF
         if len(self._heads) >= _HEADS_KEPT:
             self._heads.clear()
         self._heads[text] = head
@@ -120,7 +120,6 @@ class _Pairs(dict[str, int]):
 
 
 _PAIRS = _Pairs()
-_P2 = _POWERS[2]
 hashes_of = lru_cache(maxsize=256)(Hashes)
 """The hashes of a topic's keys; the same object for the same topic."""
 
