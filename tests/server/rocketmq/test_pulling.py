@@ -419,6 +419,18 @@ async def test_a_pull_waits_so_long_as_it_says(
     assert (answer.code, places(answer)) == (RETRY, (2, 0, 2)), "it was read again"
 
 
+async def test_a_clock_that_is_set_back_holds_no_pull(
+    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+) -> None:
+    await fill(peer, 1)
+    waits = peer.begin_pull(**waiting(queueOffset=1))
+    await peer.settle()
+    clock.set(clock.now_ms() - 3_600_000)
+    broker_stage.broker.tick()
+    async with asyncio.timeout(10):
+        assert (await waits).code == NOT_FOUND
+
+
 async def test_nothing_after_all(
     broker_stage: BrokerStage, peer: Client, clock: ManualClock
 ) -> None:
