@@ -9,12 +9,17 @@ RocketMQ's clients and operators change in the table is booked in the catalog:
 * a topic that is deleted, with its messages.
 
 The other direction needs nothing: the broker takes the master's word into the same table.
+
+With thousands of topics all of this takes a while. Then several changes are booked together, so
+that no more than a tenth of the time goes there; only a topic that is gone is forgotten at once, or
+the master would bring it back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 import msgspec
 
@@ -28,6 +33,10 @@ _log = logging.getLogger(__name__)
 
 USER = "rocketmq"
 """Who has changed the catalog, as it keeps it."""
+QUICK_S: Final = 0.005
+"""What takes no longer is done at once, however often."""
+REST_FACTOR: Final = 9
+"""After a longer one there is rest for so many times as long."""
 
 
 class Adoption:
@@ -44,7 +53,9 @@ class Adoption:
         self._broker_id = broker_id
         self._topics = TubeTopics(core.topics)
         self._deleted: set[str] = set()
-        self._scheduled = False
+        self._scheduled: asyncio.Handle | None = None
+        self._not_before_s = 0.0
+        self._news = False
         core.topics.watch(self._soon)
         core.on_removal(self._removed)
 
@@ -64,15 +75,35 @@ class Adoption:
         except CohererError as error:
             _log.error("The master's catalog: %s", error)
 
+    def close(self) -> None:
+        """Book nothing more: what is not booked yet, the next start books."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+
     def _soon(self) -> None:
         # The master may be the one who changes the table just now: it has to come to its end.
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._now)
+        self._news = True
+        if self._scheduled is None:
+            loop = asyncio.get_running_loop()
+            rest_s = self._not_before_s - loop.time()
+            later = rest_s > 0
+            self._scheduled = loop.call_later(rest_s, self._now) if later else self._at_once()
+
+    def _at_once(self) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(self._now)
 
     def _now(self) -> None:
-        self._scheduled = False
-        self.sync()
+        loop = asyncio.get_running_loop()
+        begin_s, self._news = loop.time(), False
+        try:
+            self.sync()  # the master changes the table in turn: that is no reason not to rest
+        finally:
+            took_s = loop.time() - begin_s
+            if took_s > QUICK_S:
+                self._not_before_s = loop.time() + REST_FACTOR * took_s
+            self._scheduled = None
+            if self._news:
+                self._soon()
 
     def _made(self, topic: Topic) -> None:
         state, name = self._master.state, topic.name
@@ -99,7 +130,9 @@ class Adoption:
     def _removed(self, name: str) -> None:
         # A topic that is only missing from the table may be the master's own doing.
         self._deleted.add(name)
-        self._soon()
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        self._scheduled = self._at_once()
 
     def _forget(self, name: str) -> None:
         record = self._record(name)

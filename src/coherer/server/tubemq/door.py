@@ -59,6 +59,7 @@ class TubeDoor:
         self._now_ms = now_ms
         self._listen = listen
         self._embedded: EmbeddedLink | None = None
+        self._adoption: Adoption | None = None
         self._remote: RemoteLink | None = None
         self._next_report_ms = 0
 
@@ -141,7 +142,8 @@ class TubeDoor:
         if not self.broker.state.serving:
             raise UsageError("The node's own master does not take its broker; the log says why.")
         self.master.watch(self._embedded.sync)
-        Adoption(self.master, options.broker_id, self.broker.core).sync()
+        self._adoption = Adoption(self.master, options.broker_id, self.broker.core)
+        self._adoption.sync()
 
     async def ready(self) -> None:
         """Wait until a remote master has accepted the broker."""
@@ -163,9 +165,11 @@ class TubeDoor:
         """Say good-bye to the master."""
         if self._remote is not None:
             await self._remote.close()
+        if self._adoption is not None:
+            self._adoption.close()
         if self._embedded is not None:
             self._embedded.close()
-        self._remote = self._embedded = None
+        self._remote = self._embedded = self._adoption = None
 
     def close(self) -> None:
         """Serve nothing more. What was sent is answered when the core is closed."""
