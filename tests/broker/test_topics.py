@@ -225,6 +225,21 @@ def test_putting_keeps_what_only_tubemq_knows() -> None:
     assert topic.partitions == 5
 
 
+def test_rocketmqs_clients_get_fewer_queues_and_tubemqs_keep_their_partitions() -> None:
+    table = TopicTable([Topic.of_master("t", 4)])
+    table.put(Topic(name="t", read_queues=2, write_queues=0), now_ms=0)
+    assert table["t"].partition_ids() == [0, 1, 2, 3]
+    again = TopicTable.load(table.dump())
+    # The master says what it always said, and then something new.
+    for partitions, queues in ((4, (2, 0)), (4, (2, 0)), (6, (6, 6))):
+        again.replace([Topic.of_master("t", partitions, can_publish=partitions != 4)])
+        topic = again["t"]
+        assert (topic.read_queues, topic.write_queues) == queues
+        assert topic.partitions == partitions
+    again.put(Topic(name="t", read_queues=7, write_queues=1), now_ms=0)
+    assert (again["t"].partitions, again["t"].partitions_min) == (7, 0)
+
+
 def test_ordered_topics() -> None:
     table = TopicTable([Topic(name="a"), Topic(name="b", order=True), Topic(name="c", order=True)])
     assert table.order({"a", "b", "nowhere"}, now_ms=4)

@@ -12,7 +12,7 @@ import msgspec
 
 from coherer.broker.versions import DataVersion
 
-_TUBEMQ_DEFAULTS = {"stores": 1, "status": 0, "tubemq": False}
+_TUBEMQ_DEFAULTS = {"partitions_min": 0, "stores": 1, "status": 0, "tubemq": False}
 _NAMES = {
     "name": "topic_name",
     "read_queues": "read_queue_nums",
@@ -21,6 +21,7 @@ _NAMES = {
     "order": "order",
     "filter_type": "topic_filter_type",
     "sys_flag": "topic_sys_flag",
+    "partitions_min": "partitions_min",
     "stores": "num_topic_stores",
     "status": "status_id",
     "message_bytes_max": "max_msg_size",
@@ -41,6 +42,7 @@ class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
     order: bool | None = None
     topic_filter_type: str | None = None
     topic_sys_flag: int | None = None
+    partitions_min: int | None = None
     num_topic_stores: int | None = None
     status_id: int | None = None
     max_msg_size: int | None = None

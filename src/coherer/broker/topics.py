@@ -46,6 +46,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         order: it was declared to be ordered.
         filter_type: `SINGLE_TAG` or `MULTI_TAG`.
         sys_flag: the sum of `UNIT` and `UNIT_SUB`.
+        partitions_min: so many its TubeMQ clients have, where an operator of RocketMQ has left its
+            own clients fewer queues: TubeMQ's partitions never become fewer. Else 0.
         stores: TubeMQ's way to have more partitions than one file sequence can take. RocketMQ's
             clients see the queues of the first.
         status: 0 open, 1 closed for TubeMQ's clients, 2 and 3 being removed.
@@ -64,6 +66,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     order: bool = False
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
+    partitions_min: int = 0
     stores: int = 1
     status: int = 0
     message_bytes_max: int | None = None
@@ -96,7 +99,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def partitions(self) -> int:
         """The partitions of each of its stores, as TubeMQ counts them."""
-        return max(self.read_queues, self.write_queues)
+        return max(self.read_queues, self.write_queues, self.partitions_min)
 
     @property
     def can_publish(self) -> bool:
@@ -221,8 +224,10 @@ class TopicTable:
         """
         old = self._topics.get(topic.name)
         if old is not None:
+            fewer = old.tubemq and topic.partitions < old.partitions
             topic = msgspec.structs.replace(
                 topic,
+                partitions_min=old.partitions if fewer else 0,
                 stores=old.stores,
                 status=old.status,
                 message_bytes_max=old.message_bytes_max,
@@ -355,6 +360,7 @@ class TopicTable:
             told,
             read_queues=old.read_queues if same else told.read_queues,
             write_queues=old.write_queues if same else told.write_queues,
+            partitions_min=old.partitions_min if same else 0,
             perm=told.perm | old.perm & INHERIT,
             order=old.order,
             filter_type=old.filter_type,

@@ -5,7 +5,7 @@ RocketMQ's clients and operators change in the table is booked in the catalog:
 
 * a new topic of a user, if TubeMQ allows its name (a letter, then letters, digits, `_` and `-`);
 * more queues, and whether it may be read and written. TubeMQ's partitions never become fewer: the
-  catalog's number then stays, and the table gets it back;
+  catalog's number then stays, also for the broker, and only RocketMQ's clients have fewer queues;
 * a topic that is deleted, with its messages.
 
 The other direction needs nothing: the broker takes the master's word into the same table.

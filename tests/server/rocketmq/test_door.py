@@ -145,7 +145,9 @@ async def test_changes_of_a_topic_reach_the_catalog(node: Node) -> None:
     core.topics.put(Topic(name="t", read_queues=1, write_queues=1, perm=6), 2)
     await until(lambda: props_of(node).accept_publish)
     assert node.topics()["t"] == {1: 4}, "TubeMQ's partitions do not become fewer"
-    await until(lambda: core.topics["t"].read_queues == 4)
+    await until(lambda: core.topics["t"].can_publish and core.topics["t"].tubemq)
+    topic = core.topics["t"]
+    assert (topic.read_queues, topic.partitions) == (1, 4), "RocketMQ's clients have what was said"
 
 
 def props_of(node: Node) -> Any:
