@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from peers.rocketmq import PATIENT, JavaRocketBroker
 from coherer import Message
 from coherer.client import connect_rocketmq
 from coherer.rocketmq.codes import TopicNotExistError
+from coherer.rocketmq.names import Queue
 from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
@@ -144,6 +147,27 @@ async def impatient(cluster: Cluster) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_what_was_stored_since(cluster: Cluster, queue: RocketMQQueue, topic: str) -> None:
+    """Many messages share a millisecond; none of them may be missed, and none too many be read."""
+    await asyncio.to_thread(send, queue, topic, range(500))
+    bounds = await held(queue, topic, 500)
+    async with connect_rocketmq(cluster.url) as client:
+        stored: dict[tuple[str, int], list[int]] = {}
+        for place in await client.offsets(topic):
+            stored[place] = []
+            async with client.reader(Queue(topic, *place), 0) as reader:
+                while batch := await reader.read():
+                    stored[place] += [message.stored_ms for message in batch]
+    moments = sorted({time_ms for times in stored.values() for time_ms in times})
+    assert sum(map(len, stored.values())) == 500
+    for time_ms in (0, moments[0], moments[len(moments) // 2], moments[-1], moments[-1] + 1):
+        since = await asyncio.to_thread(
+            queue.since, topic, datetime.fromtimestamp(time_ms / 1000, UTC)
+        )
+        assert since == {place: bisect_left(times, time_ms) for place, times in stored.items()}
+    assert latest(bounds)[topic] == {f"{at[0]}:{at[1]}": since[at] for at in sorted(since)}
+
+
 async def test_a_busy_broker_gets_its_messages_later(
     rocket: RocketSite, queue: RocketMQQueue, topic: str
 ) -> None:

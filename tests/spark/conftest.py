@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -146,6 +148,11 @@ class ListQueue:
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         return self.held[topic]
+
+    def since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+        """A message is stored each second, from 1970 on."""
+        second = math.ceil(time.timestamp())
+        return {at: min(max(second, low), high) for at, (low, high) in self.held[topic].items()}
 
     def away(self, topic: str) -> Sequence[str]:
         return self.down

@@ -25,11 +25,10 @@ def options_of(**options: str) -> ReadOptions:
 
 
 def test_a_stream_begins_at_the_end_unless_told() -> None:
-    assert Brokers().cursor.initial() == {"t": {"1:0": 100, "1:1": 25}}
-    earliest = Brokers(startingOffsets="earliest").cursor.initial()
-    assert earliest == {"t": {"1:0": 0, "1:1": 5}}
-    named = Brokers(startingOffsets='{"t": {"1:1": 7}}').cursor.initial()
-    assert named == {"t": {"1:0": 100, "1:1": 7}}
+    cursor = Brokers().cursor
+    assert cursor.initial("latest") == {"t": {"1:0": 100, "1:1": 25}}
+    assert cursor.initial("earliest") == {"t": {"1:0": 0, "1:1": 5}}
+    assert cursor.initial({"t": {"1:1": 7}}) == {"t": {"1:0": 100, "1:1": 7}}
 
 
 def test_the_next_end_is_what_is_there() -> None:
@@ -82,7 +81,7 @@ def test_available_now_never_goes_back() -> None:
     brokers = Brokers()
     brokers.cursor.fix_target()
     brokers.bounds = {"t": {"1:0": (0, 200), "1:1": (5, 25)}}
-    start = brokers.cursor.initial()
+    start = brokers.cursor.initial("latest")
     assert start["t"]["1:0"] == 200
     assert brokers.cursor.next_end(start, None) == start
 
@@ -137,4 +136,4 @@ def test_offsets_behind_the_end_are_refused() -> None:
     with pytest.raises(UsageError, match="ends at 100"):
         batch_ends(options_of(endingOffsets='{"t": {"1:0": 101}}'), Brokers().bounds)
     with pytest.raises(UsageError, match="ends at 25"):
-        Brokers(startingOffsets='{"t": {"1:1": 26}}').cursor.initial()
+        Brokers().cursor.initial({"t": {"1:1": 26}})

@@ -89,6 +89,7 @@ def test_what_spark_adds_is_ignored() -> None:
         ({"topic": "a", "startingOffset": "latest"}, "Did you mean startingOffsets"),
         ({"topic": "a", "zzz": "1"}, "There are: url"),
         ({"topic": "a", "startingOffsets": "first"}, "Option startingOffsets"),
+        ({"topic": "a", "startingTimestamp": "1"}, "no option 'startingtimestamp'"),
         ({"topic": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
         ({"topic": "a", "failOnDataLoss": "no"}, "neither true nor false"),
         ({"topic": "a", "minPartitions": "0"}, "no number above 0"),
@@ -99,8 +100,8 @@ def test_what_spark_adds_is_ignored() -> None:
         ({"topic": "a", "group": "g"}, "go together"),
         ({"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "larger"),
         ({"topic": "a", "minPartitions": "9", "maxPartitions": "8"}, "larger"),
-        ({"topic": "a", "url": "http://x"}, "tubemq://host:port"),
-        ({"topic": "a", "url": ""}, "tubemq://host:port"),
+        ({"topic": "a", "url": "http://x"}, "is no URL of a cluster"),
+        ({"topic": "a", "url": ""}, "is no URL of a cluster"),
         ({"topic": "a", "url": "tubemq://h:x"}, "no host:port"),
         ({"topic": "a", "group": " "}, "empty"),
         ({"topic": "a", "password": "p", "passwordFile": "f"}, "not both"),
@@ -148,3 +149,18 @@ def test_the_tables_and_the_structs_agree(
     fields = {option.field for option in table}  # type: ignore[attr-defined]
     assert fields == set(kind.__struct_fields__) - {"access"}
     assert all(option.meaning.endswith((".", ")")) for option in table)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingTimestamp": "yesterday"}, "Option startingTimestamp: 'yesterday' is no time"),
+        ({"endingTimestamp": "2026-11-21T06:00:00"}, "says no time zone"),
+        ({"startingTimestamp": "9" * 30}, "is no time"),
+        ({"startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
+        ({"endingTimestamp": "1", "endingOffsets": "latest"}, "not both"),
+    ],
+)
+def test_times_that_cannot_be(options: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_options({"url": "rocketmq://h:1", "topic": "a", **options}, "rocketmq")

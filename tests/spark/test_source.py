@@ -35,7 +35,8 @@ KINDS = {"int": "integer", "bigint": "long"}
 
 @pytest.fixture(autouse=True)
 def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
-    monkeypatch.setitem(workers.OPENERS, "tubemq", lambda _access: list_queue)
+    for protocol in ("tubemq", "rocketmq"):
+        monkeypatch.setitem(workers.OPENERS, protocol, lambda _access: list_queue)
     monkeypatch.setattr(workers, "_queues", {})
     monkeypatch.setattr(workers, "settle", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
@@ -43,7 +44,9 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
 
 
 def made(**options: str) -> tuple[QueueDataSource, StructType]:
-    data = TubeMQDataSource({"url": "tubemq://h:1", "path": "t", **options})
+    rocket = options.get("url", "").startswith("rocketmq")
+    kind = RocketMQDataSource if rocket else TubeMQDataSource
+    data = kind({"url": "tubemq://h:1", "path": "t", **options})
     schema = StructType()
     for column in data.schema().split(", "):
         name, kind = column.split(" ")
@@ -83,6 +86,24 @@ def test_a_batch_reads_everything() -> None:
     reader = batch(minPartitions="3")
     found = rows_of(reader, list(reader.partitions()))
     assert found == {(0, at) for at in range(100)} | {(1, at) for at in range(5, 25)}
+
+
+def test_a_read_from_one_time_to_another() -> None:
+    url = "rocketmq://h:1"
+    times = {"startingTimestamp": "1970-01-01T00:00:20Z", "endingTimestamp": "22500"}
+    reader = batch(url=url, **times)
+    assert rows_of(reader, list(reader.partitions())) == {
+        (p, at) for p in (0, 1) for at in (20, 21, 22)
+    }
+    reader = batch(url=url, startingTimestamp="99000")
+    assert rows_of(reader, list(reader.partitions())) == {(0, 99)}
+    reader = batch(url=url, startingTimestamp="1970-01-02T00:00:00+01:00")
+    assert rows_of(reader, list(reader.partitions())) == set()
+    assert stream(url=url, startingTimestamp="24000").initialOffset() == {
+        "t": {"1:0": 24, "1:1": 24}
+    }
+    with pytest.raises(UsageError, match="a stream has no end"):
+        stream(url=url, endingTimestamp="24000").initialOffset()
 
 
 def test_nothing_begins_while_a_part_of_the_topic_is_out_of_reach(list_queue: ListQueue) -> None:

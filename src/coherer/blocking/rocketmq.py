@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack, overload
@@ -351,6 +352,23 @@ class RocketClient(BaseClient[AsyncClient]):
             UnavailableError: a server could not be reached.
         """
         return self._portal.call(lambda: self._client.offsets(topic))
+
+    def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
+        """Where the messages of a topic begin that were stored at a time or later.
+
+        Args:
+            topic: the topic.
+            time: with a time zone, or of the machine's.
+
+        Returns:
+            Broker name and queue number, to the offset; that behind the newest message where all
+            are older.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        return self._portal.call(lambda: self._client.offsets_since(topic, time))
 
     def exists(self, topic: str) -> bool:
         """Whether a topic exists.

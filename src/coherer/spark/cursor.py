@@ -46,13 +46,15 @@ class Cursor:
         self._bounds: Bounds | None = None
         self._waiting_since_ms: int | None = None
 
-    def initial(self) -> Offsets:
+    def initial(self, wanted: str | Offsets) -> Offsets:
         """Where a stream without a checkpoint begins.
 
+        Args:
+            wanted: `earliest`, `latest`, or offsets.
+
         Raises:
-            UsageError: `startingOffsets` names what does not exist.
+            UsageError: `wanted` names what does not exist.
         """
-        wanted = self._options.starting_offsets or LATEST
         return canonical(resolve(wanted, self.look(), "startingOffsets", unnamed=LATEST))
 
     def look(self) -> Bounds:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
@@ -83,6 +84,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     topics_pattern: str | None = None
     starting_offsets: str | Offsets | None = None
     ending_offsets: str | Offsets | None = None
+    starting_time: datetime | None = None
+    ending_time: datetime | None = None
     fail_on_data_loss: bool = True
     min_partitions: int = 1
     max_partitions: int | None = None
@@ -171,6 +174,19 @@ def _url(value: str) -> str:
     return value.strip()
 
 
+def _moment(value: str) -> datetime:
+    text = value.strip()
+    try:
+        if text.isdecimal():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(f"{value!r} is no time") from error
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} says no time zone, like 2026-11-21T06:00:00Z")
+    return moment
+
+
 def _offsets(option: str) -> Callable[[str], str | Offsets]:
     def read(value: str) -> str | Offsets:
         if value.strip().lower() in {EARLIEST, LATEST}:
@@ -205,6 +221,11 @@ READ_TABLE: Final = (
            '`{"topic": {"broker:partition": n}}`; -2 is the earliest, -1 the latest.'),
     Option("endingOffsets", "ending_offsets", _offsets("endingOffsets"),
            "Batch only: `latest` (default) or JSON."),
+    Option("startingTimestamp", "starting_time", _moment,
+           "RocketMQ only: begin with the first message that was stored at this time or later; "
+           "milliseconds since 1970, or ISO 8601 with a time zone.", "rocketmq"),
+    Option("endingTimestamp", "ending_time", _moment,
+           "RocketMQ only, batch only: end before that message.", "rocketmq"),
     Option("failOnDataLoss", "fail_on_data_loss", _truth,
            "Stop when messages are gone before they were read (default true)."),
     Option("minPartitions", "min_partitions", _count, "So many tasks at least."),
@@ -305,6 +326,10 @@ def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOp
     read = _parsed(ReadOptions, _with_path(options), READ_TABLE, protocol)
     if bool(read.topics) == (read.topics_pattern is not None):
         raise UsageError("Name what to read.", hint="Give option topic or topicsPattern.")
+    if read.starting_offsets is not None and read.starting_time is not None:
+        raise UsageError("Give startingOffsets or startingTimestamp, not both.")
+    if read.ending_offsets is not None and read.ending_time is not None:
+        raise UsageError("Give endingOffsets or endingTimestamp, not both.")
     if read.ending_offsets == EARLIEST:
         raise UsageError("Option endingOffsets cannot be earliest.", hint="Give latest or JSON.")
     if read.commit_offsets != (read.group is not None):

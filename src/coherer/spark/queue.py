@@ -1,4 +1,4 @@
-"""What Spark needs of a queue: four questions, the same for both protocols.
+"""What Spark needs of a queue: a few questions, the same for both protocols.
 
 `coherer.spark.tubemq` answers them for TubeMQ. Tests answer them with a list.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -65,6 +66,10 @@ class Queue(Protocol):
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """(broker, partition) to (first offset held, offset behind the last)."""
+        ...
+
+    def since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+        """(broker, partition) to the offset of the first message stored at a time or later."""
         ...
 
     def away(self, topic: str) -> Sequence[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,10 @@ class RocketMQQueue:
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """(broker, queue) to (first offset held, offset behind the last)."""
         return self._client.offsets(topic)
+
+    def since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+        """(broker, queue) to the offset of the first message stored at a time or later."""
+        return self._client.offsets_since(topic, time)
 
     def away(self, topic: str) -> Sequence[str]:
         """None: a name server forgets a broker that is down, and a route is all that it knows."""

@@ -34,7 +34,7 @@ from coherer.errors import CohererError, UsageError
 from coherer.spark import workers
 from coherer.spark.columns import arrow_schema, spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
-from coherer.spark.offsets import Bounds, Offsets
+from coherer.spark.offsets import LATEST, Bounds, Offsets
 from coherer.spark.options import ReadOptions, read_options, write_options
 from coherer.spark.planning import DataLossError, Range, between, shares_of
 from coherer.spark.reading import Reading, rows
@@ -149,8 +149,9 @@ class BatchReader(DataSourceReader):
             topics = Topics(self._options, _now_ms)
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
+            options = topics.timed(queue, self._options)
             bounds = topics.bounds(queue)
-        return _planned(self._options, *batch_ends(self._options, bounds), bounds)
+        return _planned(options, *batch_ends(options, bounds), bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""
@@ -168,10 +169,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:
         """Where a stream without a checkpoint begins."""
         cursor = self._at()
-        if self._options.fail_on_data_loss:
-            with workers.queue(self._options.access) as queue:
-                Topics(self._options, _now_ms).check_whole(queue)
-        return cursor.initial()
+        topics = Topics(self._options, _now_ms)
+        with workers.queue(self._options.access) as queue:
+            if self._options.fail_on_data_loss:
+                topics.check_whole(queue)
+            options = topics.timed(queue, self._options)
+        return cursor.initial(options.starting_offsets or LATEST)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Nothing behind the present ends will be read."""
@@ -211,8 +214,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor, and
         # garbles what a constructor raises.
         if self._cursor is None:
-            if self._options.ending_offsets is not None:
-                raise UsageError("Option endingOffsets is for batches; a stream has no end.")
+            if self._options.ending_offsets or self._options.ending_time:
+                raise UsageError(
+                    "endingOffsets and endingTimestamp are for batches; a stream has no end."
+                )
             topics = Topics(self._options, _now_ms)
 
             def ask() -> Bounds:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
 
 from coherer.errors import CohererError, UnavailableError
 from coherer.rocketmq.codes import TopicNotExistError
-from coherer.spark.offsets import Bounds, bounds_of, merged
+from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, merged, partition_key
 from coherer.spark.options import ReadOptions
 from coherer.spark.queue import Queue
 from coherer.tubemq.codes import TopicNotDeployedError
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +58,44 @@ class Topics:
         Raises:
             RefusedError: a named topic is not there, and `failOnDataLoss` is set.
         """
-        parts: list[Bounds] = []
+        return merged(bounds_of(topic, found) for topic, found in self._ask(queue, queue.bounds))
+
+    def since(self, queue: Queue, time: datetime) -> Offsets:
+        """Where what was stored at a time or later begins, in all topics.
+
+        Raises:
+            RefusedError: a named topic is not there, and `failOnDataLoss` is set.
+        """
+        found = self._ask(queue, lambda topic: queue.since(topic, time))
+        return canonical(
+            {topic: {partition_key(*at): places[at] for at in places} for topic, places in found}
+        )
+
+    def timed(self, queue: Queue, options: ReadOptions) -> ReadOptions:
+        """The options with offsets in place of times.
+
+        Raises:
+            RefusedError: as with `since`.
+        """
+        if options.starting_time is not None:
+            start = self.since(queue, options.starting_time)
+            options = msgspec.structs.replace(options, starting_offsets=start)
+        if options.ending_time is not None:
+            end = self.since(queue, options.ending_time)
+            options = msgspec.structs.replace(options, ending_offsets=end)
+        return options
+
+    def _ask(self, queue: Queue, ask: Callable[[str], T]) -> Iterator[tuple[str, T]]:
         for topic in self.names(queue):
             try:
-                parts.append(bounds_of(topic, queue.bounds(topic)))
+                found = ask(topic)
             except (TopicNotDeployedError, TopicNotExistError) as error:
                 if self._strict and self._still_named(topic, queue):
                     raise
                 self._leave_out(topic, error)
             else:
                 self._missing.discard(topic)
-        return merged(parts)
+                yield topic, found
 
     def _still_named(self, topic: str, queue: Queue) -> bool:
         """Whether it is read, although it is not there: a pattern's may be gone since we looked."""

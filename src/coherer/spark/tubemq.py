@@ -10,6 +10,7 @@ the package. So a row is in one range only with Java's broker too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coherer.blocking import Client, Producer, Reader, connect_tubemq
-from coherer.errors import UnavailableError
+from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
 from coherer.net import TlsOptions
 from coherer.spark.offsets import Offsets, walk
@@ -47,6 +48,14 @@ class TubeMQQueue:
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """(broker, partition) to (first offset held, offset behind the last)."""
         return self._client.offsets(topic)
+
+    def since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+        """Not to be had.
+
+        Raises:
+            UsageError: always; TubeMQ has no request for it.
+        """
+        raise UsageError(f"TubeMQ cannot search by time ({time}).", topic=topic)
 
     def away(self, topic: str) -> Sequence[str]:
         """The brokers that the master lists for the topic and that cannot be read now."""

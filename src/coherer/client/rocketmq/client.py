@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer.client.base import BaseClient
 from coherer.client.keywords import options_of
+from coherer.client.rocketmq.by_time import first_since
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
 from coherer.client.rocketmq.door import Door
@@ -227,6 +229,32 @@ class RocketClient(BaseClient):
 
         found = await asyncio.gather(*(ends(queue) for queue in queues))
         return {(queue.broker, queue.id): pair for queue, pair in zip(queues, found, strict=True)}
+
+    async def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
+        """Where the messages of a topic begin that were stored at a time or later.
+
+        Args:
+            topic: the topic.
+            time: with a time zone, or of the machine's.
+
+        Returns:
+            Broker name and queue number, to the offset; that behind the newest message where all
+            are older.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        time_ms = int(time.timestamp() * 1000)
+        bounds = await self.offsets(topic)
+        full = names.with_namespace(self._options.namespace, topic)
+        found = await asyncio.gather(
+            *(
+                first_since(self._door, Queue(full, *place), low, high, time_ms)
+                for place, (low, high) in bounds.items()
+            )
+        )
+        return dict(zip(bounds, found, strict=True))
 
     async def exists(self, topic: str) -> bool:
         """Whether a topic exists.

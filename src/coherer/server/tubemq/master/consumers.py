@@ -226,7 +226,7 @@ class ConsumerDesk:
 
 
 def _selects_big(request: pb.RegisterRequestC2M) -> bool:
-    """Which offset wins where two name one for the same partition; the larger, as Java's default."""
+    """Whether the larger wins where two name an offset for one partition; Java's default."""
     return request.selectBig or not request.HasField("selectBig")
 
 
