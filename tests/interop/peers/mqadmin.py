@@ -66,7 +66,7 @@ COMMANDS = [
     Command("clusterList", "", r"DefaultCluster +broker-a +0 +{broker} +V4_9_3"),
     Command("clusterList", "-m", r"DefaultCluster +broker-a +0 +0 +\d+ +\d+"),
     Command("brokerStatus", "-b {broker}", r"(?s)(?=.*brokerVersionDesc +: V4_9_3)(?=.*putTps)"),
-    Command("brokerConsumeStats", "-b {broker}", r"(?s){topic} +{group}.*Diff Total: \d"),
+    Command("brokerConsumeStats", "-b {broker}", r"(?s){topic} +{group}.*Diff Total: -?\d"),
     Command("getBrokerConfig", "-b {broker}", r"brokerName += +broker-a"),
     Command(
         "updateBrokerConfig",

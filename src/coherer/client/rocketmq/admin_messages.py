@@ -83,7 +83,7 @@ class Messages(Asking):
         """
         header = QueryMessageHeader(topic, unique_id, UNIQUE_COUNT, 0, FOREVER_MS, "true")
         found = [one for one in await self._query(header) if one.unique_id == unique_id]
-        return min(found, key=lambda one: one.stored_ms, default=None)
+        return min(found, key=_stored, default=None)
 
     async def consume_directly(
         self, group: str, message: RocketMessage, *, client_id: str = ""
@@ -148,4 +148,9 @@ class Messages(Asking):
         if error is not None and not answered:
             raise error
         mine = [message for message in found if message.topic == header.topic]
-        return sorted(mine, key=lambda message: message.stored_ms)
+        return sorted(mine, key=_stored)
+
+
+def _stored(message: RocketMessage) -> tuple[int, int]:
+    """The order of storing: many messages share a millisecond, and of one broker also its log."""
+    return message.stored_ms, message.physical_offset
