@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +25,23 @@ settings.register_profile(
     "exhaustive", max_examples=5_000, deadline=None, suppress_health_check=_UNHURRIED
 )
 settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """Within it, this thread takes itself for a child process.
+
+    Others do not: the TubeMQ scenarios of tests/interop run beside all tests.
+    """
+    getpid, parent = os.getpid, threading.get_ident()
+
+    @contextmanager
+    def fork() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1 if threading.get_ident() == parent else getpid())
+            yield
+
+    return fork
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -183,9 +182,8 @@ def test_ways_to_close(fake, url: str) -> None:
         client.producer()
 
 
-def test_a_fork(fake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    with client.producer("demo") as producer, monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
+def test_a_fork(fake, client: Client, forked) -> None:
+    with client.producer("demo") as producer, forked():
         with pytest.raises(ForkedError):
             producer.send(message())
         with pytest.raises(ForkedError):

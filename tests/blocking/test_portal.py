@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator
 
@@ -85,9 +84,8 @@ def test_a_callback_may_not_wait(portal: Portal) -> None:
         portal.do(lambda: portal.do(lambda: 1))
 
 
-def test_a_fork_is_noticed(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
+def test_a_fork_is_noticed(portal: Portal, forked) -> None:
+    with forked():
         with pytest.raises(ForkedError, match="Connect again"):
             portal.check()
         portal.close()  # does nothing

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import weakref
 from pathlib import Path
 
@@ -313,9 +312,8 @@ async def test_a_client_forgets_what_is_gone(fake, client) -> None:
     assert gone() is None
 
 
-async def test_a_fork(client, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
+async def test_a_fork(client, forked) -> None:
+    with forked():
         with pytest.raises(ForkedError):
             client.producer("demo")
         with pytest.raises(ForkedError):

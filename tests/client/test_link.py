@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 
 import pytest
@@ -208,9 +207,8 @@ async def test_a_closed_pool(fake, way: Cluster, link: Link) -> None:
         await way.pool.get("127.0.0.1", fake.master.port)
 
 
-async def test_a_fork_is_noticed(monkeypatch: pytest.MonkeyPatch, way: Cluster) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(ForkedError, match="Connect again"):
+async def test_a_fork_is_noticed(forked, way: Cluster) -> None:
+    with forked(), pytest.raises(ForkedError, match="Connect again"):
         way.pool.check()
 
 

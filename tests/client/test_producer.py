@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import UTC, datetime
 
 import pytest
@@ -435,11 +434,9 @@ async def test_life_and_death(fake, way: Cluster) -> None:
     assert len(fake.asked(methods.PRODUCER_CLOSE)) == 1
 
 
-async def test_a_fork(monkeypatch: pytest.MonkeyPatch, producer: Producer) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
-        with pytest.raises(ForkedError):
-            producer.submit(message())
+async def test_a_fork(forked, producer: Producer) -> None:
+    with forked(), pytest.raises(ForkedError):
+        producer.submit(message())
 
 
 def test_a_window_has_limits(way: Cluster) -> None:

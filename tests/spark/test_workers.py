@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -66,11 +65,10 @@ def test_stopping_early_keeps_it(opened: list[Access], list_queue: ListQueue) ->
         assert len(opened) == 1
 
 
-def test_a_child_process_has_its_own(opened: list[Access], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_has_its_own(opened: list[Access], forked) -> None:
     with workers.queue(ACCESS):
         pass
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    with workers.queue(ACCESS):
+    with forked(), workers.queue(ACCESS):
         assert len(opened) == 2
 
 
