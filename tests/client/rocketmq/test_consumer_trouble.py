@@ -398,6 +398,11 @@ async def test_what_a_slave_hears_is_not_written_down(cluster2, pair) -> None:
     assert (told.broker, told.fields["commitOffset"]) == ("broker-a", "4")
 
 
+def told_of_demo(cluster: Any) -> list[str]:
+    told = [asked.fields for asked in cluster.asked(STORE)]
+    return [fields["commitOffset"] for fields in told if fields["topic"] == "demo"]
+
+
 async def test_nothing_is_stored_beside_a_pull_that_tells(
     cluster, shelf, client, monkeypatch
 ) -> None:
@@ -406,19 +411,20 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
-        consumer.done(await one(consumer))
-        shelf.put(b"b")
-        consumer.done(await one(consumer))
-        await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "2")
+        assert await consumer.confirm(await one(consumer)) == 1  # the first word does not ride
+        for body in (b"b", b"c"):
+            shelf.put(body)
+            consumer.done(await one(consumer))
+        await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "3")
         telling = shelf.pulls()[-1]
-        assert telling.fields["commitOffset"] == "1"
+        assert telling.fields["commitOffset"] == "2"
         storing = asyncio.create_task(consumer._holdings.persist())
         closing = asyncio.create_task(consumer.close())
         assert await client.offsets("demo")  # the broker has been asked something since
-        assert not cluster.asked(STORE)
-        telling.answer(19, "NO_NEW_MESSAGE", shelf.head(2, 2))
+        assert told_of_demo(cluster) == ["1"]
+        telling.answer(19, "NO_NEW_MESSAGE", shelf.head(3, 3))
         await asyncio.gather(storing, closing)
-    assert [told.fields["commitOffset"] for told in cluster.asked(STORE)] == ["2"]
+    assert told_of_demo(cluster) == ["1", "3"]
 
 
 async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
@@ -428,11 +434,12 @@ async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
-        consumer.done(await one(consumer))
-        shelf.put(b"b")
-        consumer.done(await one(consumer))
-        await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "1")
-    assert [told.fields["commitOffset"] for told in cluster.asked(STORE)] == ["2"]
+        assert await consumer.confirm(await one(consumer)) == 1
+        for body in (b"b", b"c"):
+            shelf.put(body)
+            consumer.done(await one(consumer))
+        await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "2")
+    assert told_of_demo(cluster) == ["1", "3"]
 
 
 async def test_what_a_cancelled_worker_had_is_received_again(cluster, shelf, client) -> None:
