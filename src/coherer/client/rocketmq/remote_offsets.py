@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
@@ -92,7 +92,7 @@ class _Table:
         self._making = asyncio.Lock()
 
     @asynccontextmanager
-    async def made(self) -> AsyncIterator[None]:
+    async def made(self) -> AsyncGenerator[None]:
         """While the table is not there, one stores at a time."""
         if self.there:
             yield
