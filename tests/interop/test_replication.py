@@ -24,22 +24,14 @@ def send(producer: Client, topic: str, bodies: list[str]) -> list[str]:
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def pair(rocket: RocketSite, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(rocket, request.param, tmp_path)
-    try:
-        made.start()
+    with Pair(rocket, request.param, tmp_path) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def sync_pair(rocket: RocketSite, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(rocket, request.param, tmp_path, sync=True)
-    try:
-        made.start()
+    with Pair(rocket, request.param, tmp_path, sync=True) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def test_a_slave_follows_and_serves_when_the_master_is_gone(pair: Pair) -> None:

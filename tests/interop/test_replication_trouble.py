@@ -68,22 +68,14 @@ class Load:
 
 @pytest.fixture(params=PAIRS, ids="-".join)
 def pair(rocket: RocketSite, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(rocket, request.param, tmp_path)
-    try:
-        made.start()
+    with Pair(rocket, request.param, tmp_path) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture(params=SIGNING, ids="-".join)
 def secured(rocket: RocketSite, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(rocket, request.param, tmp_path, accounts=True)
-    try:
-        made.start()
+    with Pair(rocket, request.param, tmp_path, accounts=True) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def log_of(directory: Path) -> dict[int, bytes]:

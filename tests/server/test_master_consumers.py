@@ -165,6 +165,21 @@ def test_after_a_restart_groups_do_not_wait_for_ever(stage: Stage) -> None:
     assert a.numbers == list(range(8))
 
 
+def test_after_a_stop_nobody_waits_for_who_has_left(stage: Stage) -> None:
+    a = join(stage, "a")
+    a.heartbeat()
+    stage.wait(0)
+    a.close()
+    stage.master.close()
+    stage.restart()
+    broker = Broker(stage, 1)
+    broker.start()
+    broker.sync()
+    b = join(stage, "b")
+    b.heartbeat()
+    assert b.numbers == list(range(8))
+
+
 def test_an_old_roll_holds_nobody_up(stage: Stage) -> None:
     join(stage, "a")
     stage.wait(0)

@@ -113,7 +113,8 @@ class Catalog:
                 topic_controls=list(self.topic_controls.values()),
                 group_controls=list(self.group_controls.values()),
                 consume_controls=list(self.consume_controls.values()),
-            )
+            ),
+            order="deterministic",  # sets have no order of their own
         )
 
     # -- looking things up

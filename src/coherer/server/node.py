@@ -207,6 +207,7 @@ class Node:
             last.callback(self._unlock)
             if self._store is not None:
                 last.callback(self._store.close)
+            last.callback(self.tubemq.closed)
             last.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
                 last.callback(self.rocketmq.closed)

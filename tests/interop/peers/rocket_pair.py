@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Self
 
 from .process import free_ports
 from .rocket_site import Broker, Client, Cluster, OurRocket, RocketSite
@@ -56,7 +57,18 @@ class Pair:
         self.slave: Broker | None = None
         self._clients: list[Client] = []
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
         """Start the master, and make the topic."""
         self.master.start()
         self.master.wait()
@@ -79,7 +91,7 @@ class Pair:
         self._clients.append(self.site.client(cluster, kind, "java", **parameters, **account))
         return self._clients[-1]
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """End everything."""
         for client in self._clients:
             client.close()

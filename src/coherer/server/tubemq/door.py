@@ -176,6 +176,11 @@ class TubeDoor:
         if self.broker is not None:
             self.broker.close()
 
+    def closed(self) -> None:
+        """Write down what the master knows, when nobody can tell it more."""
+        if self.master is not None:
+            self.master.close()
+
     def _to_broker(self, connection: net.Connection) -> net.Receiver:
         if self.broker is None:
             raise ClosedError("The broker is not there yet.")

@@ -155,6 +155,11 @@ class Master:
             state.balance(group, now_ms)
         state.remember(now_ms)
 
+    def close(self) -> None:
+        """Write who is here: after a restart groups wait for them, and for nobody who has left."""
+        if not self.standby:
+            self.state.remember(self.state.now_ms())
+
     @property
     def standby(self) -> bool:
         """Whether this master refuses all business.
