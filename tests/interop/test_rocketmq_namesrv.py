@@ -218,7 +218,7 @@ def test_java_clients_with_and_without_tls_by_the_same_ports(
         if event.get("event") == "messages":
             got.put(base64.b64decode(str(as_dict(as_list(event["messages"])[0])["body"])))
 
-    with embedded_node(tmp_path, tls=tls, master_tls_port=0, broker_tls_port=0) as node:
+    with embedded_node(tmp_path, tls=tls) as node:
         names = node.rocketmq_url.removeprefix("rocketmq://")
         producer, opened = driver.open("producer", namesrv=names, tls=secure)
         opened.result(WAIT_S)

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from coherer.errors import StoreError, UsageError
+from coherer.net import TlsOptions
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
+
+PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 
 
 def loops() -> int:
@@ -40,6 +43,21 @@ def test_two_do_not_meet(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no administration"):
             _ = two.admin_url
     assert tmp_path.is_dir(), "a directory that was given is kept"
+
+
+def test_two_with_tls_do_not_meet_either() -> None:
+    tls = TlsOptions(certificate=PEM)
+    with embedded_node(tls=tls) as one, embedded_node(tls=tls) as two:
+        ports = {
+            port
+            for node in (one.node, two.node)
+            for port in (node.master_port, node.master_tls_port, node.broker_tls_port)
+        }
+        assert len(ports) == 6
+        assert min(ports) > 0
+        before = one.node.master_tls_port
+        one.restart()
+        assert one.node.master_tls_port == before
 
 
 def test_restarted_it_is_where_it_was() -> None:

@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 _PORTS = (
     "master_port",
+    "master_tls_port",
     "broker_port",
+    "broker_tls_port",
     "admin_port",
     "namesrv_port",
     "rocketmq_port",
