@@ -8,9 +8,15 @@ from coherer.errors import StoreFullError
 from coherer.server.tubemq.master.master import Master, MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
+from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import SubscribeInfo
 
 START_MS = 1_700_000_000_000
+
+
+def refused(answer: Any, code: ResultCode) -> bool:
+    """Whether the answer is this refusal, with a text."""
+    return (answer.success, answer.errCode) == (False, code) and bool(answer.errMsg)
 
 
 class Stage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from master_stage import Broker, Consumer, Stage
+from master_stage import Broker, Consumer, Stage, refused
 
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
@@ -27,10 +27,6 @@ def cluster(partitions: int = 8, **options: Any) -> Stage:
     stage.topic("weather", 2)
     broker.sync()
     return stage
-
-
-def refused(answer: Any, code: ResultCode) -> bool:
-    return (answer.success, answer.errCode) == (False, code) and bool(answer.errMsg)
 
 
 def join(stage: Stage, name: str, **fields: Any) -> Consumer:

@@ -1,0 +1,39 @@
+"""A broker on a store of its own, with a clock moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+from broker_stage import OPTIONS, Peer, close, serve
+
+from coherer.server.core import Core
+from coherer.server.tubemq.broker.broker import Broker
+from coherer.store import Store, StoreOptions
+from coherer.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterable[Store]:
+    options = StoreOptions(segment_bytes=1 << 24, index_enabled=False)
+    with Store.open(tmp_path, options, now_ms=clock.now_ms) as store:
+        yield store
+
+
+@pytest.fixture
+async def broker(store: Store, clock: ManualClock) -> AsyncIterator[Broker]:
+    broker = Broker(OPTIONS, Core(store, clock.now_ms))
+    serve(broker)
+    yield broker
+    await close(broker)
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Peer:
+    return Peer(broker)

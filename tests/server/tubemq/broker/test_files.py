@@ -1,0 +1,64 @@
+"""Positions, groups and topics that outlive the broker, and those that go."""
+
+from __future__ import annotations
+
+import pytest
+from broker_stage import OPTIONS, Peer, close, serve
+
+from coherer.server.core import Core
+from coherer.server.tubemq.broker.broker import Broker
+from coherer.store import Store
+from coherer.testing import ManualClock
+
+
+async def test_positions_outlive_the_broker(
+    peer: Peer, broker: Broker, store: Store, clock: ManualClock
+) -> None:
+    for _ in range(3):
+        await peer.send()
+    peer.register()
+    peer.get()
+    peer.commit()
+    peer.register(groupName="passing", currOffset=1)
+    peer.register(groupName="latest", readStatus=1)
+    await broker.core.save_positions()
+    assert store.load_config("consumerOffset.json") == (
+        b'{"offsetTable":{"demo@g":{0:3},"demo@latest":{0:3}}}'
+    )
+    again = Broker(OPTIONS, Core(store, clock.now_ms))
+    assert "g" in again.core.groups
+    assert "passing" not in again.core.groups
+    serve(again)
+    assert Peer(again).register().currOffset == 3
+    await close(again)
+
+
+async def test_old_groups_and_old_files_go(
+    store: Store,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    broker = Broker(OPTIONS, Core(store, clock.now_ms, group_idle_ms=1000))
+    serve(broker)
+    peer = Peer(broker)
+    peer.register()
+    peer.register(groupName="h")
+    peer.unregister(groupName="h")
+    broker.core.clean()
+    clock.advance(1000)
+    monkeypatch.setattr(store, "clean", lambda now_ms: 2)
+    broker.core.clean()
+    assert broker.state.offsets.groups() == {"g"}
+    assert "2 old files" in caplog.text
+    await close(broker)
+
+
+async def test_a_removed_topic_is_empty(peer: Peer, broker: Broker, store: Store) -> None:
+    await peer.send()
+    peer.register()
+    broker.core.remove_topic("demo")
+    assert store.queue_range("demo", 0) == (0, 0)
+    assert broker.state.offsets.groups() == set()
+    assert len(broker.state.leases) == 0

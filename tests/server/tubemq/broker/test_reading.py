@@ -1,0 +1,195 @@
+"""Methods 17 and 18: packages, confirmations, filters, flow rules; and what is no request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from broker_stage import Peer, bodies, close, serve
+
+from coherer import limits
+from coherer.server.core import Core
+from coherer.server.tubemq.broker.broker import Broker
+from coherer.server.tubemq.broker.state import BrokerOptions
+from coherer.store import Store
+from coherer.testing import ManualClock
+from coherer.tubemq import messages as pb
+from coherer.tubemq import methods
+from coherer.tubemq.flow import FlowRules
+from coherer.tubemq.frame import encode_frame
+from coherer.tubemq.session import Failure
+
+
+async def test_reading_confirming_rejecting(peer: Peer) -> None:
+    for number in range(4):
+        await peer.send(data=b"%d" % number)
+    peer.register()
+    answer = peer.get(lastPackConsumed=False)
+    assert (answer.errCode, answer.errMsg, answer.minLimitTime) == (200, "OK!", 0)
+    assert bodies(answer) == [b"0", b"1", b"2", b"3"]
+    assert (answer.currOffset, answer.maxOffset, answer.escFlowCtrl) == (0, 4, False)
+    assert (answer.currDataDlt, answer.requireSlow) == (0, False)
+    assert bodies(peer.get(lastPackConsumed=False)) == [b"0", b"1", b"2", b"3"]
+    rejected = peer.commit(lastPackConsumed=False)
+    assert (rejected.success, rejected.currOffset, rejected.maxOffset) == (True, 0, 4)
+    assert bodies(peer.get()) == [b"0", b"1", b"2", b"3"]
+    assert peer.commit().currOffset == 4, "absent means true"
+    await peer.send(data=b"4")
+    more = peer.get(lastPackConsumed=True)
+    assert (more.currOffset, bodies(more)) == (4, [b"4"])
+    await peer.send(data=b"5")
+    assert bodies(peer.get(lastPackConsumed=True)) == [b"5"]
+
+
+async def test_packages_are_limited_and_manual_reads_go_on(
+    store: Store, clock: ManualClock
+) -> None:
+    broker = Broker(BrokerOptions(transfer_bytes=2500), Core(store, clock.now_ms))
+    serve(broker)
+    peer = Peer(broker)
+    for number in range(5):
+        await peer.send(data=b"%d" % number * 1000)
+    await peer.send(data=b"x" * 9000)
+    peer.register()
+    backlog: list[int] = []
+    offsets: list[int] = []
+    while len(offsets) < 3:
+        answer = peer.get(manualCommitOffset=True)
+        offsets.append(answer.currOffset)
+        backlog.append(answer.currDataDlt)
+        assert answer.messages, "at least one, however long"
+    assert offsets[0] == 0
+    assert offsets == sorted(set(offsets))
+    assert backlog == sorted(set(backlog), reverse=True)
+    assert peer.commit().currOffset > offsets[-1]
+    await close(broker)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"clientId": "", "groupName": ""}, 400),
+        ({"groupName": ""}, 400),
+        ({"topicName": ""}, 400),
+        ({"topicName": "unknown"}, 403),
+        ({"partitionId": 1}, 411),
+        ({"clientId": "c2"}, 412),
+        ({"topicName": "going"}, 403),
+    ],
+)
+async def test_refused_gets(peer: Peer, fields: dict[str, Any], code: int) -> None:
+    peer.register()
+    peer.register(topicName="going")
+    refused = peer.get(**fields)
+    assert (refused.success, refused.errCode) == (False, code)
+    assert (refused.currOffset, refused.currDataDlt) == (-1, -1)
+    assert refused.HasField("minLimitTime")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"clientId": ""}, 400),
+        ({"topicName": ""}, 400),
+        ({"topicName": "unknown", "groupName": ""}, 403),
+        ({"groupName": ""}, 400),
+        ({"partitionId": 9}, 403),
+        ({"partitionId": 1}, 401),
+        ({"clientId": "c2"}, 401),
+    ],
+)
+async def test_refused_commits(peer: Peer, fields: dict[str, Any], code: int) -> None:
+    peer.register()
+    refused = peer.commit(**fields)
+    assert (refused.success, refused.errCode, refused.currOffset) == (False, code, -1)
+
+
+async def test_filters(peer: Peer) -> None:
+    for number in range(6):
+        await peer.send(data=b"%d" % number, msgType="AB"[number % 2])
+    await peer.send(data=b"plain")
+    peer.register(filterCondStr=["B", "C"])
+    answer = peer.get()
+    assert bodies(answer) == [b"1", b"3", b"5"]
+    assert answer.requireSlow
+    peer.register(filterCondStr=["C"])
+    serial = peer.post_get()
+    assert peer.got(serial) is None, "nothing passes, so it waits"
+    await peer.send(data=b"A again", msgType="A")
+    assert peer.got(serial) is None
+    assert peer.commit().currOffset == 8, "what does not pass is passed over at once"
+    await peer.send(data=b"C at last", msgType="C")
+    found = peer.got(serial)
+    assert found is not None
+    assert bodies(found) == [b"C at last"]
+
+
+async def test_a_long_way_without_a_match_is_cut(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        await peer.send(msgType="A")
+    monkeypatch.setattr(limits, "SCANS_PER_GET", 1)
+    peer.register(filterCondStr=["B"])
+    answer = peer.get()
+    assert (bodies(answer), answer.currOffset) == ([], 4)
+    assert peer.got(peer.post_get()) is None
+
+
+async def test_a_position_outside_the_partition(peer: Peer, broker: Broker) -> None:
+    peer.register()
+    [reader] = broker.state.leases.held_by("c1")
+    reader.position.offset = 99
+    serial = peer.post_get()
+    assert peer.got(serial) is None
+    assert reader.position.offset == 0
+    await peer.send()
+    assert peer.got(serial) is not None
+
+
+async def test_flow_rules(peer: Peer, broker: Broker, clock: ManualClock) -> None:
+    broker.state.flow = FlowRules.parse(
+        '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":12,'
+        '"freqInMs":700}]}]'
+    )
+    peer.register()
+    for _ in range(6):
+        await peer.send(data=b"x" * 600_000)
+    assert len(bodies(peer.get())) == 1, "not at the first read"
+    assert len(bodies(peer.get())) == 1
+    assert len(bodies(peer.get())) == 1
+    limited = peer.get()
+    assert (limited.errCode, limited.minLimitTime) == (452, 700)
+    assert len(bodies(peer.get(escFlowCtrl=True))) == 1
+    clock.advance(5_000)
+    assert len(bodies(peer.get())) == 1
+    peer.beat("7:h:8123#demo:0")
+    clock.advance(25_000)
+    assert len(bodies(peer.get())) == 1
+
+
+# -- what is no request
+
+
+async def test_messages_that_cannot_be_read_are_fatal_and_only_they(peer: Peer) -> None:
+    payloads = {13: b"\xff", 15: b"\x08", 16: b"", 17: b"\x0a", 18: b"x"}
+    for method, body in payloads.items():
+        serial, frame = peer.wire.session.request(method, pb.CloseRequestB2M(brokerId="1"), 1000)
+        del frame
+        service = 3 if method == 13 else 2
+        inner = pb.RequestBody(method=method, timeout=1000, request=body).SerializeToString()
+        header = pb.RequestHeader(serviceType=service, protocolVer=3).SerializeToString()
+        payload = b"\x02\x08\x00" + bytes([len(header)]) + header + bytes([len(inner)]) + inner
+        peer.service.received(encode_frame(serial, payload))
+        answer = peer.wire.answers[serial]
+        assert isinstance(answer, Failure)
+        assert answer.fatal
+    assert (await peer.send()).success
+
+
+async def test_the_masters_methods_are_not_served_here(peer: Peer) -> None:
+    serial = peer.post(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="1"))
+    answer = peer.wire.answers[serial]
+    assert isinstance(answer, Failure)
+    assert not answer.fatal
+    assert answer.text == "No service 1 found on the server"

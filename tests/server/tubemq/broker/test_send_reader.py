@@ -1,0 +1,87 @@
+"""The short way of reading sends says what the long way says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from broker_stage import OPTIONS, TOPICS, send_request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer.errors import ProtocolError
+from coherer.server.core import Core
+from coherer.server.tubemq.broker.mapping import Mapper
+from coherer.server.tubemq.broker.sends import SendMemory, SendReader
+from coherer.server.tubemq.broker.state import BrokerState
+from coherer.server.tubemq.refusal import Refusal
+from coherer.store import Store, StoreOptions
+from coherer.testing import ManualClock
+from coherer.tubemq.payload import checksum
+from coherer.tubemq.wire import field
+
+
+@pytest.fixture(scope="module")
+def sending_state(tmp_path_factory: pytest.TempPathFactory) -> Iterable[BrokerState]:
+    directory = tmp_path_factory.mktemp("sending")
+    clock = ManualClock()
+    options = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
+    with Store.open(directory, options, now_ms=clock.now_ms) as store:
+        state = BrokerState(OPTIONS, Core(store, clock.now_ms))
+        state.topics.replace(TOPICS)
+        state.serving = True
+        state.changed()
+        yield state
+
+
+requests = st.builds(
+    send_request,
+    clientId=st.sampled_from(["p1", "p2", "", "x" * 130]),
+    topicName=st.sampled_from(["demo", "small", "closed", "unknown"]),
+    partitionId=st.sampled_from([0, 1, 2, 3, 127, 128, 10_000, 10_002, 16_384, 20_000, -1]),
+    data=st.sampled_from([b"", b"x", b"y" * 127, b"z" * 128, b"z" * 16_383, b"z" * 16_384])
+    | st.binary(max_size=30),
+    flag=st.sampled_from([0, 1, 2, -1]),
+    checkSum=st.sampled_from([-1, -1, 0, checksum(b"x")]),
+    sentAddr=st.integers(-(2**31), 2**31 - 1),
+    msgType=st.sampled_from(["", "A", " B "]),
+    msgTime=st.sampled_from(["", "202401010000"]),
+)
+
+wholes = requests.map(lambda request: request.SerializeToString())
+
+odd = st.one_of(
+    st.binary(max_size=40),
+    # fields said again behind the others, which overrule those before
+    st.builds(
+        lambda whole, name, number: whole + name + number,
+        wholes,
+        st.sampled_from([field(1, b"p2"), field(2, b"small"), field(4, b"other"), b""]),
+        st.sampled_from([b"\x18\x01", b"\x18\x63", b"\x30\x00", b""]),
+    ),
+    st.builds(lambda whole, at: whole[:at], wholes, st.integers(0, 200)),
+    st.builds(
+        lambda whole, at, byte: whole[:at] + bytes([byte]) + whole[at + 1 :],
+        wholes,
+        st.integers(0, 60),
+        st.integers(0, 255),
+    ),
+)
+
+
+def outcome(reader: SendReader, body: bytes) -> object:
+    try:
+        return reader.read(body, 5)
+    except Refusal as refusal:
+        return refusal.code, refusal.text
+    except ProtocolError:
+        return ProtocolError
+
+
+@given(bodies=st.lists(wholes | odd, min_size=1, max_size=12))
+def test_the_short_way_is_the_long_way(sending_state: BrokerState, bodies: list[bytes]) -> None:
+    mapper = Mapper()
+    learned = SendReader(SendMemory(sending_state, mapper))
+    for body in bodies * 2:
+        fresh = SendReader(SendMemory(sending_state, mapper))
+        assert outcome(learned, body) == outcome(fresh, body)
