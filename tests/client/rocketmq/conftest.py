@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from rocket_shelf import Shelf
 
 from coherer.client import connect_rocketmq
+from coherer.client.rocketmq import claims, held, member
 from coherer.client.rocketmq.client import RocketClient
 from coherer.net import Listener, listen
 from coherer.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, TopicRoute
@@ -204,6 +206,21 @@ async def cluster2() -> AsyncIterator[FakeCluster]:
     await fake.start(2)
     yield fake
     await fake.stop()
+
+
+@pytest.fixture
+def shelf(cluster: FakeCluster) -> Shelf:
+    """The cluster's broker has messages of `demo`, in one queue."""
+    return Shelf(cluster)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers that try again within milliseconds."""
+    monkeypatch.setattr(held, "PAUSE_MS", 10)
+    monkeypatch.setattr(held, "UNKNOWN_MS", 1)
+    monkeypatch.setattr(claims, "AGAIN_MS", 20)
+    monkeypatch.setattr(member, "ROUND_MS_MIN", 20)
 
 
 @pytest.fixture

@@ -1,0 +1,178 @@
+"""What consumers tell brokers of their offsets, and where they begin."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rocket_consuming import until
+from rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
+
+from coherer.client.rocketmq import remote_offsets
+from coherer.errors import RefusedError
+from coherer.rocketmq.bodies import ResetOffset
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.names import Queue
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b", b"c")
+    shelf.offsets["demo", 0] = 1
+    wanted = {"demo": ["UA", "AA"]}
+    shelf.put(b"d", TAGS="UA")
+    async with client.consumer("readers", wanted, start="earliest") as consumer:
+        batch = await one(consumer)
+        assert batch.bodies() == [b"d"]
+        consumer.done(batch)
+        await cluster.until(lambda: "4" in [pull.fields["queueOffset"] for pull in shelf.pulls()])
+        beat = cluster.heartbeat().consumer_data_set[0]
+        assert (beat.group_name, beat.consume_type) == ("readers", "CONSUME_PASSIVELY")
+        assert (beat.message_model, beat.consume_from_where) == (
+            "CLUSTERING",
+            "CONSUME_FROM_FIRST_OFFSET",
+        )
+        topics = {one.topic: one for one in beat.subscription_data_set}
+        assert topics["demo"].sub_string == "UA || AA"
+        assert topics["demo"].code_set == [2700, 2080]
+        assert topics["%RETRY%readers"].sub_string == "*"
+        first = shelf.pulls()[0].fields
+        assert (first["queueOffset"], first["sysFlag"], first["commitOffset"]) == ("1", "2", "0")
+        assert first["subVersion"] == str(topics["demo"].sub_version)
+        assert "subscription" not in first
+    told = cluster.asked(STORE)[-1]
+    assert (told.fields["commitOffset"], told.request.is_oneway) == ("4", False)
+    left = cluster.asked(RequestCode.UNREGISTER_CLIENT)[-1].fields
+    assert left["consumerGroup"] == "readers"
+
+
+@pytest.mark.parametrize(
+    ("start", "code", "offset"),
+    [
+        ("latest", RequestCode.GET_MAX_OFFSET, "2"),
+        ("earliest", RequestCode.GET_MIN_OFFSET, "0"),
+        (datetime(2026, 11, 21, tzinfo=UTC), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "1"),
+    ],
+)
+async def test_where_a_new_group_begins(cluster, shelf, client, start, code, offset) -> None:
+    shelf.put(b"a", b"b")
+    cluster.always(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda asked: shelf.answer(asked, 1))
+    async with reading(client, start=start):
+        await cluster.until(shelf.pulls)
+    assert shelf.pulls()[0].fields["queueOffset"] == offset
+    asked = next(one for one in cluster.asked(code) if one.fields["topic"] == "demo")
+    assert asked.fields.get("timestamp") in {None, "1795219200000"}
+
+
+async def test_an_offset_outside_of_the_queue(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b", b"c")
+    shelf.offsets["demo", 0] = 9
+
+    def pull(asked: Any) -> None:
+        if asked.fields["topic"] == "demo" and int(asked.fields["queueOffset"]) > 3:
+            asked.answer(21, "OFFSET_OVERFLOW_BADLY", shelf.head(2, 3))
+        else:
+            shelf.pull(asked)
+
+    cluster.always(PULL, pull)
+    async with reading(client) as consumer:
+        batch = await one(consumer)
+        assert batch.bodies() == [b"c"]
+        assert await consumer.confirm(batch) == 3
+    assert [asked.fields["commitOffset"] for asked in cluster.asked(STORE)] == ["3"]
+
+
+async def test_nothing_that_matches_moves_the_offset(cluster, shelf, client) -> None:
+    def pull(asked: Any) -> None:
+        if asked.fields["topic"] == "demo" and asked.fields["queueOffset"] == "0":
+            asked.answer(20, "NO_MATCHED_MESSAGE", shelf.head(7, 7))
+        else:
+            shelf.held.append(asked)
+
+    cluster.always(PULL, pull)
+    async with reading(client) as consumer:
+        await cluster.until(lambda: "7" in [pull.fields["queueOffset"] for pull in shelf.pulls()])
+        assert consumer.progress[ZERO].offset == 7
+    assert cluster.asked(STORE)[-1].fields["commitOffset"] == "7"
+
+
+def told_of_demo(cluster: Any) -> list[str]:
+    told = [asked.fields for asked in cluster.asked(STORE)]
+    return [fields["commitOffset"] for fields in told if fields["topic"] == "demo"]
+
+
+async def test_nothing_is_stored_beside_a_pull_that_tells(
+    cluster, shelf, client, monkeypatch
+) -> None:
+    """Java's broker may book the pull's offset after the one that is stored."""
+    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 60_000)
+    shelf.package = 1
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        assert await consumer.confirm(await one(consumer)) == 1  # the first word does not ride
+        for body in (b"b", b"c"):
+            shelf.put(body)
+            consumer.done(await one(consumer))
+        await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "3")
+        telling = shelf.pulls()[-1]
+        assert telling.fields["commitOffset"] == "2"
+        storing = asyncio.create_task(consumer._holdings.persist())
+        closing = asyncio.create_task(consumer.close())
+        assert await client.offsets("demo")  # the broker has been asked something since
+        assert told_of_demo(cluster) == ["1"]
+        telling.answer(19, "NO_NEW_MESSAGE", shelf.head(3, 3))
+        await asyncio.gather(storing, closing)
+    assert told_of_demo(cluster) == ["1", "3"]
+
+
+async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
+    cluster, shelf, client, monkeypatch
+) -> None:
+    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 1)
+    shelf.package = 1
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        assert await consumer.confirm(await one(consumer)) == 1
+        for body in (b"b", b"c"):
+            shelf.put(body)
+            consumer.done(await one(consumer))
+        await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "2")
+    assert told_of_demo(cluster) == ["1", "3"]
+
+
+async def test_a_queue_that_is_gone_is_not_confirmed(cluster, shelf, client) -> None:
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        batch = await one(consumer)
+        shelf.others = ["0"]
+        consumer.rebalance_soon()
+        await until(lambda: ZERO not in consumer.assignment)
+        with pytest.raises(RefusedError, match="not ours any more"):
+            await consumer.confirm(batch)
+        [message] = batch
+        await message.retry()
+        consumer.put_back(batch)
+    assert not cluster.asked(BACK)
+
+
+@pytest.mark.parametrize("java", [True, False])
+async def test_offsets_are_reset(cluster, shelf, client, java) -> None:
+    shelf.put(b"a", b"b", b"c")
+    async with reading(client) as consumer:
+        first, second = await one(consumer), await one(consumer)
+        await consumer.confirm(first)
+        table = ResetOffset(offset_table={ZERO: 1, Queue("demo", "broker-a", 5): 0})
+        body = table.encode() if java else table.encode_for_c()
+        fields = {"topic": "demo", "group": "readers", "timestamp": "0", "isForce": "false"}
+        cluster.channel().notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+        again = await one(consumer)
+        assert again.offsets() == [1, 2]
+        with pytest.raises(RefusedError):
+            await consumer.confirm(second)
+        anew = [pull for pull in shelf.pulls() if pull.fields["queueOffset"] == "1"]
+        assert [(pull.fields["commitOffset"], pull.fields["sysFlag"]) for pull in anew] == [
+            ("1", "3")
+        ]

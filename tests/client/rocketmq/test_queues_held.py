@@ -1,0 +1,182 @@
+"""Which queues consumers hold and lock, and how much of them waits here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from rocket_consuming import until
+from rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
+
+from coherer.client import connect_rocketmq
+from coherer.client.rocketmq import door, holdings, locking, member, pulling
+from coherer.errors import RequestTimeoutError
+from coherer.rocketmq.bodies import LockBatch, LockedBatch
+from coherer.rocketmq.codes import RequestCode
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+async def test_locks_of_one_broker_do_not_wait_for_another(cluster2, monkeypatch) -> None:
+    monkeypatch.setattr(member, "LOCK_MS", 20)
+    monkeypatch.setattr(door, "LOCK_TIMEOUT_MS", 60_000)
+    pair = Shelf(cluster2)
+    late: list[Any] = []
+
+    def lock(asked: Any) -> None:
+        if asked.broker == "broker-a":
+            late.append(asked)
+        else:
+            pair.lock(asked)
+
+    async with (
+        connect_rocketmq(cluster2.url) as client,
+        reading(client, orderly=True) as consumer,
+    ):
+        await until(lambda: len(consumer.assignment) == 4)
+        monkeypatch.setitem(cluster2.constants, RequestCode.LOCK_BATCH_MQ, lock)
+        await cluster2.until(lambda: late)
+        await cluster2.until(
+            lambda: cluster2.asked(RequestCode.LOCK_BATCH_MQ)[-1].broker == "broker-b"
+        )
+        late[0].answer(body=LockedBatch().encode())
+
+
+async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client) -> None:
+    async with reading(client) as consumer:
+        await consumer.wait_assigned(5_000)
+        shelf.others = ["0"]  # sorts before us, and takes the only queue
+        cluster.script(MEMBERS, *[lambda asked: asked.answer(1, "no consumer")] * 4)
+        asked = len(cluster.asked(MEMBERS))
+        cluster.channel().notify(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "readers"}
+        )
+        await cluster.until(lambda: len(cluster.asked(MEMBERS)) >= asked + 4)
+        assert ZERO in consumer.assignment
+        await until(lambda: ZERO not in consumer.assignment)
+
+
+async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
+    del cluster.topics["demo"]
+    async with reading(client, rebalance_ms=30) as consumer:
+        assert "Topic demo is not there yet" in caplog.text
+        assert repr(consumer).startswith("<Consumer of demo in ")
+        with pytest.raises(RequestTimeoutError):
+            async with asyncio.timeout(0.05):
+                await consumer.wait_assigned(1)
+        cluster.topics["demo"] = 1
+        shelf.put(b"a")
+        assert (await one(consumer)).bodies() == [b"a"]
+
+
+async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monkeypatch) -> None:
+    monkeypatch.setattr(locking, "LOCK_MS", 20)
+    monkeypatch.setattr(member, "LOCK_MS", 20)
+    refuse: list[bool] = [True]
+
+    def lock(asked: Any) -> None:
+        if refuse[0]:
+            asked.answer(body=LockedBatch().encode())
+        else:
+            shelf.lock(asked)
+
+    cluster.always(RequestCode.LOCK_BATCH_MQ, lock)
+    shelf.put(b"a", b"b", b"c", b"d")
+    async with reading(client, orderly=True) as consumer:
+        await cluster.until(lambda: len(cluster.asked(RequestCode.LOCK_BATCH_MQ)) > 2)
+        assert not shelf.pulls()
+        refuse[0] = False
+        batch = await one(consumer)
+        assert batch.bodies() == [b"a", b"b"]
+        assert await consumer.receive(20) is None
+        refuse[0] = True
+        locks = len(cluster.asked(RequestCode.LOCK_BATCH_MQ))
+        await cluster.until(lambda: len(cluster.asked(RequestCode.LOCK_BATCH_MQ)) > locks + 1)
+        consumer.done(batch)
+        assert await consumer.receive(20) is None  # it is not ours at the moment
+        refuse[0] = False
+        assert (await one(consumer)).bodies() == [b"c", b"d"]
+    unlocked = LockBatch.decode(cluster.asked(RequestCode.UNLOCK_BATCH_MQ)[-1].request.body)
+    assert ZERO in unlocked.queues
+
+
+async def test_no_more_is_pulled_than_may_wait_here(cluster, shelf, client) -> None:
+    shelf.put(*[b"%d" % number for number in range(20)])
+    async with reading(client, queue_messages=5) as consumer:
+        await cluster.until(lambda: len(shelf.pulls()) == 3)
+        batch = await one(consumer)
+        assert len(shelf.pulls()) == 3
+        consumer.done(batch)
+        await cluster.until(lambda: len(shelf.pulls()) == 4)
+
+
+async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> None:
+    shelf = Shelf(cluster, queues=2)
+    shelf.put(*[b"x"] * 10, queue=0)
+    shelf.put(*[b"x"] * 10, queue=1)
+    async with reading(client, prefetch_bytes=1) as consumer:
+        await cluster.until(lambda: len(shelf.pulls()) == 2)
+        batches = [await one(consumer), await one(consumer)]
+        assert len(shelf.pulls()) == 2
+        for batch in batches:
+            consumer.done(batch)
+        await cluster.until(lambda: len(shelf.pulls()) > 2)
+
+
+async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeypatch) -> None:
+    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+    cluster.script(PULL, kit.silence, kit.silence)
+    moves: list[str] = []
+    options: dict[str, Any] = {
+        "on_assigned": lambda queues: moves.extend("+" for queue in queues if queue == ZERO),
+        "on_revoked": lambda queues: moves.extend("-" for queue in queues if queue == ZERO),
+    }
+    async with reading(client, rebalance_ms=20, **options) as consumer:
+        await until(lambda: moves[:3] == ["+", "-", "+"])
+        shelf.put(b"a")
+        monkeypatch.setattr(holdings, "IDLE_MS", 120_000)
+        assert (await one(consumer)).bodies() == [b"a"]
+        consumer.pause(ZERO)
+        before = len(moves)
+        monkeypatch.setattr(holdings, "IDLE_MS", 1)
+        rounds = len(cluster.asked(MEMBERS))
+        await cluster.until(lambda: len(cluster.asked(MEMBERS)) > rounds + 8)
+        assert moves[before:].count("-") <= 1  # what is not asked for anything is not silent
+
+
+@pytest.mark.parametrize("rest_ms", [60_000, 20])
+async def test_a_pull_that_brings_us_nowhere_rests(
+    cluster, shelf, client, monkeypatch, rest_ms: int
+) -> None:
+    """A slave that is behind, or may not be read, says "again" at once, and again."""
+    monkeypatch.setattr(pulling, "STUCK_MS", rest_ms)
+
+    def again(asked: Any) -> None:
+        asked.answer(20, "", shelf.head(int(asked.fields["queueOffset"]), 5))
+
+    cluster.always(PULL, again)
+    async with reading(client) as consumer:
+        await consumer.wait_assigned(5_000)
+        if rest_ms == 20:
+            await cluster.until(lambda: len(shelf.pulls()) == 3)
+        else:
+            await cluster.until(shelf.pulls)
+            for _ in range(3):
+                assert await client.offsets("demo")  # the broker has been asked something since
+            assert len(shelf.pulls()) == 1
+
+
+async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, kit) -> None:
+    shelf = Shelf(cluster, queues=2)
+    shelf.put(b"0" * 5_000, queue=0)
+    async with (
+        connect_rocketmq(cluster.url) as client,
+        reading(client, prefetch_bytes=1_000) as consumer,
+    ):
+        await until(lambda: consumer._holdings.inbox.size_bytes > 5_000)
+        consumer.pause(ZERO)
+        shelf.put(b"1", b"2", queue=1)
+        assert (await one(consumer)).bodies() == [b"1", b"2"]
+        consumer.resume()
+        assert len((await one(consumer)).bodies()[0]) == 5_000

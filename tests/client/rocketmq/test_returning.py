@@ -1,0 +1,134 @@
+"""Messages that are given back: to their broker, to the group, or to this consumer itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from rocket_consuming import until
+from rocket_shelf import BACK, ZERO, one, reading
+
+from coherer.client.rocketmq import answering, consumer
+from coherer.errors import UsageError
+from coherer.record.properties import decode
+from coherer.rocketmq.bodies import ConsumeDirectlyResult
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.headers import SendHeader, read_send
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b")
+    async with reading(client, max_attempts=5) as consumer:
+        first, second = await one(consumer)
+        await first.retry(later=4)
+        second.ack()
+        second.ack()
+        assert consumer.progress[ZERO].offset == 2
+    [asked] = cluster.asked(BACK)
+    assert asked.fields == {
+        "offset": "1000",
+        "group": "readers",
+        "delayLevel": "4",
+        "originMsgId": "a",
+        "originTopic": "demo",
+        "unitMode": "false",
+        "maxReconsumeTimes": "5",
+    }
+
+
+async def test_what_a_broker_does_not_take_back_is_sent_anew(cluster, shelf, client, kit) -> None:
+    shelf.put(b"a", TAGS="UA", DELAY="2")
+    cluster.script(BACK, kit.refuse(1))
+    async with reading(client) as consumer:
+        [message] = await one(consumer)
+        await message.retry()
+        assert consumer.progress[ZERO].offset == 1
+    [asked] = cluster.asked(RequestCode.SEND_MESSAGE_V2)
+    header = read_send(asked.request.code, asked.fields)
+    assert isinstance(header, SendHeader)
+    assert (header.topic, header.reconsume_times, header.max_reconsume_times) == (
+        "%RETRY%readers",
+        1,
+        16,
+    )
+    properties = decode((header.properties or "").encode())
+    assert properties["RETRY_TOPIC"] == "demo"
+    assert properties["ORIGIN_MESSAGE_ID"] == message.id
+    assert (properties["DELAY"], properties["UNIQ_KEY"], properties["TAGS"]) == ("3", "a", "UA")
+    assert bytes(asked.request.body) == b"a"
+
+
+async def test_what_nobody_takes_back_comes_again_here(cluster, shelf, client, kit) -> None:
+    shelf.put(b"a", b"b", b"c", b"d")
+    cluster.script(BACK, kit.refuse(1))
+    cluster.always(RequestCode.SEND_MESSAGE_V2, kit.refuse(14))
+    async with reading(client) as consumer:
+        seen: list[tuple[bytes, int]] = []
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                seen.append((message.body, message.attempt))
+                if message.body == b"a" and message.attempt == 0:
+                    await message.retry()
+                if message.body == b"d":
+                    assert consumer.progress[ZERO].offset == 0
+                if len(seen) == 5:
+                    break
+        assert seen == [(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 0), (b"a", 1)]
+        assert consumer.progress[ZERO].offset == 0
+
+
+async def test_what_takes_too_long_is_sent_back(cluster, shelf, client, monkeypatch) -> None:
+    monkeypatch.setattr(consumer, "OVERDUE_CHECK_MS", 10)
+    shelf.put(b"a", b"b")
+    async with reading(client, consume_ms=1) as reader:
+        batch = await one(reader)
+        await cluster.until(lambda: len(cluster.asked(BACK)) == 2)
+        assert {asked.fields["delayLevel"] for asked in cluster.asked(BACK)} == {"3"}
+        await until(lambda: reader.progress[ZERO].offset == 2)
+        with pytest.raises(UsageError, match="already"):
+            await reader.confirm(batch)
+
+
+async def test_what_a_cancelled_worker_had_is_received_again(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b")
+    begun = asyncio.Event()
+
+    async def handler(batch: Any) -> None:
+        batch.message(0)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with reading(client) as consumer:
+        running = asyncio.create_task(consumer.run(handler))
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await one(consumer)).bodies() == [b"a", b"b"]
+
+
+async def test_a_loop_that_is_left_gives_the_rest_back(cluster, shelf, client) -> None:
+    shelf.package = 4
+    shelf.put(b"a", b"b", b"c", b"d")
+    async with reading(client) as consumer:
+        async for message in consumer:
+            if message.body == b"c":
+                break
+        assert (await one(consumer)).bodies() == [b"c", b"d"]
+
+
+async def test_a_message_for_which_nobody_has_time(cluster, shelf, client, monkeypatch) -> None:
+    monkeypatch.setattr(answering, "DIRECTLY_MS", 20)
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        await cluster.until(shelf.pulls)
+        consumer.pause()
+        record = shelf.records[0][0]
+        fields = {"consumerGroup": "readers", "clientId": "c", "brokerName": "broker-a"}
+        answer = await cluster.channel().call(309, fields, record, 2_000)
+        result = ConsumeDirectlyResult.decode(answer.body)
+        assert (answer.code, result.consume_result) == (0, "CR_THROW_EXCEPTION")
+        assert await consumer.receive(0) is None

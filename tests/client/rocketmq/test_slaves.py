@@ -1,0 +1,72 @@
+"""Consumers that are sent to a slave."""
+
+from __future__ import annotations
+
+import pytest
+from rocket_shelf import STORE, ZERO, Shelf, one, reading
+
+from coherer.client import connect_rocketmq
+from coherer.rocketmq.bodies import BrokerData, QueueData, TopicRoute
+from coherer.rocketmq.codes import RequestCode
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def pair(cluster2) -> Shelf:
+    """A master, broker-a, and its slave, which calls itself broker-b here."""
+    shelf = Shelf(cluster2)
+    addresses = {0: cluster2.brokers["broker-a"].address, 1: cluster2.brokers["broker-b"].address}
+    route = TopicRoute(
+        queue_datas=[
+            QueueData(broker_name="broker-a", read_queue_nums=1, write_queue_nums=1, perm=6)
+        ],
+        broker_datas=[BrokerData(cluster="c", broker_name="broker-a", broker_addrs=addresses)],
+    )
+    cluster2.always(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda asked: asked.answer(body=route.encode())
+    )
+    return shelf
+
+
+async def test_a_slave_is_asked_when_the_master_says_so(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d", b"e", b"f")
+    pair.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
+        next_offset, end, broker=int(next_offset < 4)
+    )
+    async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
+        for _ in range(3):
+            consumer.done(await one(consumer))
+        await cluster2.until(lambda: len(pair.pulls()) >= 4)
+    asked = [(pull.broker, int(pull.fields["sysFlag"]) & 1) for pull in pair.pulls()[:4]]
+    assert [broker for broker, _ in asked] == ["broker-a", "broker-b", "broker-a", "broker-a"]
+    assert asked[1][1] == 0  # slaves are not told offsets
+
+
+async def test_a_slave_serves_while_its_master_is_away(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c")
+    pair.offsets["demo", 0] = 1
+    await cluster2.brokers["broker-a"].listener.close()
+    async with connect_rocketmq(cluster2.url) as client:
+        async with reading(client) as consumer:
+            assert (await one(consumer)).bodies() == [b"b", b"c"]
+        async with client.reader(ZERO, 0, end=3) as reader:
+            batch = await reader.read()
+            assert batch is not None
+            assert batch.bodies() == [b"a", b"b"]
+    assert {pull.broker for pull in pair.pulls()} == {"broker-b"}
+
+
+async def test_what_a_slave_hears_is_not_written_down(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d")
+    pair.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
+        next_offset, end, broker=1
+    )
+    async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
+        for _ in range(2):
+            consumer.done(await one(consumer))
+        for count in (3, 4):
+            await cluster2.until(lambda count=count: len(pair.pulls()) == count)
+            pair.pulls()[-1].answer(19, "NO_NEW_MESSAGE", pair.head(4, 4))
+    [told] = cluster2.asked(STORE)
+    assert (told.broker, told.fields["commitOffset"]) == ("broker-a", "4")
