@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from consuming_place import Place, ids, place_at, stored_is, take, texts, until
 from peers.rocket_site import Client as JavaClient
 from peers.rocket_site import Cluster, RocketSite
-from rocket_consuming import SCENARIOS, Place, ids, place_at, stored_is, take, texts, until
+from rocket_consuming import SCENARIOS
 
 from coherer.client.rocketmq.consumer import Consumer
 from coherer.client.rocketmq.received import ReceivedBatch

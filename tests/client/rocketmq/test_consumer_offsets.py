@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from rocket_consuming import until
+from consuming_place import until
 from rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
 
 from coherer.client.rocketmq import remote_offsets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rocket_consuming import ids, place_at, take, texts, until
+from consuming_place import ids, place_at, take, texts, until
 
 from coherer.rocketmq.names import Queue
 from coherer.testing.embedded import embedded_node

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from rocket_consuming import until
+from consuming_place import until
 from rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
 
 from coherer.client import connect_rocketmq

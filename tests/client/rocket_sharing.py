@@ -1,0 +1,289 @@
+"""What groups of consumers do, and who reads without one, as scenarios of `rocket_consuming`."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from consuming_place import WAIT_S, Place, ends_at, ids, more, stored_is, take, texts, until
+
+from coherer.client.rocketmq.start import Edge
+from coherer.message import Message
+from coherer.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
+from coherer.rocketmq.names import Queue
+
+
+async def in_a_broadcast_everybody_gets_everything(place: Place) -> None:
+    client, other = place.client(), place.client()
+    await place.make(client, 2)
+    await place.send(client, *"abcd")
+    with tempfile.TemporaryDirectory() as folder:
+        here = {"start": "earliest", "model": "broadcast", "offsets": Path(folder, "1")}
+        there = {**here, "offsets": Path(folder, "2")}
+        async with (
+            client.consumer(place.group, place.topic, **here) as one,
+            other.consumer(place.group, place.topic, **there) as two,
+        ):
+            assert sorted(texts(await take(one, 4))) == list("abcd")
+            assert sorted(texts(await take(two, 4))) == list("abcd")
+            assert len(one.assignment) == len(two.assignment) == 2
+        await place.send(client, "e")
+        async with client.consumer(place.group, place.topic, **here) as again:
+            [message] = await take(again, 1)
+            assert message.body == b"e"
+            await message.retry()  # is lost, with a warning
+            assert await again.receive(100) is None
+
+
+async def queues_move_when_members_come_and_go(place: Place) -> None:
+    client, other = place.client(), place.client()
+    await place.make(client, 4)
+    moves: list[tuple[str, list[int]]] = []
+
+    def note(word: str) -> Callable[[list[Queue]], None]:
+        return lambda queues: moves.append(
+            (word, [queue.id for queue in queues if queue.topic == place.topic])
+        )
+
+    options: dict[str, Any] = {"start": "earliest", "rebalance_ms": 60_000}
+    async with client.consumer(
+        place.group, place.topic, on_assigned=note("+"), on_revoked=note("-"), **options
+    ) as one:
+        await until(lambda: ids(one, place.topic) == [0, 1, 2, 3])
+        async with other.consumer(place.group, place.topic, **options) as two:
+            await until(lambda: len(ids(one, place.topic)) == len(ids(two, place.topic)) == 2)
+            assert sorted(ids(one, place.topic) + ids(two, place.topic)) == [0, 1, 2, 3]
+            await place.send(client, *"abcdefgh")
+            found = await asyncio.gather(take(one, 4), take(two, 4))
+            assert sorted(texts(found[0] + found[1])) == list("abcdefgh")
+        await until(lambda: ids(one, place.topic) == [0, 1, 2, 3])
+        assert await one.receive(100) is None
+    words = [(word, numbers) for word, numbers in moves if numbers]
+    assert [word for word, _ in words] == ["+", "-", "+"]
+    assert words[0][1] == [0, 1, 2, 3]
+    assert words[1][1] == words[2][1]
+
+
+async def it_begins_where_it_is_told(place: Place) -> None:
+    client = place.client()
+    await place.make(client, 1)
+    await place.send(client, "old")
+    passed = time.time() + 0.1
+    await until(lambda: time.time() > passed)  # what is searched for is the nearest (6.3)
+    moment = datetime.now(UTC)
+    await place.send(client, "new")
+    queue = Queue(place.topic, "broker-a", 0)
+    starts: list[tuple[Any, str]] = [("earliest", "old"), ({queue: 1}, "new")]
+    for number, (start, expected) in enumerate(starts):
+        member = place.client()
+        async with member.consumer(f"{place.group}{number}", place.topic, start=start) as consumer:
+            [message] = await take(consumer, 1)
+            assert message.body.decode() == expected
+    # A group that the broker has never heard of stands at 0 there (2.7), whatever its start.
+    assert await client._door.stored(f"{place.group}n", queue) == 0
+    async with client.pull_consumer(f"{place.group}p", start=moment) as puller:
+        await puller.assign([queue])
+        assert await puller.offset_of(queue, moment) == await puller.seek(queue, moment) == 1
+    member = place.client()
+    async with member.consumer(f"{place.group}l", place.topic, start="always-latest") as consumer:
+        await until(lambda: queue in consumer.assignment)
+        await place.send(client, "last")
+        [message] = await take(consumer, 1)
+        assert message.body == b"last"
+
+
+async def pausing_holds_back(place: Place) -> None:
+    client = place.client()
+    await place.make(client, 2)
+    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
+        await until(lambda: len(ids(consumer, place.topic)) == 2)
+        first = Queue(place.topic, "broker-a", 0)
+        consumer.pause(first)
+        assert consumer.paused == {first}
+        await place.send(client, "a", queue=0)
+        await place.send(client, "b", queue=1)
+        assert texts(await take(consumer, 1)) == ["b"]
+        assert await consumer.receive(100) is None
+        consumer.resume()
+        assert texts(await take(consumer, 1)) == ["a"]
+
+
+async def brokers_ask_and_are_answered(place: Place) -> None:
+    client, admin = place.client(), place.client()
+    await place.make(admin, 1)
+    [receipt, _, _] = await place.send(admin, *"abc")
+    queue = Queue(place.topic, "broker-a", 0)
+    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
+        assert texts(await take(consumer, 3)) == list("abc")
+        own_id = client._instance.client_id
+        info = await place.ask(
+            admin, 307, consumerGroup=place.group, clientId=own_id, jstackEnable="true"
+        )
+        running = RunningInfo.decode(info.body)
+        assert (info.code, running.mq_table[queue].commit_offset) == (0, 3)
+        status = running.status_table[place.topic]
+        assert (status.pull_tps, status.consume_ok_tps, status.consume_failed_msgs) == (
+            3 / 60,
+            3 / 60,
+            0,
+        )
+        assert running.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert {one.topic for one in running.subscription_set} >= {place.topic}
+        assert running.jstack is not None
+        assert "rebalance" in running.jstack or "Task" in running.jstack
+        stands = await place.ask(admin, 223, topic=place.topic, group=place.group)
+        assert stands.code == 0
+        assert ConsumerStatus.decode(stands.body).consumer_table[own_id][queue] == 3
+        for body, outcome in ((b"a", "CR_SUCCESS"), (b"a", "CR_LATER")):
+            asked = asyncio.create_task(
+                place.ask(admin, 309, consumerGroup=place.group, clientId=own_id, msgId=receipt.id)
+            )
+            async with asyncio.timeout(WAIT_S):
+                batch = await consumer.receive()
+            assert batch is not None
+            [message] = batch
+            assert (message.body, message.id) == (body, receipt.id)
+            if outcome == "CR_SUCCESS":
+                message.ack()
+            else:
+                await message.retry()
+            answer = await asked
+            assert (answer.code, ConsumeDirectlyResult.decode(answer.body).consume_result) == (
+                0,
+                outcome,
+            )
+        await consumer._holdings.persist()
+        await until(lambda: stored_is(consumer, queue, 3))
+        reset = await place.ask(
+            admin, 222, topic=place.topic, group=place.group, timestamp="0", isForce="true"
+        )
+        assert reset.code == 0
+        assert texts(await take(consumer, 3)) == list("abc")
+
+
+async def pulling_is_sharing_or_going_anywhere(place: Place) -> None:
+    client, other = place.client(), place.client()
+    await place.make(client, 1)
+    await place.send(client, *"abcde")
+    queue = Queue(place.topic, "broker-a", 0)
+    options: dict[str, Any] = {"start": "earliest", "pull_messages": 2}
+    async with client.pull_consumer(
+        place.group, place.topic, auto_commit=False, **options
+    ) as consumer:
+        await consumer.wait_assigned(10_000)
+        got: list[bytes] = []
+        while len(got) < 4:
+            batch = await consumer.poll(20_000)
+            assert batch is not None
+            got += batch.bodies()
+        assert got == [b"a", b"b", b"c", b"d"]
+        assert consumer.position(queue) >= 4
+        assert await consumer.commit() == {queue: 4}
+        assert await consumer.committed(queue) == 4
+        last = await consumer.poll(20_000)
+        assert last is not None
+        assert last.bodies() == [b"e"]
+        assert await consumer.seek(queue, 2) == 2
+        batch = await consumer.poll(20_000)
+        assert batch is not None
+        assert batch.bodies() == [b"c", b"d"]
+        assert await consumer.seek(queue, Edge.END) == 5
+        assert await consumer.poll(50) is None
+        assert await consumer.queues(place.topic) == [queue]
+    async with other.pull_consumer(place.group, **options) as consumer:
+        await consumer.assign([queue])
+        batch = await consumer.poll(20_000)
+        assert batch is not None
+        assert batch.bodies() == [b"e"]  # where the group had committed
+        await consumer.assign([])
+        assert consumer.assignment == frozenset()
+        assert await consumer.poll(50) is None
+
+
+async def reading_a_range_is_exact(place: Place) -> None:
+    client = place.client()
+    await place.make(client, 1)
+    async with client.producer(place.topic) as producer:
+        await producer.send_batch([Message(place.topic, b"%d" % n) for n in range(200)])
+    [queue] = await client.partitions(place.topic)
+    await until(lambda: ends_at(client, queue, 200))  # Java's broker shows them a little later
+    async with client.reader(queue, 7, end=180) as reader:
+        found: list[int] = []
+        while (batch := await reader.read()) is not None:
+            assert batch.offsets() == [int(body) for body in batch.bodies()]
+            found += batch.offsets()
+            assert reader.position == found[-1] + 1
+        assert (found, reader.position, reader.exact) == (list(range(7, 180)), 180, True)
+    async with client.reader(queue, 190) as reader:
+        assert reader.end == 200
+        batch = await reader.read()
+        assert batch is not None
+        assert batch.offsets() == list(range(190, 200))
+        assert await reader.read() is None
+    async with client.reader(queue, 200, end=300) as reader:
+        assert await reader.read() is None
+        await place.send(client, "more")
+        await until(lambda: more(reader))
+
+
+async def dealings_are_traced(place: Place) -> None:
+    client, other = place.client(), place.client()
+    await place.make(client, 1)
+    trace = await place.make(client, 1, f"{place.topic}_trace")
+    await place.send(client, "fine", "bad", keys=("k",))
+    async with other.consumer(
+        place.group, place.topic, start="earliest", trace=trace, batch_messages=1, max_attempts=0
+    ) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            async for message in consumer:
+                if message.body == b"bad":
+                    await message.retry()
+                    break
+    [queue] = await client.partitions(trace)
+    lines: list[list[str]] = []
+    async with asyncio.timeout(WAIT_S), client.reader(queue, 0, end=1_000) as reader:
+        while len(lines) < 4:
+            batch = await reader.read()
+            for body in batch.bodies() if batch is not None else ():
+                lines += [line.split("\x01") for line in body.decode().split("\x02") if line]
+    before = {line[5]: line for line in lines if line[0] == "SubBefore"}
+    after = {line[2]: line for line in lines if line[0] == "SubAfter"}
+    assert before.keys() == after.keys()
+    assert {(line[3], line[6], line[7]) for line in before.values()} == {(place.group, "0", "k")}
+    assert sorted((line[4], line[6], line[8]) for line in after.values()) == [
+        ("false", "4", place.group),
+        ("true", "0", place.group),
+    ]
+
+
+async def names_are_in_a_namespace(place: Place) -> None:
+    client, plain = place.client(namespace="team"), place.client()
+    await place.make(plain, 1, f"team%{place.topic}")
+    await place.send(client, "inside")
+    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
+        assert consumer.group == f"team%{place.group}"
+        async with asyncio.timeout(WAIT_S):
+            async for message in consumer:
+                assert (message.topic, message.body) == (place.topic, b"inside")
+                if message.attempt:
+                    break
+                await message.retry(later=1)
+    assert await plain.exists(f"%RETRY%team%{place.group}")
+
+
+SHARING = [
+    in_a_broadcast_everybody_gets_everything,
+    queues_move_when_members_come_and_go,
+    it_begins_where_it_is_told,
+    pausing_holds_back,
+    brokers_ask_and_are_answered,
+    pulling_is_sharing_or_going_anywhere,
+    reading_a_range_is_exact,
+    dealings_are_traced,
+    names_are_in_a_namespace,
+]
