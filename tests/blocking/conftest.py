@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from scripted_cluster import FakeCluster, Kit
 
 from coherer.blocking.portal import Portal
-
-_spec = importlib.util.spec_from_file_location(
-    "scripted_cluster", Path(__file__).parent.parent / "client" / "conftest.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-_kit = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_kit)
 
 
 @pytest.fixture
@@ -28,19 +19,19 @@ def fake_thread() -> Iterator[Portal]:
 
 
 @pytest.fixture
-def fake(fake_thread: Portal) -> Iterator:
+def fake(fake_thread: Portal) -> Iterator[FakeCluster]:
     """A scripted cluster with the topic `demo` of three partitions."""
-    cluster = fake_thread.do(_kit.FakeCluster)
+    cluster = fake_thread.do(FakeCluster)
     fake_thread.call(cluster.start)
     yield cluster
     fake_thread.call(cluster.stop)
 
 
 @pytest.fixture
-def kit():
-    return _kit.Kit()
+def kit() -> Kit:
+    return Kit()
 
 
 @pytest.fixture
-def url(fake) -> str:
+def url(fake: FakeCluster) -> str:
     return f"tubemq://127.0.0.1:{fake.master.port}"
