@@ -1,0 +1,42 @@
+"""Producers and consumers of the scripted TubeMQ cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scripted_cluster import FakeCluster
+
+from coherer.client.tubemq.cluster import ClientOptions, Cluster
+from coherer.client.tubemq.consumer import Consumer
+from coherer.client.tubemq.consumer_options import ConsumerOptions
+from coherer.message import Message
+from coherer.tubemq.delivery import MessageBatch
+
+GROUP = "readers"
+
+
+def message(body: bytes = b"x", topic: str = "demo", **fields: Any) -> Message:
+    return Message(topic, body, **fields)
+
+
+def quick(fake: FakeCluster, **options: Any) -> Cluster:
+    fields = {"timeout_ms": 200, "heartbeat_ms": 3_600_000} | options
+    return Cluster(ClientOptions(addresses=(("127.0.0.1", fake.master.port),), **fields))
+
+
+def consumer_of(way: Cluster, topics: Any = "demo", **options: Any) -> Consumer:
+    options = {"start": "earliest", "empty_ms": 5} | options
+    return Consumer(way, GROUP, topics, ConsumerOptions(**options))
+
+
+async def one(consumer: Consumer) -> MessageBatch:
+    batch = await consumer.receive(2_000)
+    assert batch is not None
+    return batch
+
+
+async def give_up(fake: FakeCluster, consumer: Consumer, *partitions: Any) -> None:
+    fake.instruct(GROUP, consumer._membership.member, 20, *partitions)
+    fake.balances = False
+    consumer._membership.hurry()
+    await fake.until(lambda: not fake.groups[GROUP][consumer._membership.member].events)
