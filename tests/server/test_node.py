@@ -1,104 +1,33 @@
-"""A whole node over sockets: start, stop, start again; roles apart; hostile peers."""
+"""A whole node over sockets: start, stop, start again, and what it does by the clock."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asker import Asker
+from node_stage import (
+    WHO,
+    get,
+    message,
+    options,
+    producer,
+    register,
+    to_broker,
+    to_master,
+    topic_infos,
+)
 
-from coherer import limits, net
 from coherer.errors import StoreError, UsageError
-from coherer.server.node import Node, NodeOptions
-from coherer.testing import ManualClock
+from coherer.server.node import Node
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
-from coherer.tubemq.frame import encode_frame
 
 CHILD = Path(__file__).with_name("node_child.py")
-PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
-WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
-
-
-def options(directory: Path, **given: Any) -> NodeOptions:
-    usual: dict[str, Any] = {
-        "directory": directory,
-        "master_port": 0,
-        "broker_port": 0,
-        "admin_port": None,
-        "namesrv_port": 0,
-        "rocketmq_port": 0,
-        "segment_bytes": 1 << 24,
-    }
-    return NodeOptions(**{**usual, **given})
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Node(options(tmp_path / "node")) as node:
-        node.create_topic("demo", 4)
-        yield node
-
-
-def message(data: bytes = b"hello", **fields: Any) -> pb.SendMessageRequestP2B:
-    usual: dict[str, Any] = {
-        "clientId": "p",
-        "topicName": "demo",
-        "partitionId": 1,
-        "data": data,
-        "flag": 0,
-        "checkSum": -1,
-        "sentAddr": 0x7F000001,
-    }
-    return pb.SendMessageRequestP2B(**{**usual, **fields})
-
-
-async def to_broker(node: Node) -> Asker:
-    return await net.dial("127.0.0.1", node.broker_port, Asker)
-
-
-async def to_master(node: Node) -> Asker:
-    return await net.dial("127.0.0.1", node.master_port, Asker)
-
-
-async def register(asker: Asker, **fields: Any) -> pb.RegisterResponseB2C:
-    request = pb.RegisterRequestC2B(**{**WHO, "opType": 31, "readStatus": 0, **fields})
-    answer = await asker.ask(methods.PARTITION_REGISTER, request)
-    assert isinstance(answer, pb.RegisterResponseB2C)
-    return answer
-
-
-async def get(asker: Asker, **fields: Any) -> pb.GetMessageResponseB2C:
-    request = pb.GetMessageRequestC2B(**{**WHO, "lastPackConsumed": True, **fields})
-    answer = await asker.ask(methods.GET_MESSAGES, request)
-    assert isinstance(answer, pb.GetMessageResponseB2C)
-    return answer
-
-
-def producer(*topics: str) -> pb.RegisterRequestP2M:
-    return pb.RegisterRequestP2M(
-        clientId="p", topicList=topics, brokerCheckSum=-1, hostName="127.0.0.1"
-    )
-
-
-async def topic_infos(asker: Asker, *topics: str) -> list[str]:
-    beat = pb.HeartRequestP2M(
-        clientId="p", topicList=topics, brokerCheckSum=-1, hostName="127.0.0.1"
-    )
-    answer = await asker.ask(methods.PRODUCER_HEARTBEAT, beat)
-    assert answer.success, answer
-    return sorted(answer.topicInfos)
-
-
-# -- start and stop
 
 
 async def test_a_topic_is_usable_at_once(node: Node) -> None:
@@ -332,226 +261,6 @@ async def test_what_was_sent_reaches_the_disk_by_itself(
         async with asyncio.timeout(10):
             while await durable.get() < store.end_offset:
                 pass
-
-
-# -- roles apart
-
-
-async def test_a_master_and_two_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    async with AsyncExitStack() as stack:
-        master = Node(options(tmp_path / "m", roles=frozenset({"master"})))
-        await stack.enter_async_context(master)
-        brokers = [
-            Node(
-                options(
-                    tmp_path / f"b{number}",
-                    roles=frozenset({"broker"}),
-                    master=master.url,
-                    broker_id=number,
-                    heartbeat_ms=10,
-                )
-            )
-            for number in (1, 2)
-        ]
-        for broker in brokers:
-            await stack.enter_async_context(broker)
-            async with asyncio.timeout(10):
-                await broker.ready()
-            assert broker.url == master.url
-            for refused in (broker.topics, lambda b=broker: b.create_topic("x")):
-                with pytest.raises(UsageError, match="no master"):
-                    refused()
-        master.create_topic("demo", 4)
-        assert master.topics()["demo"] == {1: 4, 2: 4}
-        asker = await to_master(master)
-        await asker.ask(methods.PRODUCER_REGISTER, producer("demo"))
-        async with asyncio.timeout(10):
-            while (await topic_infos(asker, "demo")) != ["demo#1:4:1,2:4:1#"]:
-                pass  # each turn asks the master, and lets the brokers talk to it
-        ids = set()
-        for broker in brokers:
-            sent = await (await to_broker(broker)).ask(methods.SEND_MESSAGE, message())
-            assert (sent.success, sent.appendOffset) == (True, 0)
-            ids.add(sent.messageId >> 48)
-        assert ids == {1, 2}
-        await brokers[0].stop()
-        async with asyncio.timeout(10):
-            while (await topic_infos(asker, "demo")) != ["demo#2:4:1#"]:
-                pass
-
-
-async def test_a_broker_waits_for_its_master(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    free = await net.listen("127.0.0.1", 0, Asker)
-    await free.close()
-    broker = Node(
-        options(
-            tmp_path / "b",
-            roles=frozenset({"broker"}),
-            master=f"tubemq://127.0.0.1:{free.port}",
-            heartbeat_ms=10,
-        )
-    )
-    async with broker:
-        asker = await to_broker(broker)
-        assert (await asker.ask(methods.SEND_MESSAGE, message())).errCode == 503
-        master = Node(options(tmp_path / "m", roles=frozenset({"master"}), master_port=free.port))
-        async with master, asyncio.timeout(10):
-            await broker.ready()
-            master.create_topic("demo", 4)
-            while not (await asker.ask(methods.SEND_MESSAGE, message())).success:
-                pass
-        assert (await asker.ask(methods.SEND_MESSAGE, message())).success, "without a master, too"
-    assert "No master has this broker now" in caplog.text
-
-
-async def test_brokers_sign(tmp_path: Path) -> None:
-    secret = {"broker_user": "broker", "broker_password": "secret"}
-    async with Node(options(tmp_path / "m", roles=frozenset({"master"}), **secret)) as master:
-        async with Node(
-            options(tmp_path / "b", roles=frozenset({"broker"}), master=master.url, **secret)
-        ) as broker:
-            async with asyncio.timeout(10):
-                await broker.ready()
-        wrong = Node(
-            options(
-                tmp_path / "w",
-                roles=frozenset({"broker"}),
-                master=master.url,
-                broker_user="broker",
-                broker_password="guess",
-            )
-        )
-        async with wrong:
-            asker = await to_broker(wrong)
-            assert (await asker.ask(methods.SEND_MESSAGE, message())).errCode == 503
-
-
-async def test_a_master_alone_holds_its_directory(tmp_path: Path) -> None:
-    alone = options(tmp_path, roles=frozenset({"master"}))
-    async with Node(alone):
-        with pytest.raises((StoreError, OSError)):
-            await Node(alone).start()
-    async with Node(alone):
-        pass
-
-
-async def test_tls(tmp_path: Path) -> None:
-    given = options(
-        tmp_path,
-        tls=net.TlsOptions(certificate=PEM),
-        master_tls_port=0,
-        broker_tls_port=0,
-    )
-    async with Node(given) as node:
-        node.create_topic("demo", 4)
-        trusting = net.TlsOptions(trust=PEM)
-        master = await net.dial("127.0.0.1", node.master_tls_port, Asker, tls=trusting)
-        answer = await master.ask(methods.PRODUCER_REGISTER, producer("demo"))
-        assert list(answer.brokerInfos) == [f"1:127.0.0.1:{node.broker_tls_port}"]
-        broker = await net.dial("127.0.0.1", node.broker_tls_port, Asker, tls=trusting)
-        assert (await broker.ask(methods.SEND_MESSAGE, message())).success
-
-
-# -- time
-
-
-async def test_silent_consumers_lose_their_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("coherer.server.node.BEAT_S", 0.001)
-    clock = ManualClock()
-    async with Node(options(tmp_path, lease_timeout_ms=5000), now_ms=clock.now_ms) as node:
-        node.create_topic("demo", 4)
-        one, two = await to_broker(node), await to_broker(node)
-        await one.ask(methods.SEND_MESSAGE, message())
-        assert (await register(one)).success
-        assert len((await get(one)).messages) == 1
-        assert (await register(two, clientId="d")).errCode == 410
-        waiting = asyncio.ensure_future(get(one, lastPackConsumed=True))
-        await one.ask(methods.COMMIT_OFFSET, pb.CommitOffsetRequestC2B(**WHO))
-        clock.advance(5000)
-        assert (await waiting).errCode in {404, 411}
-        assert (await register(two, clientId="d")).success
-
-
-# -- hostile peers
-
-
-async def test_garbage_ends_only_its_connection(node: Node) -> None:
-    good = await to_broker(node)
-    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff\x7f\xf4\xfe" + b"\xff" * 8):
-        for port in (node.broker_port, node.master_port):
-            bad = await net.dial("127.0.0.1", port, Asker)
-            bad.wire.write(garbage)
-            async with asyncio.timeout(10):
-                await bad.gone.wait()
-    assert (await good.ask(methods.SEND_MESSAGE, message())).success
-
-
-async def test_half_and_huge_frames_are_bounded(node: Node) -> None:
-    half = await to_broker(node)
-    half.wire.write(encode_frame(1, b"x" * 5000)[:-1])
-    huge = await to_broker(node)
-    blocks = limits.FRAME_BLOCKS_MAX
-    huge.wire.write(b"\xff\x7f\xf4\xfe\0\0\0\1" + blocks.to_bytes(4, "big"))
-    block = (1 << 20).to_bytes(4, "big") + b"y" * (1 << 20)
-    async with asyncio.timeout(30):
-        for _ in range(2 * limits.FRAME_BYTES_MAX // len(block)):
-            if huge.wire.closed:
-                break
-            huge.wire.write(block)
-            await asyncio.sleep(0)
-        await huge.gone.wait()
-    good = await to_broker(node)
-    assert (await good.ask(methods.SEND_MESSAGE, message())).success
-    assert not half.gone.is_set()
-
-
-async def test_a_peer_that_never_reads_costs_little_and_harms_nobody(node: Node) -> None:
-    good, bad = await to_broker(node), await to_broker(node)
-    for _ in range(4):
-        assert (await good.ask(methods.SEND_MESSAGE, message(b"x" * 250_000))).success
-    await register(bad)
-    bad.wire.pause_reading()
-    request = pb.GetMessageRequestC2B(**WHO)
-    asked = 400
-    for _ in range(asked):
-        bad.post(methods.GET_MESSAGES, request)
-    await good.ask(methods.COMMIT_OFFSET, pb.CommitOffsetRequestC2B(**WHO))
-    highest = 0
-    for _ in range(50):
-        assert (await good.ask(methods.SEND_MESSAGE, message())).success
-        highest = max(highest, *(peer.unsent_bytes for peer in served(node)))
-    assert 0 < highest < limits.OUTBOX_HIGH_BYTES + (2 << 20)
-    bad.wire.resume_reading()
-    async with asyncio.timeout(30):
-        answers = await asyncio.gather(*bad.waiting.values())
-    assert len(answers) == asked
-
-
-def served(node: Node) -> list[net.Connection]:
-    return [connection for listener in node._listeners for connection in listener._connections]
-
-
-async def test_many_connections_come_and_go(node: Node) -> None:
-    peers = [await to_broker(node) for _ in range(200)]
-    answers = [peer.post(methods.SEND_MESSAGE, message()) for peer in peers]
-    async with asyncio.timeout(10):
-        await asyncio.gather(*answers)
-        for peer in peers:
-            peer.wire.abort()
-        await asyncio.gather(*(peer.gone.wait() for peer in peers))
-        good = await to_broker(node)
-        while len(served(node)) > 1:
-            await good.ask(methods.SEND_MESSAGE, message())
-    assert node.broker is not None
-    assert node.broker.reads.held == 0
-
-
-# -- a process of its own
 
 
 def test_a_fresh_node_is_small(tmp_path: Path) -> None:

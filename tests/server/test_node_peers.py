@@ -1,0 +1,85 @@
+"""A node and hostile peers: garbage, half frames, peers that never read, and many of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from asker import Asker
+from node_stage import WHO, message, register, to_broker
+
+from coherer import limits, net
+from coherer.server.node import Node
+from coherer.tubemq import messages as pb
+from coherer.tubemq import methods
+from coherer.tubemq.frame import encode_frame
+
+
+async def test_garbage_ends_only_its_connection(node: Node) -> None:
+    good = await to_broker(node)
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff\x7f\xf4\xfe" + b"\xff" * 8):
+        for port in (node.broker_port, node.master_port):
+            bad = await net.dial("127.0.0.1", port, Asker)
+            bad.wire.write(garbage)
+            async with asyncio.timeout(10):
+                await bad.gone.wait()
+    assert (await good.ask(methods.SEND_MESSAGE, message())).success
+
+
+async def test_half_and_huge_frames_are_bounded(node: Node) -> None:
+    half = await to_broker(node)
+    half.wire.write(encode_frame(1, b"x" * 5000)[:-1])
+    huge = await to_broker(node)
+    blocks = limits.FRAME_BLOCKS_MAX
+    huge.wire.write(b"\xff\x7f\xf4\xfe\0\0\0\1" + blocks.to_bytes(4, "big"))
+    block = (1 << 20).to_bytes(4, "big") + b"y" * (1 << 20)
+    async with asyncio.timeout(30):
+        for _ in range(2 * limits.FRAME_BYTES_MAX // len(block)):
+            if huge.wire.closed:
+                break
+            huge.wire.write(block)
+            await asyncio.sleep(0)
+        await huge.gone.wait()
+    good = await to_broker(node)
+    assert (await good.ask(methods.SEND_MESSAGE, message())).success
+    assert not half.gone.is_set()
+
+
+async def test_a_peer_that_never_reads_costs_little_and_harms_nobody(node: Node) -> None:
+    good, bad = await to_broker(node), await to_broker(node)
+    for _ in range(4):
+        assert (await good.ask(methods.SEND_MESSAGE, message(b"x" * 250_000))).success
+    await register(bad)
+    bad.wire.pause_reading()
+    request = pb.GetMessageRequestC2B(**WHO)
+    asked = 400
+    for _ in range(asked):
+        bad.post(methods.GET_MESSAGES, request)
+    await good.ask(methods.COMMIT_OFFSET, pb.CommitOffsetRequestC2B(**WHO))
+    highest = 0
+    for _ in range(50):
+        assert (await good.ask(methods.SEND_MESSAGE, message())).success
+        highest = max(highest, *(peer.unsent_bytes for peer in served(node)))
+    assert 0 < highest < limits.OUTBOX_HIGH_BYTES + (2 << 20)
+    bad.wire.resume_reading()
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(*bad.waiting.values())
+    assert len(answers) == asked
+
+
+def served(node: Node) -> list[net.Connection]:
+    return [connection for listener in node._listeners for connection in listener._connections]
+
+
+async def test_many_connections_come_and_go(node: Node) -> None:
+    peers = [await to_broker(node) for _ in range(200)]
+    answers = [peer.post(methods.SEND_MESSAGE, message()) for peer in peers]
+    async with asyncio.timeout(10):
+        await asyncio.gather(*answers)
+        for peer in peers:
+            peer.wire.abort()
+        await asyncio.gather(*(peer.gone.wait() for peer in peers))
+        good = await to_broker(node)
+        while len(served(node)) > 1:
+            await good.ask(methods.SEND_MESSAGE, message())
+    assert node.broker is not None
+    assert node.broker.reads.held == 0
