@@ -67,6 +67,11 @@ class Stage:
         self.store.close()
 
 
+async def other_stage(directory: Path, **options: Any) -> Stage:
+    """A second broker of a test, set up otherwise."""
+    return await Stage(directory / "other", ManualClock(), RocketOptions(**options)).start()
+
+
 class Client(Caller):
     """A client that sends heartbeats."""
 

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from client_stage import Client as BeatingClient
+from client_stage import Stage
 from rocket_stage import BrokerStage, Client, running
 
+from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.testing import ManualClock
 
 
@@ -27,3 +30,25 @@ async def peer(broker_stage: BrokerStage) -> AsyncIterator[Client]:
     client = await broker_stage.dial()
     yield client
     client.connection.close()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
+    """A broker's heartbeats and calls, with nothing else of it."""
+    stage = await Stage(tmp_path, clock, RocketOptions()).start()
+    yield stage
+    await stage.stop()
+
+
+@pytest.fixture
+async def hasty(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
+    """The same, which does not wait long for its clients."""
+    stage = await Stage(tmp_path / "hasty", clock, RocketOptions(), patience_ms=200).start()
+    yield stage
+    await stage.stop()
+
+
+@pytest.fixture
+async def client(stage: Stage) -> BeatingClient:
+    """A client that sends heartbeats."""
+    return await stage.dial()

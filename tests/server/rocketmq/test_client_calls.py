@@ -1,9 +1,6 @@
-"""What a RocketMQ broker asks of its clients, over sockets (2.13, 2.14, 4)."""
+"""Calls of a broker to its clients, over sockets (2.13, 4)."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,36 +10,31 @@ from coherer.broker.topics import Topic
 from coherer.broker.transactions import Question
 from coherer.record.ids import encode_offset_id
 from coherer.record.layout import decode
-from coherer.record.properties import decode as decode_properties
-from coherer.record.properties import encode as encode_properties
 from coherer.rocketmq import fastjson
 from coherer.rocketmq.bodies import ResetOffset
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.store import Draft
-from coherer.testing import ManualClock
 
-TOPIC, HOST = "TopicTest", bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+TOPIC = "TopicTest"
+HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 RESET, RESET_CLIENT, STATUS, STATUS_CLIENT = 222, 220, 223, 221
-RUNNING, DIRECTLY, REPLY, REPLY_V2, PUSH = 307, 309, 324, 325, 326
+RUNNING, DIRECTLY = 307, 309
+
 NOT_SET = "not set any response code"
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
-    stage.state.topics.put(Topic(name=TOPIC, read_queues=2, write_queues=2), 0)
-    yield stage
-    await stage.stop()
+def stage(stage: Stage) -> Stage:
+    return with_topic(stage)
 
 
 @pytest.fixture
-async def hasty(tmp_path: Path) -> AsyncIterator[Stage]:
-    """A broker that does not wait long."""
-    stage = await Stage(tmp_path / "hasty", ManualClock(), RocketOptions(), 200).start()
+def hasty(hasty: Stage) -> Stage:
+    return with_topic(hasty)
+
+
+def with_topic(stage: Stage) -> Stage:
     stage.state.topics.put(Topic(name=TOPIC, read_queues=2, write_queues=2), 0)
-    yield stage
-    await stage.stop()
+    return stage
 
 
 @pytest.fixture
@@ -381,162 +373,6 @@ async def test_consumers_that_do_not_answer(hasty: Stage, code: int) -> None:
         "consumer <g> <c1> Timeout: The client did not answer within 200 ms.",
     )
     assert (await client.next_asked()).code == code
-
-
-# -- 2.14
-
-
-REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
-LONG_NAMES = (
-    "producerGroup",
-    "topic",
-    "defaultTopic",
-    "defaultTopicQueueNums",
-    "queueId",
-    "sysFlag",
-    "bornTimestamp",
-    "flag",
-    "properties",
-    "reconsumeTimes",
-    "unitMode",
-)
-
-
-def reply_fields(long: bool = False, **properties: str) -> dict[str, str]:
-    text = encode_properties({"MSG_TYPE": "reply", "CORRELATION_ID": "7", **properties}).decode()
-    values = (
-        "answerers",
-        REPLY_TOPIC,
-        "TBW102",
-        "4",
-        "0",
-        "0",
-        "1650000000000",
-        "3",
-        text,
-        "0",
-        "false",
-    )
-    return dict(zip(LONG_NAMES if long else "abcdefghijk", values, strict=True))
-
-
-async def asker(stage: Stage) -> Client:
-    client = await stage.dial()
-    await client.beat(heartbeat("asker", [], "askers"))
-    return client
-
-
-@pytest.mark.parametrize("code", [REPLY, REPLY_V2])
-async def test_an_answer_reaches_who_asked(stage: Stage, code: int) -> None:
-    asking, answering = await asker(stage), await stage.dial()
-    found = stage.state.producers.find("asker")
-    [channel] = stage.remoting.channels - {found}
-    pending = answering.begin(code, reply_fields(code == REPLY, REPLY_TO_CLIENT="asker"), b"answer")
-    pushed = await asking.next_asked()
-    assert (pushed.code, pushed.is_oneway, bytes(pushed.body)) == (PUSH, False, b"answer")
-    properties = decode_properties(pushed.fields.pop("properties").encode())
-    now = str(stage.clock.now_ms())
-    assert properties == {
-        "MSG_TYPE": "reply",
-        "CORRELATION_ID": "7",
-        "REPLY_TO_CLIENT": "asker",
-        "PUSH_REPLY_TIME": now,
-    }
-    assert pushed.fields == {
-        "producerGroup": "answerers",
-        "topic": REPLY_TOPIC,
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4",
-        "queueId": "0",
-        "sysFlag": "0",
-        "bornTimestamp": "1650000000000",
-        "flag": "3",
-        "reconsumeTimes": "0",
-        "unitMode": "false",
-        "bornHost": f"/{channel.peer}",
-        "storeHost": "/127.0.0.1:10911",
-        "storeTimestamp": now,
-    }
-    asking.answer(pushed)
-    answer = await pending
-    assert (answer.code, answer.remark) == (0, None)
-    assert answer.fields == {
-        "msgId": encode_offset_id(HOST, 0),
-        "queueId": "0",
-        "queueOffset": "0",
-        "MSG_REGION": "DefaultRegion",
-        "TRACE_ON": "true",
-    }
-    record = stage.store.record_at(0)
-    assert record is not None
-    stored = decode(record)
-    assert (stored.topic, bytes(stored.body), stored.flag) == (REPLY_TOPIC, b"answer", 3)
-    assert "PUSH_REPLY_TIME" not in decode_properties(stored.properties)
-
-
-async def refused_reply(stage: Stage, fields: dict[str, str]) -> Command:
-    answering = await stage.dial()
-    return await answering.ask(REPLY_V2, fields, b"answer")
-
-
-async def test_answers_that_reach_nobody_are_stored(stage: Stage) -> None:
-    asking = await asker(stage)
-    found = await refused_reply(stage, reply_fields())
-    remark = "reply message properties[REPLY_TO_CLIENT] is null"
-    assert (found.code, found.remark) == (1, remark)
-    found = await refused_reply(stage, reply_fields(REPLY_TO_CLIENT="nobody"))
-    remark = "push reply message fail, channel of <nobody> not found."
-    assert (found.code, found.remark) == (1, remark)
-    answering = await stage.dial()
-    pending = answering.begin(REPLY_V2, reply_fields(REPLY_TO_CLIENT="asker"), b"answer")
-    asking.answer(await asking.next_asked(), code=1)
-    answer = await pending
-    assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
-    assert (answer.fields["queueOffset"], len(answer.fields["msgId"])) == ("2", 32)
-    assert stage.store.queue_range(REPLY_TOPIC, 0) == (0, 3)
-
-
-async def test_an_answer_that_is_not_taken_in_time(hasty: Stage) -> None:
-    asking = await asker(hasty)
-    found = await refused_reply(hasty, reply_fields(REPLY_TO_CLIENT="asker"))
-    assert (found.code, found.remark) == (1, "push reply message to askerfail.")
-    assert (await asking.next_asked()).code == PUSH
-    assert hasty.store.queue_range(REPLY_TOPIC, 0) == (0, 1)
-
-
-async def test_answers_need_not_be_stored(tmp_path: Path) -> None:
-    options = RocketOptions(store_replies=False)
-    stage = await Stage(tmp_path / "other", ManualClock(), options).start()
-    asking, answering = await asker(stage), await stage.dial()
-    pending = answering.begin(REPLY_V2, reply_fields(REPLY_TO_CLIENT="asker"), b"answer")
-    asking.answer(await asking.next_asked())
-    answer = await pending
-    assert answer.code == 0
-    assert (answer.fields["msgId"], answer.fields["queueOffset"]) == ("0", "0")
-    failed = await answering.ask(REPLY_V2, reply_fields(), b"answer")
-    assert failed.code == 1
-    assert "msgId" not in failed.fields
-    assert stage.store.queue_range(REPLY_TOPIC, 0) == (0, 0)
-    await stage.stop()
-
-
-async def test_answers_are_checked_like_sends(stage: Stage) -> None:
-    fields = reply_fields(REPLY_TO_CLIENT="asker")
-    for changes, code, remark in (
-        ({"b": " "}, 1, "The specified topic is blank."),
-        (
-            {"b": "SCHEDULE_TOPIC_XXXX"},
-            16,
-            "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden.",
-        ),
-        ({"e": "9"}, 1, "request queueId[9] is illegal, TopicConfig [topicName="),
-    ):
-        found = await refused_reply(stage, {**fields, **changes})
-        assert found.code == code
-        assert (found.remark or "").startswith(remark)
-        assert found.fields["MSG_REGION"] == "DefaultRegion"
-    missing = {key: value for key, value in fields.items() if key != "e"}
-    assert (await refused_reply(stage, missing)).code == 1
 
 
 async def test_bodies_are_what_msgspec_reads(stage: Stage, admin: Client) -> None:
