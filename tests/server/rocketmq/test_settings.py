@@ -1,0 +1,130 @@
+"""A broker's settings for operators (2.11), and requests of operators that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rocket_stage import BrokerStage, Client, running
+
+from coherer.rocketmq import settings as texts
+from coherer.rocketmq.codes import RequestCode as Code
+from coherer.rocketmq.codes import ResponseCode as Result
+from coherer.server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
+from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer.testing import ManualClock
+
+
+def test_every_option_has_a_name_of_java() -> None:
+    named = {*FIXED.values(), *CHANGEABLE.values()}
+    assert named == set(RocketOptions.__struct_fields__)
+    assert len(named) == len(FIXED) + len(CHANGEABLE)
+
+
+async def test_settings_are_shown(broker_stage: BrokerStage, peer: Client) -> None:
+    answer = await peer.ask(Code.GET_BROKER_CONFIG)
+    found = texts.parse(bytes(answer.body).decode())
+    assert json.loads(answer.fields["version"]) == {"counter": 0, "timestamp": 0}
+    assert found["brokerName"] == "broker-a"
+    assert found["autoCreateTopicEnable"] == "true"
+    assert found["maxMessageSize"] == "4194304"
+    assert found["flushDiskType"] == "ASYNC_FLUSH"
+    assert found["storePathRootDir"] == str(broker_stage.store.directory)
+
+
+async def test_settings_are_changed_and_stay_so(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock) as stage:
+        client = await stage.dial()
+        topics = stage.state.topics.version
+        body = (
+            b"autoCreateTopicEnable=false\nbrokerName=x\nnope=1\ntraceOn=false\nmaxMessageSize=x\n"
+        )
+        assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        assert stage.state.options == RocketOptions(auto_create_topics=False, trace_on=False)
+        answer = await client.send()
+        assert answer.code == Result.TOPIC_NOT_EXIST
+        assert answer.fields["TRACE_ON"] == "false"
+        assert stage.state.topics.version == topics
+        # Another permission is told to the name servers.
+        await client.ask(Code.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4")
+        assert stage.state.topics.version.counter == topics.counter + 1
+        version = (await client.ask(Code.GET_BROKER_CONFIG)).fields["version"]
+        assert json.loads(version)["counter"] == 2
+    async with running(tmp_path, clock, region="elsewhere") as stage:
+        assert stage.state.options == RocketOptions(
+            auto_create_topics=False, trace_on=False, perm=4, region="elsewhere"
+        )
+
+
+async def test_a_value_with_signs_of_the_file_is_the_same_after_a_start(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with running(tmp_path, clock) as stage:
+        client = await stage.dial()
+        body = b"regionId=\\\\users\\n x=y"
+        assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        assert stage.state.options.region == "\\users\n x=y"
+    async with running(tmp_path, clock) as stage:
+        assert stage.state.options.region == "\\users\n x=y"
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"regionId=\\u00zz"])
+async def test_settings_that_nobody_can_read(
+    broker_stage: BrokerStage, peer: Client, body: bytes
+) -> None:
+    answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=body)
+    assert (answer.code, answer.remark) == (1, "string2Properties error")
+
+
+@pytest.mark.parametrize("value", ["-1", "9", "x", "", "1e3"])
+async def test_values_that_cannot_be(broker_stage: BrokerStage, peer: Client, value: str) -> None:
+    answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=f"brokerPermission={value}".encode())
+    assert answer.code == 0
+    assert broker_stage.state.options == RocketOptions()
+
+
+CODES = sorted(
+    code
+    for code in Code
+    if code not in (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ({}, b""),
+        ({}, b"{"),
+        ({}, b'{"a":{"$ref":"$"}}'),
+        (
+            dict.fromkeys(
+                (
+                    "topic",
+                    "group",
+                    "consumerGroup",
+                    "groupName",
+                    "queueId",
+                    "offset",
+                    "key",
+                    "srcGroup",
+                ),
+                "\x00\ud7ff%/",
+            ),
+            b"[]",
+        ),
+        (
+            dict.fromkeys(("queueId", "index", "count", "maxNum", "offset", "timestamp"), "-1")
+            | {"topic": "demo", "consumerGroup": "g", "key": "", "beginTimestamp": "0"},
+            b"\xff",
+        ),
+    ],
+)
+async def test_bad_requests_end_in_an_answer(
+    peer: Client, fields: dict[str, str], body: bytes
+) -> None:
+    """Whatever comes, the connection and the node go on."""
+    for code in CODES:
+        peer.begin(code, fields, body)
+        await peer.settle()
+        assert (await peer.send()).code == 0, code
