@@ -416,7 +416,7 @@ async def test_answers_wait_for_the_disk_unless_the_sender_does_not(
 async def test_a_disk_that_is_too_slow_or_fails(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, clock, sync_flush=True, flush_timeout_ms=10) as stage:
+    async with running(tmp_path, clock, sync_flush=True) as stage:
         peer = await stage.dial()
         await peer.send()
         may_flush = asyncio.Event()
@@ -429,11 +429,14 @@ async def test_a_disk_that_is_too_slow_or_fails(
         def fail() -> int:
             raise StoreError("Input/output error.")
 
+        usual_ms = stage.state.options.flush_timeout_ms
         with monkeypatch.context() as patch:
             patch.setattr(stage.core.flusher, "flush", held)
+            stage.change(flush_timeout_ms=10)
             answer = await peer.send(b"slow")
             assert (answer.code, answer.fields["queueOffset"]) == (10, "1"), "it is stored"
             may_flush.set()
+            stage.change(flush_timeout_ms=usual_ms)  # the disk below may be slow, too
             assert (await peer.send(b"again")).code == 0
         with monkeypatch.context() as patch:
             patch.setattr(stage.store, "flush", fail)
