@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from peers.cache import UnavailableError
+from peers.rocket_place import Place
 from peers.rocket_scribe import Script, play
 from peers.rocket_site import KINDS, Cluster, RocketSite
 from peers.runs import Runs, wanted_of
@@ -87,6 +89,16 @@ def rocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketSite]:
 def cluster(rocket: RocketSite, request: pytest.FixtureRequest) -> Cluster:
     """Every mix of our and Java's name server and broker."""
     return rocket.cluster(request.param)
+
+
+@pytest.fixture(params=["java", "ours"])
+async def place(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    """Java's broker, then ours, with names of the test's own."""
+    cluster = await asyncio.to_thread(rocket.cluster, request.param)
+    place = Place(cluster)
+    yield place
+    for client in place.clients:
+        client.connection.close()
 
 
 @pytest.fixture
