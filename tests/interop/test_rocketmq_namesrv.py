@@ -292,6 +292,23 @@ CONVERSATION: list[tuple[Code, dict[str, str], bytes]] = [
     (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
     (Code.UNREGISTER_BROKER, SLAVE, b""),
     (Code.GET_BROKER_CLUSTER_INFO, {}, b""),
+    # What lacks a field, or says nothing in it.
+    *((code, {}, b"") for code in (Code.GET_ROUTEINFO_BY_TOPIC, Code.WIPE_WRITE_PERM_OF_BROKER)),
+    *((code, {}, b"") for code in (Code.ADD_WRITE_PERM_OF_BROKER, Code.DELETE_TOPIC_IN_NAMESRV)),
+    *((code, {}, b"") for code in (Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE)),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": ""}, b""),
+    (Code.PUT_KV_CONFIG, {"namespace": "", "key": "", "value": "v"}, b""),
+    (Code.GET_KV_CONFIG, {"namespace": "", "key": ""}, b""),
+    (Code.GET_KV_CONFIG, {"namespace": ""}, b""),
+    (Code.GET_KV_CONFIG, {"key": ""}, b""),
+    (Code.GET_KVLIST_BY_NAMESPACE, {"namespace": ""}, b""),
+    (Code.UNREGISTER_BROKER, {"brokerId": "0"}, b""),
+    (Code.QUERY_DATA_VERSION, {}, VERSION),
+    (Code.QUERY_DATA_VERSION, MASTER, b"null"),
+    (Code.QUERY_DATA_VERSION, MASTER, b"[]"),
+    (Code.GET_TOPICS_BY_CLUSTER, {}, b""),
+    (Code.UPDATE_NAMESRV_CONFIG, {}, b""),
+    (Code.UPDATE_NAMESRV_CONFIG, {}, b"\xff{nonsense"),
 ]
 
 

@@ -183,7 +183,14 @@ async def test_a_group_is_made_listed_and_deleted(broker_stage: BrokerStage, pee
         assert bool(broker_stage.state.offsets.find("g", "demo", 0)) is left
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"groupName":null}', b'{"groupName":7.5}'])
+@pytest.mark.parametrize("body", [b"null", b"[]"])
+async def test_no_group_at_all(broker_stage: BrokerStage, peer: Client, body: bytes) -> None:
+    before = len(broker_stage.state.groups)
+    assert (await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+    assert len(broker_stage.state.groups) == before
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":null}', b'{"groupName":7.5}'])
 async def test_groups_that_cannot_be(broker_stage: BrokerStage, peer: Client, body: bytes) -> None:
     before = len(broker_stage.state.groups)
     answer = await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)

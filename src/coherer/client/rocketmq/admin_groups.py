@@ -94,7 +94,9 @@ class Groups(Asking):
         """
         await self._instance.start()
         for queue, offset in offsets.items():
-            fields = UpdateOffsetHeader(group, queue.topic, queue.id, offset).fields()
+            fields = UpdateOffsetHeader(
+                consumer_group=group, topic=queue.topic, queue_id=queue.id, commit_offset=offset
+            ).fields()
             await self._ask_broker(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def reset_offsets(

@@ -71,7 +71,9 @@ class Messages(Asking):
         """
         begin_ms = 0 if begin is None else to_ms(begin)
         end_ms = FOREVER_MS if end is None else to_ms(end)
-        header = QueryMessageHeader(topic, key, limit, begin_ms, end_ms)
+        header = QueryMessageHeader(
+            topic=topic, key=key, max_num=limit, begin_ms=begin_ms, end_ms=end_ms
+        )
         found = await self._query(header)
         return [message for message in found if key in message.keys]
 
@@ -81,7 +83,14 @@ class Messages(Asking):
         Raises:
             RefusedError: the topic does not exist.
         """
-        header = QueryMessageHeader(topic, unique_id, UNIQUE_COUNT, 0, FOREVER_MS, "true")
+        header = QueryMessageHeader(
+            topic=topic,
+            key=unique_id,
+            max_num=UNIQUE_COUNT,
+            begin_ms=0,
+            end_ms=FOREVER_MS,
+            unique_key_query="true",
+        )
         found = [one for one in await self._query(header) if one.unique_id == unique_id]
         return min(found, key=_stored, default=None)
 

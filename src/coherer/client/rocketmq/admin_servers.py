@@ -247,7 +247,7 @@ class Servers(Asking):
     async def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
         """Where the members of a group are, as they say themselves: client id to offsets."""
         await self._instance.start()
-        fields = ConsumerStatusHeader(topic, group).fields()
+        fields = ConsumerStatusHeader(topic=topic, group=group).fields()
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         answers = await self._ask_masters(code, fields)
         found: dict[str, Offsets] = {}

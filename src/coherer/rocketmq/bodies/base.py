@@ -52,6 +52,18 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         return cls.of(fastjson.loads(data))
 
     @classmethod
+    def find(cls, data: bytes | memoryview) -> Self | None:
+        """Reads a body; None where Java reads null, which it does of an empty list, too.
+
+        Raises:
+            ProtocolError: it is none.
+
+        >>> DataVersion.find(b"[]"), DataVersion.find(b"{}")
+        (None, DataVersion(counter=0, timestamp=0))
+        """
+        return None if bytes(data) in _NULLS else cls.decode(data)
+
+    @classmethod
     def of(cls, value: fastjson.Value) -> Self:
         """Makes a body of JSON that has been read already.
 
@@ -77,6 +89,7 @@ class DataVersion(Body, frozen=True):
 
 
 _REFERENCE: Final = b'"$ref"'
+_NULLS: Final = frozenset((b"null", b"[]"))
 
 
 @functools.cache

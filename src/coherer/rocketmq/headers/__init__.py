@@ -27,7 +27,7 @@ from coherer.rocketmq.headers.admin import (
     ViewStatsHeader,
     WhiteAddressesHeader,
 )
-from coherer.rocketmq.headers.base import Header, missing, negative_count, parse
+from coherer.rocketmq.headers.base import NULL, Header, missing, negative_count, parse
 from coherer.rocketmq.headers.clients import (
     CheckTransactionHeader,
     ConsumeDirectlyHeader,
@@ -78,6 +78,7 @@ from coherer.rocketmq.headers.sending import (
 )
 
 __all__ = [
+    "NULL",
     "AccessKeyHeader",
     "AccountHeader",
     "AclVersionResult",

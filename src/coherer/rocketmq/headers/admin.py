@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from coherer.rocketmq.command import Int32, Int64
-from coherer.rocketmq.headers.base import Header
-
-NULL: Final = "null"
-"""What Java looks for where it was not told what."""
+from coherer.rocketmq.headers.base import NULL, Header
 
 
 class TopicHeader(Header):
@@ -54,7 +49,7 @@ class ConsumeTimeSpanHeader(Header):
     """303: which times a group has to read."""
 
     topic: str
-    group: str
+    group: str = NULL
 
 
 class ViewStatsHeader(Header):

@@ -15,6 +15,9 @@ from coherer.rocketmq.command import Int32, Int64
 
 _H = TypeVar("_H", bound="Header")
 
+NULL: Final = "null"
+"""What Java looks for where it was not told what."""
+
 
 class Header(Struct, rename="camel"):
     """What the classes below have in common."""
@@ -61,16 +64,16 @@ def parse(kind: type[_H], fields: Mapping[str, str]) -> _H:
 
 
 def _parse_patiently(kind: type[_H], fields: Mapping[str, str]) -> _H:
-    values: list[object] = []
-    for _, name, read, default in _plan(kind):
+    values: dict[str, object] = {}
+    for attribute, name, read, default in _plan(kind):
         raw = fields.get(name)
         value = None if raw is None else read(raw)
         if value is None:
             value = default
             if value is NODEFAULT:
                 raise missing(name)
-        values.append(value)
-    return kind(*values)
+        values[attribute] = value
+    return kind(**values)
 
 
 def unreadable(kind: type[Header], fields: Mapping[str, str]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from coherer.rocketmq.command import Int32, Int64
-from coherer.rocketmq.headers.base import Header
+from coherer.rocketmq.headers.base import NULL, Header
 
 
 class EndTransactionHeader(Header):
@@ -60,18 +60,18 @@ class ResetOffsetHeader(Header):
     """222 to a broker, 220 to a consumer: read again from a time; -1 is the end."""
 
     topic: str
-    group: str
+    group: str = NULL
     timestamp: Int64 = 0
     is_force: bool = False
 
 
-class ConsumerStatusHeader(Header):
+class ConsumerStatusHeader(Header, kw_only=True):
     """223 to a broker, 221 to a consumer: where it stands.
 
     `client_addr` holds a client id (4.5).
     """
 
-    topic: str
+    topic: str | None = None
     group: str
     client_addr: str | None = None
 
@@ -80,7 +80,7 @@ class RunningInfoHeader(Header):
     """307: what a consumer is doing."""
 
     consumer_group: str
-    client_id: str
+    client_id: str | None = None
     jstack_enable: bool = False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coherer.rocketmq.command import Int32, Int64
-from coherer.rocketmq.headers.base import Header
+from coherer.rocketmq.headers.base import NULL, Header
 
 
 class RegisterBrokerHeader(Header):
@@ -25,12 +25,12 @@ class RegisterBrokerResult(Header):
     master_addr: str | None = None
 
 
-class BrokerHeader(Header):
+class BrokerHeader(Header, kw_only=True):
     """104, 322: a broker."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: str = NULL
+    broker_addr: str = NULL
+    cluster_name: str = NULL
     broker_id: Int64
 
 
@@ -43,7 +43,7 @@ class DataVersionResult(Header):
 class BrokerNameHeader(Header):
     """205, 327: a broker shall not, or shall, be written to."""
 
-    broker_name: str
+    broker_name: str = NULL
 
 
 class WipeResult(Header):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from coherer.rocketmq.command import Int32, Int64
-from coherer.rocketmq.headers.base import Header
+from coherer.rocketmq.headers.base import NULL, Header
 
 
 class PullHeader(Header, gc=False):
@@ -39,11 +39,11 @@ class ViewMessageHeader(Header):
     offset: Int64
 
 
-class QueryMessageHeader(Header):
+class QueryMessageHeader(Header, kw_only=True):
     """12: messages by a key. The last field tells that the key is a client's unique id."""
 
-    topic: str
-    key: str
+    topic: str = NULL
+    key: str = NULL
     max_num: Int32
     begin_ms: Int64 = field(name="beginTimestamp")
     end_ms: Int64 = field(name="endTimestamp")
@@ -84,19 +84,19 @@ class SearchOffsetHeader(Header):
     timestamp: Int64
 
 
-class QueryOffsetHeader(Header):
+class QueryOffsetHeader(Header, kw_only=True):
     """14: where a group stands."""
 
-    consumer_group: str
+    consumer_group: str = NULL
     topic: str
     queue_id: Int32
 
 
-class UpdateOffsetHeader(Header):
+class UpdateOffsetHeader(Header, kw_only=True):
     """15: where a group stands from now on."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: str = NULL
+    topic: str = NULL
     queue_id: Int32
     commit_offset: Int64
 
@@ -112,7 +112,7 @@ class CorrectionOffsetHeader(Header):
 class CloneOffsetHeader(Header):
     """314: one group is to stand where another does."""
 
-    src_group: str
-    dest_group: str
+    src_group: str = NULL
+    dest_group: str = NULL
     topic: str | None = None
     offline: bool = False

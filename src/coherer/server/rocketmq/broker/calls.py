@@ -172,7 +172,7 @@ class Calls:
                 asked.append(member)
             if wanted == member.client_id:
                 break
-        fields = ConsumerStatusHeader(header.topic, header.group).fields()
+        fields = ConsumerStatusHeader(topic=header.topic, group=header.group).fields()
         answers = await asyncio.gather(*(self._status(member, fields) for member in asked))
         table = {
             member.client_id: offsets

@@ -169,7 +169,8 @@ class ClientDesk:
             ProtocolError: the body is none.
             Refusal: it cannot.
         """
-        wanted = bodies.CheckClient.decode(request.body).subscription_data
+        told = bodies.CheckClient.find(request.body)
+        wanted = None if told is None else told.subscription_data
         if wanted is None or _is_tag(wanted.expression_type):
             return Command(ResponseCode.SUCCESS)
         if not self._state.options.property_filter:

@@ -8,6 +8,7 @@ from coherer.broker.routes import UNIT, UNIT_SUBSCRIPTION, BrokerAddresses, Rout
 from coherer.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
 from coherer.rocketmq.codes import FAQ, ResponseCode
 from coherer.rocketmq.command import Command
+from coherer.rocketmq.headers import NULL
 from coherer.server.rocketmq.namesrv.settings import Settings
 from coherer.server.rocketmq.refusal import Refusal
 
@@ -26,15 +27,15 @@ class Lookups:
 
     def route(self, request: Command) -> Command:
         """105: where a topic is."""
-        topic = request.fields.get("topic")
-        found = self._routes.route(topic or "")
+        topic = request.fields.get("topic", NULL)
+        found = self._routes.route(topic)
         if found is None:
-            remark = f"No topic route info in name server for the topic: {topic or 'null'}{FAQ}"
+            remark = f"No topic route info in name server for the topic: {topic}{FAQ}"
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         route = TopicRoute(
             broker_datas=[_broker_data(broker) for broker in found.brokers],
             filter_server_table=found.filter_servers,
-            order_topic_conf=self._settings.order_of(topic or ""),
+            order_topic_conf=self._settings.order_of(topic),
             queue_datas=[
                 QueueData(
                     broker_name=queues.broker,

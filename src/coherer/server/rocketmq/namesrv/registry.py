@@ -11,6 +11,7 @@ from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import (
+    NULL,
     AddResult,
     BrokerHeader,
     BrokerNameHeader,
@@ -90,11 +91,12 @@ class Registry:
 
     def data_version(self, request: Command) -> Command:
         """322: whether a broker's topics are the known ones; if so, it is alive."""
-        header = parse(BrokerHeader, request.fields)
-        said = bodies.DataVersion.decode(request.body)
-        version = DataVersion(said.counter, said.timestamp)
-        known = self._routes.version(header.broker_addr)
-        same = self._routes.unchanged(header.broker_addr, version, self._now_ms())
+        address = request.fields.get("brokerAddr", NULL)
+        said = bodies.DataVersion.find(request.body)
+        known = self._routes.version(address)
+        same = said is not None and self._routes.unchanged(
+            address, DataVersion(said.counter, said.timestamp), self._now_ms()
+        )
         told = b""
         if known is not None:
             told = bodies.DataVersion(counter=known.counter, timestamp=known.timestamp).encode()

@@ -14,6 +14,7 @@ from coherer.rocketmq import settings as texts
 from coherer.rocketmq.bodies import KVTable
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
+from coherer.rocketmq.headers import NULL
 from coherer.server.rocketmq.refusal import Refusal
 
 _log = logging.getLogger(__name__)
@@ -94,33 +95,33 @@ class Settings:
 
     def get(self, request: Command) -> Command:
         """101: a value."""
-        namespace, key = request.fields.get("namespace"), request.fields.get("key")
-        value = self._key_values.get(namespace or "", key or "")
+        namespace, key = (request.fields.get(name, NULL) for name in ("namespace", "key"))
+        value = self._key_values.get(namespace, key)
         if value is None:
-            remark = f"No config item, Namespace: {namespace or 'null'} Key: {key or 'null'}"
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
             raise Refusal(ResponseCode.QUERY_NOT_FOUND, remark)
         return Command(ResponseCode.SUCCESS, fields={"value": value})
 
     def delete(self, request: Command) -> Command:
         """102: forget a value; one that is not there is forgotten, too."""
         fields = request.fields
-        self._key_values.remove(fields.get("namespace", ""), fields.get("key", ""))
+        self._key_values.remove(fields.get("namespace", NULL), fields.get("key", NULL))
         self._save_key_values()
         return Command(ResponseCode.SUCCESS)
 
     def namespace(self, request: Command) -> Command:
         """219: all values of a namespace."""
-        name = request.fields.get("namespace")
-        values = self._key_values.namespace(name or "")
+        name = request.fields.get("namespace", NULL)
+        values = self._key_values.namespace(name)
         if values is None:
-            remark = f"No config item, Namespace: {name or 'null'}"
+            remark = f"No config item, Namespace: {name}"
             raise Refusal(ResponseCode.QUERY_NOT_FOUND, remark)
         return Command(ResponseCode.SUCCESS, body=KVTable(dict(values)).encode())
 
     def update(self, request: Command) -> Command:
         """318: change settings; unknown ones are passed over, as by Java."""
         try:
-            given = texts.parse(bytes(request.body).decode())
+            given = texts.parse(str(request.body, "utf-8", "replace"))
         except ValueError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         self._values.update((k, v) for k, v in given.items() if k in self._values)

@@ -77,13 +77,13 @@ class FigureDesk:
         topic, queue_id, store = header.topic, header.queue_id, self._state.store
         if queue_id not in store.queues(topic):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        count = max(0, min(header.count, ENTRIES_MAX))
-        found = store.entries(topic, queue_id, header.index, count)
-        if not found:
+        low, high = store.queue_range(topic, queue_id)
+        if not low <= header.index < high:
             answer = done()
             answer.remark = f"Index {header.index} of {queue_id}@{topic} is not exist!"
             return answer
-        low, high = store.queue_range(topic, queue_id)
+        count = max(0, min(header.count, ENTRIES_MAX))
+        found = store.entries(topic, queue_id, header.index, count)
         wanted, filter_text = self._filter(header)
         return done_unsaid(
             bodies.ConsumeQueuePage(

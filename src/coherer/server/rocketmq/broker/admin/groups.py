@@ -41,13 +41,15 @@ class GroupDesk:
         }
 
     def put(self, request: Command) -> Command:
-        """Code 200: a group shall be so.
+        """Code 200: a group shall be so; null describes none, and nothing is done.
 
         Raises:
             ProtocolError: the body describes no group.
             Refusal: it has no name.
         """
-        told = bodies.SubscriptionGroup.decode(request.body)
+        told = bodies.SubscriptionGroup.find(request.body)
+        if told is None:
+            return done()
         if not told.group_name:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: groupName")
         self._state.groups.put(Group(**msgspec.structs.asdict(told)), self._state.now_ms())

@@ -142,11 +142,9 @@ class SettingsDesk:
             Refusal: the body is no such text.
             StoreError: they cannot be written.
         """
-        if not request.body:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error")
         try:
-            told = texts.parse(bytes(request.body).decode())
-        except (UnicodeDecodeError, ValueError) as error:
+            told = texts.parse(str(request.body, "utf-8", "replace"))
+        except ValueError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         before = self._state.options.perm
         if self._take(told):

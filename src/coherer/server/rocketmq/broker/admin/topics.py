@@ -12,7 +12,7 @@ from coherer.record.reserved import is_system_topic
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import CreateTopicHeader, parse
+from coherer.rocketmq.headers import NULL, CreateTopicHeader, parse
 from coherer.rocketmq.names import topic_fault
 from coherer.server.rocketmq.broker.admin.common import done, done_unsaid
 from coherer.server.rocketmq.broker.state import RocketState
@@ -51,7 +51,7 @@ class TopicDesk:
         Raises:
             Refusal: a topic cannot be called or be so.
         """
-        kind = request.fields.get("topicFilterType")
+        kind = request.fields.get("topicFilterType", NULL)
         if request.fields and kind not in FILTER_TYPES:
             remark = f"topicFilterType = [{kind}] value invalid"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
