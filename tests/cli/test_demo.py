@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from coherer.cli import demo
+from coherer.cli.main import app
 from coherer.errors import UsageError
 
 COMMAND = [sys.executable, "-m", "coherer.cli", "demo"]
@@ -175,6 +177,18 @@ def test_a_directory_with_something_else_in_it_is_not_touched(tmp_path: Path) ->
     with pytest.raises(UsageError, match="not empty"), demo.workspace(tmp_path):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_what_cannot_work_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    wrong = {
+        "--chart": (tmp_path / "none" / "chart.png", "there is no directory"),
+        "--keep": (tmp_path / "file", "is no directory"),
+    }
+    for option, (path, words) in wrong.items():
+        done = CliRunner().invoke(app, ["demo", option, str(path)], catch_exceptions=False)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert words in done.stderr
 
 
 def test_a_directory_of_a_demo_is_emptied_and_a_temporary_one_removed(tmp_path: Path) -> None:

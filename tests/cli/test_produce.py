@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -92,13 +94,36 @@ def test_a_bad_line_ends_it_and_what_was_sent_is_said(
     coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "good").write_text('{"body": "1"}\n')
-    (tmp_path / "bad").write_text("plain\n")
+    (tmp_path / "bad").write_text('{"body": "2"}\n\nplain\n')
     files = (str(tmp_path / "good"), str(tmp_path / "bad"))
     done = produce(coherer_node, coherer_topic, *files, "--format", "json")
     assert done.exit_code == 2
     said, error = done.stderr.splitlines()
     assert said.startswith("1 messages")
-    assert error.startswith("error: Not a message in JSON")
+    assert error.startswith(f"error: {files[1]}, line 3 is no message in JSON")
+
+
+def test_a_pipe_can_be_named(
+    coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
+) -> None:
+    # A shell's `coherer produce orders <(zcat orders.gz)` names one.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"one\ntwo\n",))
+    writer.start()
+    done = produce(coherer_node, coherer_topic, str(pipe), "--json")
+    writer.join()
+    assert json.loads(done.stdout)["sent"] == 2
+
+
+def test_what_cannot_be_read_is_said_before_anything_is_sent(
+    coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "good").write_text("1\n")
+    for wrong in (tmp_path, tmp_path / "none"):
+        done = produce(coherer_node, coherer_topic, str(tmp_path / "good"), str(wrong))
+        assert done.exit_code == 2
+        assert done.stderr == f"error: {wrong} is no file that can be read.\n"
 
 
 def test_a_line_is_sent_when_it_is_there(coherer_node: EmbeddedNode, coherer_topic: str) -> None:

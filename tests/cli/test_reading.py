@@ -29,7 +29,7 @@ def test_lines_do_not_depend_on_how_they_are_cut(data: bytes, cuts: list[int]) -
     parts.append(rest)
     found = [line for batch in lines(part for part in parts if part) for line in batch]
     wanted = [line.removesuffix(b"\r") for line in data.split(b"\n")]
-    assert found == [line for line in wanted if line]
+    assert found == (wanted if wanted[-1] else wanted[:-1])  # a last line needs no end
 
 
 def test_lines_go_on_as_soon_as_they_are_there() -> None:
@@ -50,23 +50,23 @@ def test_chunks_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_are_stamped() -> None:
-    ((one, two),) = messages([b"x\ny\n"], "lines", STAMP)
+    ((one, two),) = messages([b"x\ny\n"], "lines", STAMP, "f")
     assert (one.topic, one.body, one.tag, one.time) == ("t", b"x", "tag", DAY)
     assert (two.body, two.properties) == (b"y", {"a": "1", "b": "2"})
 
 
 def test_raw_is_one_message() -> None:
-    ((one,),) = messages([b"x\n", b"y\n"], "raw", STAMP)
+    ((one,),) = messages([b"x\n", b"y\n"], "raw", STAMP, "f")
     assert one.body == b"x\ny\n"
-    assert list(messages([], "raw", STAMP)) == []
+    assert list(messages([], "raw", STAMP, "f")) == []
 
 
 def test_json_goes_before_the_options() -> None:
     line = b'{"body": "\xc3\xa4", "tag": "own", "properties": {"b": "3"}, "extra": 1}\n'
-    ((one,),) = messages([line], "json", STAMP)
+    ((one,),) = messages([line], "json", STAMP, "f")
     assert (one.body, one.tag) == ("ä".encode(), "own")
     assert one.properties == {"a": "1", "b": "3"}
-    ((two,),) = messages([b'{"base64": "AP8=", "time": "2020-01-02T03:04:00"}'], "json", STAMP)
+    ((two,),) = messages([b'{"base64": "AP8=", "time": "2020-01-02T03:04:00"}'], "json", STAMP, "f")
     assert (two.body, two.tag, two.time) == (
         b"\0\xff",
         "tag",
@@ -79,8 +79,8 @@ def test_json_goes_before_the_options() -> None:
     [b"plain text", b"{}", b'{"body": 1}', b'{"base64": "%"}', b'{"body": "x', b"[1]", b"\xff"],
 )
 def test_what_is_no_message_is_shown(line: bytes) -> None:
-    with pytest.raises(UsageError, match="Not a message in JSON"):
-        list(messages([line], "json", STAMP))
+    with pytest.raises(UsageError, match=r"^f, line 2 is no message in JSON"):
+        list(messages([b"\n" + line], "json", STAMP, "f"))
 
 
 @given(
@@ -99,6 +99,6 @@ def test_what_is_no_message_is_shown(line: bytes) -> None:
 )
 def test_what_consume_prints_produce_takes(message: ReceivedMessage) -> None:
     line = msgspec.json.encode(Envelope.of(message)) + b"\n"
-    ((again,),) = messages([line], "json", Stamp("t"))
+    ((again,),) = messages([line], "json", Stamp("t"), "f")
     assert (again.topic, again.body, again.tag) == (message.topic, message.body, message.tag)
     assert (again.time, again.properties) == (message.time, message.properties)

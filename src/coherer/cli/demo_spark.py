@@ -76,6 +76,8 @@ def _interrupts_later() -> Generator[None]:
         caught.append(number)
         if len(caught) > 1:
             raise KeyboardInterrupt
+        # Not by print: the handler may have come into the middle of one.
+        os.write(1, b"\nStops when Spark has started; Ctrl-C again stops at once.\n")
 
     before = {number: signal.signal(number, remember) for number in (SIGINT, SIGTERM)}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -128,8 +129,8 @@ def produce(
     stamp = Stamp(topic, tag, moment, parse_properties(properties or []), tuple(keys or ()))
     paths = files or [STDIN]
     for path in paths:
-        if path != STDIN and not path.is_file():
-            raise UsageError(f"There is no file {path}.")
+        if path != STDIN and (path.is_dir() or not os.access(path, os.R_OK)):
+            raise UsageError(f"{path} is no file that can be read.")
     total = Total()
     batches = read_all(paths, form.value, stamp, total)
     try:
@@ -184,8 +185,9 @@ def read_all(
     from coherer.cli.reading import chunks, messages
 
     for path in paths:
+        name = "stdin" if path == STDIN else str(path)
         with _open(path) as source:
-            yield from messages(_counted(chunks(source), total), form, stamp)
+            yield from messages(_counted(chunks(source), total), form, stamp, name)
 
 
 def send_all(
@@ -218,7 +220,10 @@ def _counted(parts: Iterable[bytes], total: Total) -> Iterator[bytes]:
 
 
 def _size(paths: Iterable[Path]) -> int | None:
-    return None if STDIN in paths else sum(path.stat().st_size for path in paths)
+    """How much there is to read; None where a pipe is among them."""
+    if all(path != STDIN and path.is_file() for path in paths):
+        return sum(path.stat().st_size for path in paths)
+    return None
 
 
 @contextmanager

@@ -111,16 +111,10 @@ class Stamp(msgspec.Struct, frozen=True):
         """A message from a line of JSON; what the line says goes before what the options say.
 
         Raises:
-            UsageError: it is no such line.
+            ValueError: it is no such line.
         """
-        try:
-            envelope = _decode(line)
-            body = envelope.content()
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-            raise UsageError(
-                f"Not a message in JSON: {error}: {line[:60].decode(errors='replace')}",
-                hint='It looks like {"body": "text", "tag": "a"}.',
-            ) from error
+        envelope = _decode(line)
+        body = envelope.content()
         return Message(
             self.topic,
             body,
@@ -142,10 +136,10 @@ def chunks(source: BinaryIO) -> Iterator[bytes]:
 
 
 def lines(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    r"""The lines that each part completes, without their ends, and without empty ones.
+    r"""The lines that each part completes, without their ends.
 
     >>> list(lines([b"one\ntwo\r\nth", b"ree\n\nfour"]))
-    [[b'one', b'two'], [b'three'], [b'four']]
+    [[b'one', b'two'], [b'three', b''], [b'four']]
 
     Raises:
         UsageError: a line is longer than any message can be.
@@ -157,8 +151,7 @@ def lines(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
         if end:
             whole = b"".join([*begun, head])
             begun, begun_bytes = [], 0
-            found = [line.removesuffix(b"\r") for line in whole.split(b"\n")]
-            yield [line for line in found if line]
+            yield [line.removesuffix(b"\r") for line in whole.split(b"\n")]
         if tail:
             begun.append(tail)
             begun_bytes += len(tail)
@@ -172,13 +165,14 @@ def lines(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def messages(parts: Iterable[bytes], form: str, stamp: Stamp) -> Iterator[list[Message]]:
-    """The messages of a file, in lists of what came together.
+def messages(parts: Iterable[bytes], form: str, stamp: Stamp, name: str) -> Iterator[list[Message]]:
+    """The messages of a file, in lists of what came together; empty lines are none.
 
     Args:
         parts: the file in chunks.
         form: lines, json, or raw.
         stamp: what the options say.
+        name: what errors call the file.
 
     Raises:
         UsageError: a line is no message.
@@ -188,5 +182,24 @@ def messages(parts: Iterable[bytes], form: str, stamp: Stamp) -> Iterator[list[M
             yield [stamp.plain(body)]
         return
     make: Callable[[bytes], Message] = stamp.enveloped if form == "json" else stamp.plain
+    first = 1
     for batch in lines(parts):
-        yield [make(line) for line in batch]
+        yield _made(batch, first, make, name)
+        first += len(batch)
+
+
+def _made(
+    batch: Iterable[bytes], first: int, make: Callable[[bytes], Message], name: str
+) -> list[Message]:
+    found: list[Message] = []
+    for number, line in enumerate(batch, first):
+        try:
+            if line:
+                found.append(make(line))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise UsageError(
+                f"{name}, line {number} is no message in JSON, "
+                f"{line[:60].decode(errors='replace')}: {error}.",
+                hint='One looks like {"body": "text", "tag": "a"}.',
+            ) from error
+    return found
