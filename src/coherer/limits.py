@@ -77,6 +77,18 @@ OUTBOX_WEIGHED_BYTES: Final = 64 * 1024
 STALLED_WRITE_MS: Final = 60_000
 """A peer whose outbox is full and that takes nothing for so long is cut off."""
 
+INBOXES_BYTES: Final = 256 * 1024 * 1024
+"""What is kept of requests that are not whole, of all peers together: an option of a node."""
+
+INBOXES_BYTES_MIN: Final = 32 * 1024 * 1024
+"""That option allows the largest request of both protocols at least."""
+
+INBOX_SHARE_BYTES: Final = 64 * 1024
+"""But so much of each is read in any case."""
+
+INBOX_RATE_BYTES: Final = 1024 * 1024
+"""Who brings less of a large request in a second, while others wait for room, is cut off."""
+
 CONNECTIONS_MAX: Final = 32_768
 """Connections that one port accepts, if the process may open so many files: one that rests takes
 about 10 KiB."""

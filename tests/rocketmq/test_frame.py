@@ -56,6 +56,24 @@ def test_byte_by_byte(parts: list[tuple[int, bytes, bytes]]) -> None:
     assert fed(single_bytes(stream)) == (parts, False)
 
 
+@given(st.lists(frames_of_parts, min_size=1, max_size=3), st.integers(1, 30_000))
+def test_what_an_incomplete_frame_has_and_lacks(
+    parts: list[tuple[int, bytes, bytes]], step: int
+) -> None:
+    ends = list(itertools.accumulate(len(frame_of(*each)) for each in parts))
+    stream = b"".join(frame_of(*each) for each in parts)
+    decoder = FrameDecoder()
+    for at in range(0, len(stream), step):
+        decoder.feed(stream[at : at + step])
+        fed_bytes = min(at + step, len(stream))
+        begun = max((end for end in ends if end <= fed_bytes), default=0)
+        end = min((end for end in ends if end > fed_bytes), default=begun)
+        kept, lacking = decoder.unfinished
+        assert kept == fed_bytes - begun
+        if kept >= 8 or kept == 0:
+            assert lacking == (end - fed_bytes if kept else 0)
+
+
 @given(
     st.lists(
         st.one_of(st.binary(max_size=40), st.binary(max_size=20).map(lambda b: frame_of(0, b, b)))

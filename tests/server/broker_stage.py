@@ -66,6 +66,9 @@ class Wire:
     async def drain(self) -> None:
         await self.room.wait()
 
+    def keeps(self, unfinished: tuple[int, int]) -> None:
+        """Whole requests come here."""
+
     def pause_reading(self) -> None:
         self.reading = False
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import pytest
 from asker import Asker
-from node_stage import WHO, message, register, to_broker
+from node_stage import WHO, message, options, register, to_broker
+from rocket_stage import long_fields
+from rocketmq_caller import Caller
 
 from coherer import limits, net
+from coherer.rocketmq.codes import RequestCode as Code
+from coherer.rocketmq.command import Command, encode
 from coherer.server.node import Node
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
@@ -42,6 +48,43 @@ async def test_half_and_huge_frames_are_bounded(node: Node) -> None:
     good = await to_broker(node)
     assert (await good.ask(methods.SEND_MESSAGE, message())).success
     assert not half.gone.is_set()
+
+
+FLOOD = 20
+READ_BYTES_MAX = 256 * 1024
+"""What the event loop reads from a socket at a time."""
+
+
+@pytest.mark.parametrize("door", ["tubemq", "rocketmq"])
+async def test_requests_that_never_become_whole_do_not_fill_the_memory(
+    tmp_path: Path, door: str
+) -> None:
+    limit = limits.INBOXES_BYTES_MIN
+    async with Node(options(tmp_path, unfinished_bytes=limit)) as node:
+        node.create_topic("demo", 2)
+        good, caller = await to_broker(node), await Caller.dial(node.rocketmq_port)
+        fields = long_fields()
+        huge = encode(Command(Code.SEND_MESSAGE, 1, 0, fields=fields, body=bytes(15 << 20)))
+        port = node.rocketmq_port
+        if door == "tubemq":
+            huge, port = encode_frame(1, bytes(15 << 20)), node.broker_port
+        flood = [await net.dial("127.0.0.1", port, Asker) for _ in range(FLOOD)]
+        for bad in flood:
+            bad.wire.write(memoryview(huge)[:-1])
+        async with asyncio.timeout(30):
+            while node._inboxes.kept_bytes < limit // 2:
+                assert (await good.ask(methods.SEND_MESSAGE, message())).success
+            for _ in range(3):
+                assert (await good.ask(methods.SEND_MESSAGE, message(bytes(1 << 20)))).success
+                body = bytes(4_000_000)
+                assert (await caller.ask(Code.SEND_MESSAGE, fields, body)).code == 0
+                assert node._inboxes.kept_bytes < limit + FLOOD * READ_BYTES_MAX
+            await flood[-1].gone.wait()
+        for bad in flood:
+            bad.wire.abort()
+        async with asyncio.timeout(10):
+            while node._inboxes.kept_bytes:
+                assert (await good.ask(methods.SEND_MESSAGE, message())).success
 
 
 async def test_a_peer_that_never_reads_costs_little_and_harms_nobody(node: Node) -> None:

@@ -47,6 +47,31 @@ def test_any_cut_of_the_stream(frames: list[tuple[int, list[bytes]]], step: int)
     assert fed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
 
 
+@given(
+    st.lists(st.one_of(blocks, st.just([bytes(BLOCK_BYTES)] * 3)), min_size=1, max_size=3),
+    st.integers(1, BLOCK_BYTES),
+)
+def test_what_an_incomplete_frame_has_and_lacks(parts: list[list[bytes]], step: int) -> None:
+    frames = [frame_of(1, each) for each in parts]
+    stream = b"".join(frames)
+    decoder, begun = FrameDecoder(), 0
+    for at in range(0, len(stream), step):
+        begun += sum(len(frames.pop(0)) for _ in decoder.feed(stream[at : at + step]))
+        kept, lacking = decoder.unfinished
+        assert kept == min(at + step, len(stream)) - begun
+        assert (lacking > 0) == (kept > 0)
+
+
+def test_what_a_frame_of_full_blocks_lacks_is_known_from_its_beginning() -> None:
+    frame = encode_frame(1, bytes(10 * BLOCK_BYTES))
+    for have in (16, 17, 16 + BLOCK_BYTES + 5, len(frame) - 1):
+        decoder = FrameDecoder()
+        decoder.feed(frame[:have])
+        kept, lacking = decoder.unfinished
+        assert kept == have
+        assert 0 <= len(frame) - have - lacking <= 9 * 4, "but for the lengths of blocks"
+
+
 @given(serials, st.integers(0, 5 * BLOCK_BYTES))
 def test_what_is_written_can_be_read(serial: int, size: int) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)

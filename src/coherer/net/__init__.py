@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from coherer.net.connection import Connection, Receiver
 from coherer.net.dialer import dial
+from coherer.net.inboxes import Inboxes
 from coherer.net.listener import Listener, listen
 from coherer.net.loop import new_event_loop, run
 from coherer.net.places import allow_files
@@ -15,6 +16,7 @@ from coherer.net.tls import TlsOptions
 
 __all__ = [
     "Connection",
+    "Inboxes",
     "Listener",
     "Receiver",
     "TlsOptions",

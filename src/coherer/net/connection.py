@@ -11,6 +11,8 @@ Rules:
   not ask: what they say is taken however much waits for them.
 * Those that lag share `limits.OUTBOXES_BYTES` (`net.outboxes`): the more they are, the earlier an
   accepted connection is not read from any more.
+* What accepted connections keep of requests that are not whole has a limit, too (`net.inboxes`):
+  receivers say it with `keeps`.
 * A peer that takes nothing at all for `limits.STALLED_WRITE_MS` while the outbox is full is cut
   off.
 * An exception in the receiver ends this connection and no other.
@@ -27,6 +29,7 @@ from typing import Protocol, cast
 
 from coherer import limits
 from coherer.errors import CohererError, DisconnectedError, ProtocolError
+from coherer.net.inboxes import Inboxes
 from coherer.net.outboxes import OUTBOXES
 
 _log = logging.getLogger(__name__)
@@ -81,10 +84,12 @@ class Connection(asyncio.Protocol):
         *,
         accepted: bool = False,
         gone: Callable[[Connection], None] | None = None,
+        inboxes: Inboxes | None = None,
     ) -> None:
         self._make = make
         self._accepted = self._waits = accepted
         self._gone = gone
+        self._inboxes = inboxes
         self._loop = asyncio.get_running_loop()
         self._outbox: list[bytes | memoryview] = []
         self._outbox_bytes = 0
@@ -93,6 +98,7 @@ class Connection(asyncio.Protocol):
         self._scheduled = False
         self._full = False
         self._held = False
+        self._lacks_room = False
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -181,6 +187,20 @@ class Connection(asyncio.Protocol):
         self._held = False
         self._regulate()
 
+    def keeps(self, unfinished: tuple[int, int]) -> None:
+        """Say what is kept of a request that is not whole; call it after each socket read.
+
+        Args:
+            unfinished: how many bytes there are, 0 for none, and how many it lacks.
+        """
+        if self._inboxes is not None:
+            self._inboxes.keeps(self, *unfinished)
+
+    def await_room(self, waits: bool) -> None:
+        """Called by `net.inboxes`: do not read from the peer, or read again."""
+        self._lacks_room = waits
+        self._regulate()
+
     def close(self) -> None:
         """Send what is collected, then close. `Receiver.closed` is called when it is done."""
         if not self.closed:
@@ -254,6 +274,8 @@ class Connection(asyncio.Protocol):
         self._outbox.clear()
         self._outbox_bytes = 0
         OUTBOXES.caught_up(self)
+        if self._inboxes is not None:
+            self._inboxes.gone(self)
         self._release()
         try:
             self._receiver.closed(exc)
@@ -278,7 +300,7 @@ class Connection(asyncio.Protocol):
             self._transport.set_write_buffer_limits(share, share // 4)
 
     def _regulate(self) -> None:
-        pause = self._held or (self._full and self._waits)
+        pause = self._held or self._lacks_room or (self._full and self._waits)
         if pause == self._paused or self.closed:
             return
         self._paused = pause

@@ -13,6 +13,7 @@ from coherer import limits
 from coherer.errors import UsageError
 from coherer.net.connection import Connection, Nobody, Receiver
 from coherer.net.guess import HANDSHAKE_S, Guesser
+from coherer.net.inboxes import Inboxes
 from coherer.net.memory import keep_freed
 from coherer.net.places import PLACES
 from coherer.net.tls import TlsOptions
@@ -30,11 +31,14 @@ class Listener:
         port: the port, also when 0 was asked for.
     """
 
-    def __init__(self, make: Callable[[Connection], Receiver], connections_max: int) -> None:
+    def __init__(
+        self, make: Callable[[Connection], Receiver], connections_max: int, inboxes: Inboxes
+    ) -> None:
         self.host = ""
         self.port = 0
         self._make = make
         self._connections_max = connections_max
+        self._inboxes = inboxes
         self._connections: set[Connection] = set()
         self._refusing = False
         self._server: asyncio.Server | Guesser
@@ -48,7 +52,7 @@ class Listener:
 
     def accept(self) -> Connection:
         """Make the protocol of a connection that comes in; called by the event loop."""
-        return Connection(self._admit, accepted=True, gone=self._forget)
+        return Connection(self._admit, accepted=True, gone=self._forget, inboxes=self._inboxes)
 
     async def open(self, host: str, port: int, tls: TlsOptions | None, *, plain: bool) -> None:
         """Bind and listen; see `listen`."""
@@ -122,6 +126,7 @@ async def listen(
     tls: TlsOptions | None = None,
     plain: bool = False,
     connections_max: int = limits.CONNECTIONS_MAX,
+    inboxes: Inboxes | None = None,
 ) -> Listener:
     """Open a port.
 
@@ -132,12 +137,14 @@ async def listen(
         tls: how to make the connections secret; needs a certificate.
         plain: with `tls`, serve plain connections too; the first byte tells which one is.
         connections_max: more than these are refused.
+        inboxes: what limits the requests that are not whole, shared by the ports of a node; None
+            for the port's own.
 
     Raises:
         UsageError: the port cannot be had, or the TLS files cannot be used.
     """
     keep_freed()
-    listener = Listener(make, connections_max)
+    listener = Listener(make, connections_max, inboxes or Inboxes())
     await listener.open(host, port, tls, plain=plain)
     return listener
 

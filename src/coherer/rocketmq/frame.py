@@ -99,6 +99,11 @@ class FrameDecoder:
                 raise
         return frames
 
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """How many bytes there are of an incomplete frame, 0 for none, and how many it lacks."""
+        return (self._have, self._need - self._have) if self._pieces else (0, 0)
+
     def fail(self, error: ProtocolError) -> None:
         """Ends the stream: every further call raises the error."""
         self._failure = error

@@ -60,6 +60,11 @@ class Session:
                 raise
         return received
 
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """How many bytes there are of an incomplete command, 0 for none, and how many it lacks."""
+        return self._decoder.unfinished
+
     def next_opaque(self) -> int:
         """Returns a number for a request: 1, 2, … and on as a signed 32-bit number."""
         self._opaque = opaque = self._opaque + 1 if self._opaque < INT32_MAX else INT32_MIN

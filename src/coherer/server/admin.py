@@ -166,15 +166,18 @@ class _Visitor:
         )
         self._request: h11.Request | None = None
         self._form = bytearray()
+        self._unanswered_bytes = 0
 
     def received(self, data: bytes) -> None:
         """One socket read."""
+        self._unanswered_bytes += len(data)
         try:
             self._http.receive_data(data)
             while self._step():
                 pass
         except h11.RemoteProtocolError as error:
             self._fail(error)
+        self._connection.keeps((self._unanswered_bytes, 0))
 
     def closed(self, error: Exception | None) -> None:
         """Nothing is left to do."""
@@ -199,6 +202,7 @@ class _Visitor:
         return event is not h11.NEED_DATA and event is not h11.PAUSED
 
     def _answer(self) -> None:
+        self._unanswered_bytes = 0
         request = self._request
         if request is None:
             return

@@ -78,6 +78,7 @@ class Node:
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
         self._listeners: list[net.Listener] = []
+        self._inboxes = net.Inboxes(options.unfinished_bytes)
         self._admin: AdminService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = _nothing
@@ -313,7 +314,7 @@ class Node:
         secure: bool = False,
     ) -> net.Listener:
         tls = self.options.tls if secure else None
-        listener = await net.listen(self.options.host, port, make, tls=tls)
+        listener = await net.listen(self.options.host, port, make, tls=tls, inboxes=self._inboxes)
         self._listeners.append(listener)
         return listener
 
@@ -322,7 +323,9 @@ class Node:
     ) -> net.Listener:
         options = self.options
         plain = not options.tls_required
-        listener = await net.listen(options.host, port, make, tls=options.tls, plain=plain)
+        listener = await net.listen(
+            options.host, port, make, tls=options.tls, plain=plain, inboxes=self._inboxes
+        )
         self._listeners.append(listener)
         return listener
 

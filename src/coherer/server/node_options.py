@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from coherer import net
+from coherer import limits, net
 from coherer.errors import UsageError
 from coherer.record.schedule import DELAY_LEVELS, parse_levels
 from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
@@ -87,6 +87,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         rocketmq_access: whether the RocketMQ broker serves accounts only; who may do what stands in
             `conf/plain_acl.yml` of the directory, in Java's form. The account by which this broker
             itself asks others, a slave its master, stands in `conf/tools.yml`.
+        unfinished_bytes: how much is kept of requests that are not whole yet, of all clients
+            together; at least 32 MiB. Beyond that the large ones wait, and those that do not go on
+            are closed.
         tls_required: with `tls`, the RocketMQ ports refuse plain connections; else they tell one
             kind from the other by itself.
     """
@@ -142,6 +145,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace_topic: bool = False
     rocketmq_access: bool = False
     tls_required: bool = False
+    unfinished_bytes: int = limits.INBOXES_BYTES
 
     def __post_init__(self) -> None:
         if not self.roles or not self.roles <= {"master", "broker"}:
@@ -160,6 +164,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not 0 < self.broker_id <= 0x7FFF:
             raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
+        if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
+            raise UsageError(
+                f"unfinished_bytes is {self.unfinished_bytes}; it is {limits.INBOXES_BYTES_MIN} or "
+                "more: one large request has to fit."
+            )
         self._check_rocketmq()
 
     def _check_rocketmq(self) -> None:

@@ -111,6 +111,19 @@ class FrameDecoder:
             self.keep(data, position)
         return frames
 
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """How many bytes there are of an incomplete frame, 0 for none, and how many it lacks.
+
+        Blocks that have not begun count as Java's writers fill them; an upper bound for those.
+        """
+        kept = len(self._rest)
+        if not kept:
+            return 0, 0
+        begun = 1 if self._need > self._at + LENGTH.size else 0
+        blocks = (self._left - begun) * BLOCK_BYTES if self._at else 0
+        return kept, self._need - kept + min(blocks, self._room)
+
     def take(self, data: bytes) -> tuple[Frame | None, int]:
         """Completes the frame that was incomplete, if there is one.
 

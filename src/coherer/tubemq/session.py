@@ -144,6 +144,11 @@ class ServerSession:
         self._decoder = FrameDecoder()
         self._known: dict[bytes, tuple[int, int, int, int, int, int]] = {}
 
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """How many bytes there are of an incomplete request, 0 for none, and how many it lacks."""
+        return self._decoder.unfinished
+
     def receive(self, data: bytes) -> tuple[list[Request], list[bytes]]:
         """Takes what came from the socket.
 

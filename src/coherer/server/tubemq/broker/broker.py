@@ -90,6 +90,7 @@ class BrokerService:
         """One socket read."""
         caller = self._caller
         requests, failures = caller.session.receive(data)
+        caller.connection.keeps(caller.session.unfinished)
         if failures:
             caller.connection.write_many(failures)
         now_ms = self._broker.state.now_ms()
