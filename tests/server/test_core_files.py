@@ -54,13 +54,27 @@ def test_every_change_is_written_at_once(store: Store) -> None:
     assert list(again.groups) == [Group(group_name="g")]
 
 
-def test_groups_of_lasting_positions_are_groups(store: Store) -> None:
+def test_groups_that_are_named_are_groups_when_they_have_lasting_positions(store: Store) -> None:
     core = core_of(store)
+    core.name_group("readers")
+    core.name_group("nowhere")
     core.offsets.open("readers", "t", 0).offset = 4
     core.positions_to_save()()
     assert list(content(store, "subscriptionGroup.json")["subscriptionGroupTable"]) == ["readers"]
     assert core_of(store).offsets.groups_of("t") == ["readers"]
     assert core_of(store).offsets.groups_of("u") == []
+    core.groups.remove("readers")
+    core.positions_to_save()()
+    assert "readers" not in core.groups, "whoever deletes a group keeps its positions"
+
+
+def test_positions_alone_make_no_group(store: Store) -> None:
+    """As with Java's broker: the heartbeat of a consumer makes it, where that is allowed."""
+    core = core_of(store)
+    core.offsets.open("readers", "t", 0).offset = 4
+    core.positions_to_save()()
+    assert core_of(store).offsets.groups_of("t") == ["readers"]
+    assert "readers" not in core.groups
 
 
 @pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json"])

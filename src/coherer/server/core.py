@@ -73,6 +73,7 @@ class Core:
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = []
         self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
+        self._named: set[str] = set()  # groups that may have to be added to the table
 
     # -- who wants to be told
 
@@ -93,6 +94,14 @@ class Core:
         self._readers.append(in_use)
 
     # -- what happens
+
+    def name_group(self, name: str) -> None:
+        """Have a group that nobody makes in the table, once it has positions that last.
+
+        TubeMQ's consumers only name theirs. RocketMQ's make them, where that is allowed.
+        """
+        if name not in self.groups:
+            self._named.add(name)
 
     def changed(self) -> None:
         """Topics or rights are not what they were."""
@@ -134,8 +143,10 @@ class Core:
     def positions_to_save(self) -> Callable[[], None]:
         """What writes the positions, and what could not be written before; for any thread."""
         now_ms = self.now_ms()
-        for name in sorted(self.offsets.lasting_groups()):
+        lasting = self.offsets.lasting_groups()
+        for name in sorted(self._named & lasting):
             self.groups.add(name, now_ms)
+        self._named = (self._named - lasting) & self.offsets.groups()
         files = {name: self._content(name) for name in self._unsaved}
         data = self.offsets.dump()
         if data != self._saved_offsets:

@@ -119,6 +119,7 @@ class _Desk:
         else:
             places = self._ends(_required_words(params, "topicName"))
         for group in groups:
+            self._state.core.name_group(group)
             for (topic, number), offset in places.items():
                 position = self._state.offsets.open(group, topic, number)
                 position.offset, position.delta, position.passing = offset, 0, False

@@ -218,6 +218,7 @@ class Readers:
         )
 
     def _reader(self, request: pb.RegisterRequestC2B) -> Reader:
+        self._state.core.name_group(request.groupName)
         position = self._state.offsets.open(
             request.groupName, request.topicName, request.partitionId
         )
