@@ -41,8 +41,8 @@ class Asked(NamedTuple):
 
     def __str__(self) -> str:
         shown = " ".join(f"{name}={value}" for name, value in self.fields.items())
-        text = f"{self.code} {shown} {self.body.decode('latin-1')}".strip()[:90]
-        return text.replace(WORD, "")  # the same in every run
+        text = f"{self.code} {shown} {self.body.decode('latin-1')}".strip()
+        return text.replace(WORD, "")[:90]  # the same in every run
 
 
 def topic(**changes: object) -> dict[str, object]:
