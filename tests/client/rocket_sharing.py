@@ -75,7 +75,6 @@ async def it_begins_where_it_is_told(place: Place) -> None:
     await place.send(client, "old")
     passed = time.time() + 0.1
     await until(lambda: time.time() > passed)  # what is searched for is the nearest (6.3)
-    moment = datetime.now(UTC)
     await place.send(client, "new")
     queue = Queue(place.topic, "broker-a", 0)
     starts: list[tuple[Any, str]] = [("earliest", "old"), ({queue: 1}, "new")]
@@ -84,6 +83,7 @@ async def it_begins_where_it_is_told(place: Place) -> None:
         async with member.consumer(f"{place.group}{number}", place.topic, start=start) as consumer:
             [message] = await take(consumer, 1)
             assert message.body.decode() == expected
+    moment = datetime.fromtimestamp(message.stored_ms / 1000 - 0.001, UTC)  # just before "new"
     # A group that the broker has never heard of stands at 0 there (2.7), whatever its start.
     assert await client._door.stored(f"{place.group}n", queue) == 0
     async with client.pull_consumer(f"{place.group}p", start=moment) as puller:

@@ -213,6 +213,7 @@ async def test_without_retries_a_broken_connection_is_told(cluster, kit, client)
 
 
 async def test_no_answer_in_time(cluster, kit, client: RocketClient) -> None:
+    await client._instance.link(cluster.brokers["broker-a"].address)  # dialling has its time, too
     cluster.script(SEND, kit.silence)
     async with client.producer("demo", timeout_ms=50) as producer:
         with pytest.raises(RequestTimeoutError, match="may or may not"):

@@ -93,6 +93,7 @@ async def test_the_only_broker_is_not_left_out(fake, kit, producer: Producer) ->
 
 async def test_no_receipt_in_time(fake, kit) -> None:
     way = quick(fake)
+    await way.pool.get("127.0.0.1", fake.broker.port)  # dialling has its time, too
     async with Producer(way, ["demo"], timeout_ms=50) as producer:
         fake.script(methods.SEND_MESSAGE, kit.silence)
         with pytest.raises(RequestTimeoutError, match="may or may not be stored") as caught:
