@@ -402,13 +402,14 @@ async def test_the_active_master_is_found_and_found_again(
     await one.listener.close()
 
 
-async def test_masters_that_do_not_answer(script: Script) -> None:
+async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     master = ScriptedMaster(script)
     port = await master.open()
-    masters = RemoteMasters([("127.0.0.1", port)], timeout_ms=20)
+    masters = RemoteMasters([("127.0.0.1", port)])
     beat = pb.CloseRequestB2M(brokerId="7")
     master.mute = True
-    with pytest.raises(TimeoutError):
+    with monkeypatch.context() as patch, pytest.raises(TimeoutError):
+        patch.setattr(masters, "_timeout_ms", 20)
         await masters.ask(methods.BROKER_CLOSE, beat)
     master.mute, master.garbage = False, b"\xff"
     with pytest.raises(ProtocolError):
