@@ -54,8 +54,8 @@ def test_before_the_first_look_there_is_no_rate() -> None:
 
 def test_batches_of_several_topics_and_queues() -> None:
     stats = StatsTable(0)
-    stats.stored([("a", 0), ("a", 0), ("a", 1), ("b", 7)], 400)
-    stats.stored([], 0)
+    stats.stored({("a", 0): 2, ("a", 1): 1, ("b", 7): 1}, 400)
+    stats.stored({}, 0)
     stats.read("g", "a", 1, 3, 300)
     stats.tick(10_000)
 
@@ -83,13 +83,25 @@ def test_batches_of_several_topics_and_queues() -> None:
 def test_topics_and_groups_are_forgotten(forget: object, left: set[str]) -> None:
     stats = StatsTable(0)
     for topic in ("a", "b"):
-        stats.stored([(topic, 0)], 5)
+        stats.stored({(topic, 0): 1}, 5)
         stats.read("g", topic, 0, 1, 5)
     assert callable(forget)
     forget(stats)
     names = ("TOPIC_PUT_NUMS", "QUEUE_PUT_NUMS", "GROUP_GET_NUMS")
     keys = {"a", "b", "a@0", "b@0", "a@g", "b@g"}
     assert {key for key in keys for name in names if stats.view(name, key)} == left
+
+
+def test_a_topic_that_comes_again_counts_from_nothing() -> None:
+    stats = StatsTable(0)
+    stats.stored({("a", 0): 3}, 30)
+    stats.forget_topic("a")
+    stats.stored({("a", 0): 1}, 10)
+    stats.tick(10_000)
+    for name, key, count in (("TOPIC_PUT_NUMS", "a", 1), ("QUEUE_PUT_SIZE", "a@0", 10)):
+        found = stats.view(name, key)
+        assert found is not None
+        assert found[MINUTE].sum == count
 
 
 def test_rates_of_ten_seconds_a_minute_and_ten_minutes() -> None:

@@ -45,6 +45,31 @@ def test_there_and_back(items: list[tuple[bytes, bytes, int]]) -> None:
     assert list(zip(found.bodies, found.properties, found.flags, strict=True)) == items
 
 
+@given(
+    st.integers(0, 3).flatmap(
+        lambda size: st.lists(
+            st.tuples(st.binary(min_size=size, max_size=size), st.integers(-(2**31), 2**31 - 1)),
+            min_size=2,
+        )
+    ),
+    st.data(),
+)
+def test_equal_lengths_are_read_as_others_are(
+    items: list[tuple[bytes, int]], draw: st.DataObject
+) -> None:
+    data = bytearray(b"".join(encode_item(body, b"k\x01v", flag) for body, flag in items))
+    assert decode_batch(bytes(data)).bodies == [body for body, _ in items]
+    data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    odd = encode_item(b"another length", b"")
+    try:
+        found = decode_batch(memoryview(data))
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            decode_batch(bytes(data + odd))
+        return
+    assert [column[:-1] for column in decode_batch(bytes(data + odd))] == list(found)
+
+
 @given(st.integers(0, len(EXAMPLE)), st.binary(max_size=4), st.integers(0, len(EXAMPLE)))
 def test_garbage(at: int, junk: bytes, end: int) -> None:
     data = bytearray(EXAMPLE)

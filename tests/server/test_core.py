@@ -11,7 +11,7 @@ import pytest
 from coherer import limits
 from coherer.errors import CohererError, StoreError, UsageError
 from coherer.server.core import Core
-from coherer.store import Appended, Draft, Store, StoreOptions
+from coherer.store import Appended, Draft, Drafts, Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_enabled=False)
@@ -46,15 +46,21 @@ def drafts(count: int, topic: str = "t") -> list[Draft]:
     return [Draft(topic, 0, b"%d" % number, b"") for number in range(count)]
 
 
-async def test_all_of_a_turn_is_one_append(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
+@pytest.fixture
+def sizes(core: Core, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages were stored together, each time."""
+    counts: list[int] = []
     append = core.store.append
 
-    def counting(given: Sequence[Draft]) -> list[Appended]:
-        sizes.append(len(given))
+    def counting(given: Sequence[Draft | Drafts]) -> list[Appended]:
+        counts.append(len(given))
         return append(given)
 
     monkeypatch.setattr(core.store, "append", counting)
+    return counts
+
+
+async def test_all_of_a_turn_is_one_append(core: Core, sizes: list[int]) -> None:
     arrived: list[int] = []
     core.on_arrival(lambda given, placed: arrived.append(len(given) + len(placed)))
     core.on_arrival(lambda given, placed: arrived.append(-len(given)))
@@ -70,6 +76,37 @@ async def test_all_of_a_turn_is_one_append(core: Core, monkeypatch: pytest.Monke
     assert arrived == [12, -6]
     core.appender.submit(drafts(limits.APPEND_AT_ONCE), one)
     assert sizes == [6, limits.APPEND_AT_ONCE], "many do not wait for the turn's end"
+
+
+async def test_who_sends_alone_does_not_wait_for_others(core: Core, sizes: list[int]) -> None:
+    appender, told = core.appender, Told()
+    appender.submit(drafts(1), told)
+    assert sizes == [], "perhaps others send in this turn, too"
+    await asyncio.sleep(0)
+    assert sizes == [1]
+    asked = 0
+    while len(sizes) == len(told.ends) == asked + 1:
+        appender.submit(drafts(1), told)
+        asked += 1
+    assert asked > 10, "many are stored as they come, but not for ever"
+    appender.submit(drafts(2), told)
+    await asyncio.sleep(0)
+    assert sizes[-1] == 3, "then a turn is waited for again"
+    appender.submit(drafts(1), told)
+    appender.submit(drafts(1), told)
+    await asyncio.sleep(0)
+    assert sizes[-1] == 2, "there were two in the turn before"
+    assert told.offsets == list(range(core.store.queue_range("t", 0)[1]))
+
+
+async def test_what_came_together_is_stored_as_it_comes(core: Core, sizes: list[int]) -> None:
+    one, other = Told(), Told()
+    core.appender.submit(drafts(1), one)
+    core.appender.submit([Drafts("t", 0, [b"a"], [b""], [0], [0], [()])], other)
+    assert sizes == [2], "with what waits for the turn's end"
+    assert (one.offsets, other.offsets) == ([0], [1])
+    await asyncio.sleep(0)
+    assert sizes == [2]
 
 
 async def test_who_fails_when_told_does_not_disturb_the_others(

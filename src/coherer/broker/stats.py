@@ -13,8 +13,9 @@ by cluster.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import starmap
 from typing import Final, NamedTuple
 
 from coherer.store.beat import Beat
@@ -67,6 +68,10 @@ class _Counter:
         # It begins with nothing: what comes before the first regular look counts, too.
         self.looks = tuple(deque([_Look(now_ms, 0, 0)], maxlen=size) for size in _LOOKS)
 
+    def add(self, count: int) -> None:
+        self.value += count
+        self.times += 1
+
 
 class StatsTable:
     """The counters of a broker, by name and key.
@@ -83,33 +88,30 @@ class StatsTable:
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self._counters: dict[tuple[str, str], _Counter] = {}
+        self._of_queues: dict[tuple[str, int], tuple[_Counter, ...]] = {}
         self._beats = [Beat(every_ms, now_ms) for every_ms in _EVERY_MS]
 
     def add(self, name: str, key: str, count: int) -> None:
         """Count something, once."""
-        counter = self._counters.get((name, key))
-        if counter is None:
-            counter = self._counters[name, key] = _Counter(self._now_ms)
-        counter.value += count
-        counter.times += 1
+        self._counter(name, key).add(count)
 
-    def stored(self, queues: Iterable[tuple[str, int]], batch_bytes: int) -> None:
+    def stored(self, counts: Mapping[tuple[str, int], int], batch_bytes: int) -> None:
         """Count a stored batch.
 
         Args:
-            queues: topic and queue of each message.
+            counts: how many messages went to each topic and queue.
             batch_bytes: size of all together, which is counted in proportion: of the messages of
                 one batch, none is looked at for its size.
         """
-        counts = Counter(queues)
-        total = counts.total()
-        for (topic, queue_id), count in counts.items():
-            self.add(TOPIC_PUT_NUMS, topic, count)
+        total = sum(counts.values())
+        for queue, count in counts.items():
+            numbers = self._of_queues.get(queue) or self._counters_of(*queue)
+            topic_nums, topic_size, queue_nums, queue_size = numbers
             size_bytes = batch_bytes * count // total
-            of_queue = f"{topic}@{queue_id}"
-            self.add(TOPIC_PUT_SIZE, topic, size_bytes)
-            self.add(QUEUE_PUT_NUMS, of_queue, count)
-            self.add(QUEUE_PUT_SIZE, of_queue, size_bytes)
+            topic_nums.add(count)
+            topic_size.add(size_bytes)
+            queue_nums.add(count)
+            queue_size.add(size_bytes)
 
     def read(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
         """Count what a group was given."""
@@ -149,9 +151,26 @@ class StatsTable:
         """A group is no more."""
         self._forget(lambda key: "@" in key and key.split("@")[-1] == group)
 
+    def _counter(self, name: str, key: str) -> _Counter:
+        counter = self._counters.get((name, key))
+        if counter is None:
+            counter = self._counters[name, key] = _Counter(self._now_ms)
+        return counter
+
+    def _counters_of(self, topic: str, queue_id: int) -> tuple[_Counter, ...]:
+        """Those that a message stored in a queue counts in, remembered."""
+        of_queue = f"{topic}@{queue_id}"
+        names = (
+            (TOPIC_PUT_NUMS, topic), (TOPIC_PUT_SIZE, topic),
+            (QUEUE_PUT_NUMS, of_queue), (QUEUE_PUT_SIZE, of_queue),
+        )  # fmt: skip
+        found = self._of_queues[topic, queue_id] = tuple(starmap(self._counter, names))
+        return found
+
     def _forget(self, gone: Callable[[str], bool]) -> None:
         for name, key in [names for names in self._counters if gone(names[1])]:
             del self._counters[name, key]
+        self._of_queues.clear()
 
 
 def _sum(looks: deque[_Look]) -> Sum:

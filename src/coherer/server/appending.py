@@ -6,6 +6,9 @@ submitted a batch is told, once, and makes its answers; then the consumers that 
 (Many, not all: a turn can bring megabytes, and what has left the processor's cache costs half as
 much again. `Drafts` are many by themselves.)
 
+Who sends alone need not wait for the others of a turn: after a turn that brought one batch, the
+next few are stored as they come. Then a turn is waited for again, to see whether others send, too.
+
 Where acknowledged means "on the disk", those who submitted are told after `fsync`. It runs in a
 thread, one at a time, for all who wait when it starts.
 """
@@ -24,6 +27,9 @@ from coherer.server.flusher import Flusher
 from coherer.store import Appended, Draft, Drafts, Store
 
 _log = logging.getLogger(__name__)
+
+_ALONE_BATCHES = 31
+"""So many are stored as they come after one that was alone in its turn."""
 
 Done = Callable[[Sequence[Appended] | CohererError, int], None]
 """Told where the messages of a batch are, or why they are not stored; and the offset behind the
@@ -57,6 +63,7 @@ class Appender:
         self._sync_flush = sync_flush
         self._drafts: list[Draft | Drafts] = []
         self._batches: list[_Batch] = []
+        self._alone = 0  # so many more batches are stored as they come
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
 
@@ -75,13 +82,17 @@ class Appender:
             wait_durable: whether it is told only when they are on the disk; None for the node's
                 own rule.
         """
-        if not self._drafts:
-            asyncio.get_running_loop().call_soon(self._append)
+        first = not self._drafts
         self._drafts += drafts
         wait = self._sync_flush if wait_durable is None else wait_durable
         self._batches.append((done, len(drafts), wait))
         if len(self._drafts) >= limits.APPEND_AT_ONCE or isinstance(drafts[-1], Drafts):
             self._append()
+        elif first and self._alone:
+            self._alone -= 1
+            self._append()
+        elif first:
+            asyncio.get_running_loop().call_soon(self._turn)
 
     def when_durable(self, end_offset: int, told: Durable) -> None:
         """Have `told` called once the log is on the disk up to `end_offset`.
@@ -99,6 +110,11 @@ class Appender:
         self._append()
         if self._syncing is not None:
             await self._syncing
+
+    def _turn(self) -> None:
+        """Store what the turn has brought."""
+        self._alone = _ALONE_BATCHES if len(self._batches) == 1 else 0
+        self._append()
 
     def _append(self) -> None:
         drafts, batches = self._drafts, self._batches

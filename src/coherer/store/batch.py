@@ -229,10 +229,11 @@ class Encoder:
             HEAD_OWN.pack, sizes, repeat(MAGIC), sums, repeat(queue.queue_id), drafts.flags,
             count(offset), positions, repeat(shared), lengths,
         )  # fmt: skip
-        rows = zip(
-            heads, drafts.bodies, repeat(queue.topic_head), map(_SHORT, texts), drafts.properties
-        )
-        work.parts.extend(chain.from_iterable(rows))
+        middles = {text: queue.topic_head + _SHORT(text) for text in set(texts)}
+        rows = [b""] * (4 * len(sizes))
+        rows[0::4], rows[1::4], rows[3::4] = heads, drafts.bodies, drafts.properties
+        rows[2::4] = map(middles.__getitem__, texts)
+        work.parts += rows
         work.places += [at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys]
         work.hashes += queue.key_hashes.of(chain.from_iterable(drafts.keys))
         return Appended(offset, begin, end - begin, len(drafts), positions), end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from coherer.errors import CohererError, StoreFullError, UsageError
@@ -24,11 +25,11 @@ class Replies:
         encode: makes the frame of an answer.
         encode_usual: makes the pieces of the usual one.
 
-    >>> Replies(RocketOptions()).id_text([4096])
-    '7F00000100002A9F0000000000001000'
+    >>> Replies(RocketOptions()).id_text([4096, 4200])
+    '7F00000100002A9F0000000000001000,7F00000100002A9F0000000000001068'
     """
 
-    __slots__ = ("_id", "encode", "encode_usual", "fields")
+    __slots__ = ("_host", "encode", "encode_usual", "fields")
 
     def __init__(self, options: RocketOptions) -> None:
         self.fields = {
@@ -40,11 +41,12 @@ class Replies:
         )
         self.encode = answers.encode
         self.encode_usual = answers.encode_usual
-        self._id = options.store_host.hex().upper() + "%016X"
+        self._host = options.store_host.hex().upper()
 
     def id_text(self, physical_offsets: Sequence[int]) -> str:
         """The offset ids of records, as an answer names them."""
-        return ",".join([self._id] * len(physical_offsets)) % tuple(physical_offsets)
+        offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
+        return self._host + offsets.hex(",", 8).upper().replace(",", f",{self._host}")
 
 
 class Sent:

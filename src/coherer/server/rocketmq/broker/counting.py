@@ -6,8 +6,8 @@ Messages count when they are stored, by whichever door they came, and when a pul
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from collections import Counter
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -80,9 +80,12 @@ class Counts:
         count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
         self.totals.numbers[PUT] += count
         self.totals.numbers[PUT_BYTES] += size_bytes
-        queues: Iterable[tuple[str, int]] = map(_queue_of, drafts)
-        if count > len(drafts):
-            each = map(repeat, queues, map(_count_of, appended))
-            queues = chain.from_iterable(each)
-        self.stats.stored(queues, size_bytes)
+        if len(drafts) == 1:
+            counts = {_queue_of(drafts[0]): count}
+        else:
+            counts = Counter(map(_queue_of, drafts))
+            if count > len(drafts):  # some of them are several messages
+                for draft, one in zip(drafts, appended, strict=True):
+                    counts[_queue_of(draft)] += one.count - 1
+        self.stats.stored(counts, size_bytes)
         self.stats.add(BROKER_PUT_NUMS, self._cluster, count)
