@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [p for p in sorted((ROOT / "src").rglob("*.py")) if not p.name.endswith("_pb2.py")]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
@@ -29,6 +30,11 @@ def test_files_and_functions_hold_one_idea(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, node.name
+
+
+def test_tests_of_one_idea_have_a_file() -> None:
+    lengths = {str(path): path.read_text("utf-8").count("\n") for path in TESTS}
+    assert {path: length for path, length in lengths.items() if length > FILE_LINES_MAX} == {}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src")))
