@@ -376,12 +376,13 @@ def refused(
 
     Args:
         code: the answer's code.
-        remark: what the server said; the meaning of the code stands in for nothing.
+        remark: what the server said, of which the address of Java's questions and answers is left
+            out; the meaning of the code stands in for nothing.
         server: who answered, `host:port`.
         topic: the topic that it was about.
         partition: the queue that it was about.
     """
-    said = "" if remark == NOT_SET else remark
+    said = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
     error = refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
     if "AclException" in error.text:  # access has no code of its own
         error.hint = "Look at user and password, and at what the broker's accounts allow."

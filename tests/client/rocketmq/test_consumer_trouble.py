@@ -110,7 +110,7 @@ async def test_misuse(cluster, shelf, client) -> None:
         client.consumer("readers", [])
     with pytest.raises(UsageError, match="no model"):
         reading(client, model="all")
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="poll_ms is 1 or more, not 0"):
         reading(client, poll_ms=0)
     with pytest.raises(UsageError, match="no start position"):
         reading(client, start="soon")

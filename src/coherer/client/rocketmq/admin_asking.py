@@ -53,7 +53,7 @@ class Asking:
             return masters
         missing = sorted(set(brokers) - masters.keys())
         if missing:
-            raise UnavailableError(f"The name servers know no master of {', '.join(missing)}.")
+            raise unknown_broker(self._instance, ", ".join(missing))
         return {name: masters[name] for name in brokers}
 
     async def _ask(
@@ -91,6 +91,15 @@ class Asking:
     ) -> list[Command]:
         masters = await self._masters(brokers)
         return await self._ask_each(masters.values(), code, fields, body)
+
+
+def unknown_broker(instance: Instance, name: str) -> UnavailableError:
+    """What is raised for a broker without a master."""
+    return UnavailableError(
+        f"The name servers know no master of {name}.",
+        server=instance.options.servers,
+        hint="Is that its name, and is it up?",
+    )
 
 
 def to_ms(time: datetime) -> int:

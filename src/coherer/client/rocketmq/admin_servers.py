@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from coherer.client.rocketmq.admin_asking import Asking
+from coherer.client.rocketmq.admin_asking import Asking, unknown_broker
 from coherer.client.rocketmq.admin_records import BrokerState, MemberState
 from coherer.errors import CohererError, ProtocolError
 from coherer.rocketmq import settings
@@ -129,12 +129,18 @@ class Servers(Asking):
             await names.ask_all(RequestCode.PUT_KV_CONFIG, fields)
 
     async def set_writable(self, broker: str, *, writable: bool) -> None:
-        """Take a broker's permission to be written to, or give it back, at all name servers."""
+        """Take a broker's permission to be written to, or give it back, at all name servers.
+
+        Raises:
+            UnavailableError: no name server knows that broker, or one is away.
+        """
         await self._instance.start()
         code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
         if writable:
             code = RequestCode.ADD_WRITE_PERM_OF_BROKER
-        await self._instance.names.ask_all(code, BrokerNameHeader(broker).fields())
+        answers = await self._instance.names.ask_all(code, BrokerNameHeader(broker).fields())
+        if all({*answer.fields.values()} == {"0"} for answer in answers):
+            raise unknown_broker(self._instance, broker)
 
     # -- accounts
 

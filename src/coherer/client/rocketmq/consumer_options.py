@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -27,6 +27,15 @@ Listener = Callable[[list[Queue]], Awaitable[None] | None]
 
 Model = Literal["clustering", "broadcast"]
 """Whether the members of a group share the messages, or each of them gets all."""
+
+
+_LEAST: Final[dict[str, int]] = {
+    **dict.fromkeys(("pull_messages", "queue_messages", "queue_bytes", "prefetch_bytes"), 1),
+    **dict.fromkeys(("poll_ms", "rebalance_ms", "persist_ms", "suspend_ms"), 1),
+    **dict.fromkeys(("batch_messages", "queue_span", "consume_ms", "release_ms"), 0),
+    "max_attempts": -1,
+}
+"""The least value of options that are numbers."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +96,10 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool | str = False
 
     def __post_init__(self) -> None:
-        one = (self.pull_messages, self.queue_messages, self.queue_bytes, self.prefetch_bytes)
-        none = (self.batch_messages, self.queue_span, self.consume_ms, self.release_ms)
-        periods = (self.poll_ms, self.rebalance_ms, self.persist_ms, self.suspend_ms)
-        if min(one + periods) < 1 or min(none) < 0 or self.max_attempts < -1:
-            raise UsageError("Times and sizes of a consumer's options are not negative.")
+        for name, least in _LEAST.items():
+            value: int = getattr(self, name)
+            if value < least:
+                raise UsageError(f"{name} is {least} or more, not {value}.")
         if self.model not in {"clustering", "broadcast"}:
             raise UsageError(f"{self.model!r} is no model: 'clustering' and 'broadcast' are.")
 

@@ -152,7 +152,12 @@ class Door:
         ).encode()
         for broker in list(route.brokers)[:1]:
             link, _ = await self.reading(broker, MASTER, subscription.topic)
-            await link.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self._timeout_ms)
+            code = RequestCode.CHECK_CLIENT_CONFIG
+            answer = await link.call(code, body=body, timeout_ms=self._timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise codes.refused(
+                    answer.code, answer.remark, server=link.server, topic=subscription.topic
+                )
 
     async def lock(self, group: str, broker: str, queues: Collection[Queue]) -> list[Queue]:
         """Lock queues of one broker for us (41); those that are locked now.

@@ -160,7 +160,8 @@ class Link(BaseLink[Command]):
         """
         answer = await self.call(code, fields, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise codes.refused(answer.code, answer.remark, server=self.server)
+            topic = fields.get("topic")
+            raise codes.refused(answer.code, answer.remark, server=self.server, topic=topic)
         return answer
 
     def tell(

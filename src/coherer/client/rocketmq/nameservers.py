@@ -79,7 +79,9 @@ class NameServers:
         assert error is not None  # noqa: S101 - there is at least one address
         raise error
 
-    async def ask_all(self, code: int, fields: Fields = NOTHING, body: bytes = b"") -> None:
+    async def ask_all(
+        self, code: int, fields: Fields = NOTHING, body: bytes = b""
+    ) -> list[Command]:
         """Send a request to every name server, for what each keeps for itself.
 
         Raises:
@@ -87,11 +89,11 @@ class NameServers:
             RefusedError: one said no.
         """
 
-        async def ask(host: str, port: int) -> None:
+        async def ask(host: str, port: int) -> Command:
             link = await self._pool.get(host, port)
-            await link.ask(code, fields, body, timeout_ms=self._timeout_ms)
+            return await link.ask(code, fields, body, timeout_ms=self._timeout_ms)
 
-        await asyncio.gather(*(ask(host, port) for host, port in self.addresses))
+        return await asyncio.gather(*(ask(host, port) for host, port in self.addresses))
 
     def _move_on(self, tried: int, failure: CohererError) -> None:
         _log.info("Name server %s:%d: %s", *self.addresses[tried], failure)

@@ -59,8 +59,10 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"A timeout is {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX} ms, not {self.timeout_ms}."
             )
-        if min(self.connect_timeout_ms, self.heartbeat_ms, self.route_ms) < 1:
-            raise UsageError("Times are at least 1 ms.")
+        for name in ("connect_timeout_ms", "heartbeat_ms", "route_ms"):
+            value: int = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"{name} is 1 or more, not {value}.")
 
     def __repr__(self) -> str:
         return f"<RocketOptions {self.servers}, user {self.user}>"  # never the password

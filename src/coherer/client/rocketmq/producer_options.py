@@ -25,6 +25,9 @@ MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What Java's brokers accept by default, of a message or a batch."""
 
 
+_LEAST: Final = {"retries": 0, "compress_from_bytes": 0, "max_bytes": 1}
+"""The least value of options that are numbers."""
+
 RETRY_CODES: Final = frozenset(
     {
         int(ResponseCode.SYSTEM_ERROR),
@@ -94,8 +97,10 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         names.check_group(self.group)
         check_window(self.window, self.window_bytes)
-        if self.retries < 0 or self.compress_from_bytes < 0 or self.max_bytes < 1:
-            raise UsageError("Retries and sizes are not negative.")
+        for name, least in _LEAST.items():
+            value: int = getattr(self, name)
+            if value < least:
+                raise UsageError(f"{name} is {least} or more, not {value}.")
         if not 0 <= self.compress_level <= 9:
             raise UsageError(f"{self.compress_level} is no level of compression: 0 to 9 are.")
 

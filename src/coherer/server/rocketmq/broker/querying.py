@@ -29,7 +29,7 @@ class Queries:
         self._state = state
 
     def by_key(self, channel: Channel, request: Command) -> None:
-        """Code 12. Messages whose keys only have the same hash are among them, as in Java.
+        """Code 12. Java leaves it to clients to drop keys that only have the same hash.
 
         Raises:
             Refusal: with 22 when there is none.

@@ -1,0 +1,105 @@
+"""Options do what they say, and what is wrong with one names it."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any
+
+import pytest
+
+from coherer import net
+from coherer.client import connect_rocketmq
+from coherer.client.rocketmq.client import RocketClient
+from coherer.client.rocketmq.consumer_options import ConsumerOptions
+from coherer.client.rocketmq.instance import Instance
+from coherer.client.rocketmq.options import RocketOptions
+from coherer.client.rocketmq.process_queue import Thresholds
+from coherer.client.rocketmq.producer_options import ProducerOptions
+from coherer.errors import RefusedError, UnavailableError, UsageError
+from coherer.message import Message
+from coherer.rocketmq.codes import FAQ, RequestCode
+from coherer.server.rocketmq.remoting import Remoting
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (ConsumerOptions, {"queue_bytes": 0}, "queue_bytes is 1 or more, not 0"),
+        (ConsumerOptions, {"release_ms": -1}, "release_ms is 0 or more, not -1"),
+        (ConsumerOptions, {"max_attempts": -2}, "max_attempts is -1 or more, not -2"),
+        (ProducerOptions, {"retries": -1}, "retries is 0 or more, not -1"),
+        (ProducerOptions, {"max_bytes": 0}, "max_bytes is 1 or more, not 0"),
+    ],
+)
+def test_what_cannot_be_is_named(kind: type, options: dict[str, int], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        kind(**options)
+
+
+def test_what_cannot_be_of_a_client_is_named() -> None:
+    with pytest.raises(UsageError, match="route_ms is 1 or more, not 0"):
+        connect_rocketmq("rocketmq://a", route_ms=0)
+
+
+def test_when_a_queue_is_full() -> None:
+    options: dict[str, Any] = {"queue_messages": 1, "queue_bytes": 2, "queue_span": 3}
+    assert ConsumerOptions(**options).thresholds == Thresholds(messages=1, size_bytes=2, span=3)
+    assert ConsumerOptions(**options, orderly=True).thresholds.span == 0
+
+
+async def test_how_hard_to_compress(cluster, client: RocketClient) -> None:
+    body = b"".join(b"%d,%d;" % (number, number * number) for number in range(4_000))
+    for level in (1, 9):
+        async with client.producer("demo", compress_level=level) as producer:
+            await producer.send(Message("demo", body))
+    quick, hard = (bytes(asked.request.body) for asked in cluster.asked(SEND))
+    assert (quick, hard) == (zlib.compress(body, 1), zlib.compress(body, 9))
+    assert quick != hard
+
+
+async def test_the_fast_port_is_two_below(cluster) -> None:
+    port = cluster.brokers["broker-a"].listener.port
+    options = RocketOptions(addresses=(("127.0.0.1", cluster.names.port),), vip=True)
+    instance = Instance(options)
+    try:
+        link = await instance.link(f"127.0.0.1:{port + 2}", fast=True)
+        assert link.server == f"127.0.0.1:{port}"
+        assert (await instance.link(f"127.0.0.1:{port}")) is link
+    finally:
+        await instance.close()
+
+
+async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) -> None:
+    gone, back = cluster2.brokers.values()
+    async with client2.producer("demo") as producer:
+        for broker in (gone, back):
+            await broker.listener.close()
+        sends = [producer.submit(Message("demo", b"x")) for _ in range(8)]
+        stays = producer.submit(Message("demo", b"x"), order_by="a")
+        assert producer.in_flight == 9
+        handlers = {code: lambda c, r: cluster2._asked(back.name, c, r) for code in RequestCode}
+        listener = await net.listen("127.0.0.1", back.listener.port, Remoting(handlers).make)
+        receipts = await asyncio.gather(*sends)
+        assert {receipt.broker for receipt in receipts} == {back.name}
+        stays.cancel()
+        await listener.close()
+
+
+async def test_a_broker_that_no_name_server_knows(cluster, client: RocketClient) -> None:
+    code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "0"}))
+    with pytest.raises(UnavailableError, match="no master of nobody") as caught:
+        await client.admin().set_writable("nobody", writable=False)
+    assert caught.value.server == f"127.0.0.1:{cluster.names.port}"
+    cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "9"}))
+    await client.admin().set_writable("broker-a", writable=False)
+
+
+async def test_what_a_server_says_of_a_topic(cluster, kit, client: RocketClient) -> None:
+    cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(17, f"No route: t{FAQ}"))
+    with pytest.raises(RefusedError) as caught:
+        await client.partitions("t")
+    assert (caught.value.text, caught.value.topic) == ("No route: t", "t")
