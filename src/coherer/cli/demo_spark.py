@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from coherer.cli.demo_tables import session
 from coherer.errors import UnavailableError
@@ -39,7 +39,7 @@ def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
     logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     try:
         with _told_while_java_lives(directory / "spark.log"):
-            with _interrupts_later(), _errors_to(directory / "spark.log"):
+            with _interrupts_end_java(), _errors_to(directory / "spark.log"):
                 spark = session(directory, cores)
             yield spark
             spark.stop()
@@ -64,30 +64,54 @@ def _told_while_java_lives(log: Path) -> Generator[None]:
         raise UnavailableError("Spark failed.", hint=" ".join([*said, *logged])) from None
 
 
-@contextmanager
-def _interrupts_later() -> Generator[None]:
-    """Keeps Ctrl-C back until Java has started: before, there is no handle to end it by.
+class _Java(subprocess.Popen[bytes]):
+    """Java as pyspark starts it, at hand from its first moment.
 
-    Who presses it twice does not wait. Java then ends by itself, when its input closes.
+    Attributes:
+        started: the newest.
     """
-    caught: list[int] = []
 
-    def remember(number: int, _frame: FrameType | None) -> None:
-        caught.append(number)
-        if len(caught) > 1:
-            raise KeyboardInterrupt
-        # Not by print: the handler may have come into the middle of one.
-        os.write(1, b"\nStops when Spark has started; Ctrl-C again stops at once.\n")
+    started: ClassVar[_Java | None] = None
 
-    before = {number: signal.signal(number, remember) for number in (SIGINT, SIGTERM)}
+    def __init__(self, *args: Any, **options: Any) -> None:  # Popen's own
+        _Java.started = self
+        super().__init__(*args, **options)
+
+
+@contextmanager
+def _interrupts_end_java() -> Generator[None]:
+    """While Spark starts, Ctrl-C ends Java first.
+
+    pyspark gives no handle to it before it has answered. Left alone it would stay for ever: it
+    looks at its input only after it has written its port into a directory that is gone by then.
+    """
+    from pyspark import java_gateway
+
+    interrupted = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        if java := _running():
+            java.kill()
+        raise KeyboardInterrupt
+
+    names = java_gateway.__dict__
+    popen = names["Popen"]
+    before = {number: signal.signal(number, interrupt) for number in (SIGINT, SIGTERM)}
     try:
+        names["Popen"] = _Java
         yield
+    except Exception:
+        # pyspark, which stops what it has begun, finds no Java.
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
+        names["Popen"] = popen
         # Also away with Spark's own handler, which talks to Java before it raises.
         for number, handler in before.items():
             signal.signal(number, handler)
-    if caught:
-        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -105,18 +129,21 @@ def _errors_to(path: Path) -> Generator[None]:
         os.close(before)
 
 
-def _end_java() -> None:
-    from pyspark import SparkContext
+def _running() -> _Java | None:
+    """Java, if it was started; Ctrl-C may have come before it had a number."""
+    java = _Java.started
+    return java if getattr(java, "pid", None) else None
 
-    gateway = SparkContext._gateway  # pyright: ignore[reportPrivateUsage] - no public way
-    process = getattr(gateway, "proc", None)
-    if not isinstance(process, subprocess.Popen):
+
+def _end_java() -> None:
+    java = _running()
+    if java is None:
         return
-    if process.stdin is not None:
+    if java.stdin is not None:
         with suppress(OSError):
-            process.stdin.close()  # Java ends by itself when this closes
+            java.stdin.close()  # it ends by itself when this closes
     try:
-        process.wait(timeout=STOP_S)
+        java.wait(timeout=STOP_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        java.kill()
+        java.wait()

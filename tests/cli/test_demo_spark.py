@@ -1,0 +1,42 @@
+"""The demo's Java is gone with the demo, whenever that ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import java_gateway
+
+from coherer.cli import demo_spark
+
+DEAF = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_ctrl_c_while_java_starts_kills_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, cleaned: bool
+) -> None:
+    def starting(_directory: Path, _cores: int) -> None:
+        try:
+            with java_gateway.Popen(DEAF, stdin=PIPE):
+                signal.raise_signal(number)
+        except KeyboardInterrupt:
+            # pyspark stops its context on the way out, which asks a Java that is gone.
+            if cleaned:
+                raise
+            raise Py4JNetworkError("Answer from Java side is empty") from None
+
+    monkeypatch.setattr(demo_spark, "session", starting)
+    popen, handlers = java_gateway.Popen, [signal.getsignal(n) for n in (2, 15)]
+    with pytest.raises(KeyboardInterrupt), demo_spark.spark_session(tmp_path, 2):
+        raise AssertionError
+    java = demo_spark._Java.started
+    assert java is not None
+    assert java.returncode == -signal.SIGKILL
+    assert java_gateway.Popen is popen
+    assert [signal.getsignal(n) for n in (2, 15)] == handlers
