@@ -144,11 +144,22 @@ async def test_what_is_in_use_is_not_taken(tmp_path: Path) -> None:
         ({"host": "0.0.0.0"}, "advertised_host"),
         ({"broker_id": 0}, "broker_id"),
         ({"broker_id": 40_000}, "broker_id"),
+        ({"default_partitions": 0}, "default_partitions is 0; it is 1 to 10000"),
+        ({"heartbeat_ms": 0}, "heartbeat_ms"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError, match=match):
         options(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"lease_timeout_ms": 0}, {"client_timeout_ms": 0}, {"hold_ms": -1}, {"transfer_bytes": 0}],
+)
+async def test_numbers_that_make_no_sense(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="or more"):
+        await Node(options(tmp_path, **given)).start()
 
 
 @pytest.mark.parametrize("master", ["tubemq://", "tubemq://a:x", "tubemq://a:1,,b:2"])

@@ -38,10 +38,17 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NOT_EXIST = 401
 EXISTED = 402
 ILLEGAL_STATUS = 406
 _DONE = frozenset({200, 201})
 """errCode of an item of a modification (see also `coherer.broker.configuration.OpCode`)."""
+
+_NEXT = {
+    NOT_EXIST: "Does the master know that broker, and is it the right master?",
+    EXISTED: "Where that is all right, say exist_ok, on the command line --if-missing.",
+}
+"""What to do after some of them."""
 
 _POLL_FIRST_MS, _POLL_LAST_MS = 20, 500
 
@@ -119,7 +126,10 @@ class Admin:
             RequestTimeoutError: it is created, but nobody can use it yet.
         """
         if not 0 < partitions <= limits.TOPIC_PARTITIONS_MAX:
-            raise UsageError(f"{partitions} partitions?", topic=name)
+            raise UsageError(
+                f"{partitions} partitions: 1 to {limits.TOPIC_PARTITIONS_MAX} are possible.",
+                topic=name,
+            )
         ids = sorted(brokers) if brokers is not None else await self._online_brokers()
         if not ids:
             raise UnavailableError(
@@ -167,7 +177,7 @@ class Admin:
         named = (record for record in found.data if record.topic_name == name)
         record = next(named, records.TopicRecord(name))
         if not record.brokers(0, 1):
-            raise RefusedError("There is no such topic.", topic=name, code=404)
+            raise self._no_topic(name)
         if alive := record.brokers(0):
             await self._soft_delete(name, alive)
         ids = {"topicName": name, "brokerId": _numbers(record.brokers(0, 1))}
@@ -195,7 +205,7 @@ class Admin:
         """
         state = await self._topic(topic)
         if state is None:
-            raise RefusedError("There is no such topic.", topic=topic, code=404)
+            raise self._no_topic(topic)
         told = await self._offsets({topic}, None)
         return [told.partition(key) for key in state.keys]
 
@@ -275,7 +285,10 @@ class Admin:
             low, high = partition.min_offset, partition.max_offset
             if low is None or high is None:
                 raise UnavailableError(
-                    f"The broker does not tell the offsets of {partition.key}.", topic=topic
+                    f"Broker {partition.broker} does not tell its offsets.",
+                    topic=topic,
+                    partition=partition.partition,
+                    hint="Is it running? Nothing was changed.",
                 )
             ends = {"earliest": low, "latest": high}
             new[partition.key] = ends[to] if isinstance(to, str) else min(max(to, low), high)
@@ -283,6 +296,15 @@ class Admin:
         return new
 
     # -- inside
+
+    def _no_topic(self, name: str) -> RefusedError:
+        return RefusedError(
+            "There is no such topic.",
+            server=self._masters[0].server,
+            topic=name,
+            code=404,
+            hint="`coherer topics list` tells which there are.",
+        )
 
     async def _topic(self, name: str) -> TopicState | None:
         return next((topic for topic in await self.topics(name) if topic.name == name), None)
@@ -359,7 +381,11 @@ class Admin:
         for outcome in answer.data:
             if not outcome.success and outcome.err_code not in {*_DONE, *pardoned}:
                 raise RefusedError(
-                    f"{outcome.err_info.rstrip('!.')}.", topic=topic, code=outcome.err_code
+                    f"{outcome.err_info.rstrip('!.')}.",
+                    server=self._masters[0].server,
+                    topic=topic,
+                    code=outcome.err_code,
+                    hint=_NEXT.get(outcome.err_code, ""),
                 )
 
     async def _master(

@@ -22,6 +22,13 @@ NAMESRV_PORT = 9876
 FAST_PORT_STEP = -2
 """Where a RocketMQ client that is in a hurry looks for a broker, seen from its port (2.3)."""
 
+_MOST = {
+    "broker_id": 0x7FFF,
+    "default_partitions": limits.TOPIC_PARTITIONS_MAX,
+    "heartbeat_ms": 3_600_000,
+}
+"""Options that are numbers above 0, and how large they may be."""
+
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a node is set up.
@@ -162,8 +169,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"Clients cannot connect to {self.host!r}.",
                 hint="Say in `advertised_host` how they reach this machine.",
             )
-        if not 0 < self.broker_id <= 0x7FFF:
-            raise UsageError(f"broker_id is {self.broker_id}; it is 1 to 32767.")
+        for name, most in _MOST.items():
+            if not 0 < getattr(self, name) <= most:
+                raise UsageError(f"{name} is {getattr(self, name)}; it is 1 to {most}.")
         if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
             raise UsageError(
                 f"unfinished_bytes is {self.unfinished_bytes}; it is {limits.INBOXES_BYTES_MIN} or "

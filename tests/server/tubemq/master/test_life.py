@@ -156,6 +156,7 @@ def test_the_master_says_what_it_is() -> None:
     "options",
     [
         {"balance_period_ms": -1},
+        {"consumer_timeout_ms": 0},
         {"authenticate_producers": True},
         {"authenticate_consumers": True},
         {"authenticate_brokers": True},

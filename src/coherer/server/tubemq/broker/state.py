@@ -8,6 +8,7 @@ from coherer import limits
 from coherer.broker.leases import Lease, LeaseTable
 from coherer.broker.offsets import Position
 from coherer.broker.topics import Topic, TubeTopics
+from coherer.errors import UsageError
 from coherer.server.core import Core
 from coherer.server.tubemq.broker.access import GRACE_MS, Access
 from coherer.server.tubemq.broker.throttle import Throttle
@@ -32,6 +33,9 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
             what arrives there: such clusters want less.
         transfer_bytes: records that one get reads at most, of at least one message.
         token_grace_ms: how long after registration unknown visit tokens pass.
+
+    Raises:
+        UsageError: a number makes no sense.
     """
 
     broker_id: int = 1
@@ -43,6 +47,11 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     hold_ms: int = 5_000
     transfer_bytes: int = 512 * 1024
     token_grace_ms: int = GRACE_MS
+
+    def __post_init__(self) -> None:
+        for name, least in (("lease_timeout_ms", 1), ("hold_ms", 0), ("transfer_bytes", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}; it is {least} or more.")
 
 
 class Consumer:

@@ -96,8 +96,10 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value: object = getattr(self, name)
-            if name.endswith("_ms") and isinstance(value, int) and value < 0:
-                raise UsageError(f"{name} is {value}; a period is not negative.")
+            if name.endswith("_ms") and isinstance(value, int):
+                least = int(name.endswith("_timeout_ms"))  # 0 would forget everybody at once
+                if value < least:
+                    raise UsageError(f"{name} is {value}; it is {least} or more.")
         if (self.authenticate_producers or self.authenticate_consumers) and not self.users:
             raise UsageError("Authentication needs users.", hint="Name them in `users`.")
         if self.authenticate_brokers and not (self.broker_user and self.broker_password):
