@@ -56,6 +56,27 @@ def test_what_only_tubemq_knows_comes_back() -> None:
     assert len(table) == 2
 
 
+def test_the_file_is_the_same_however_often_it_is_written() -> None:
+    table = TopicTable()
+    assert msgspec.json.decode(table.dump())["topicConfigTable"] == {}
+    names = ["b", "a", 'a "quoted"\n\u00fc one', "c"]
+    for number, name in enumerate(names):
+        table.put(Topic(name=name), now_ms=number)
+        table.dump()
+    table.remove("c", now_ms=5)
+    table.put(Topic(name="a", perm=4, message_bytes_max=5), now_ms=6)
+    table.replace([Topic.of_master("flights", 3)], now_ms=7)
+    table.replace([Topic.of_master("flights", 3)], now_ms=8)
+    content = table.dump()
+    assert content == msgspec.json.format(content, indent=1)
+    again = TopicTable.load(content)
+    assert again.dump() == content
+    assert sorted(again, key=lambda topic: topic.name) == sorted(
+        table, key=lambda topic: topic.name
+    )
+    assert [topic.name for topic in again] == sorted(topic.name for topic in table)
+
+
 def test_replacing_says_whether_anything_changed() -> None:
     table = TopicTable()
     assert not table.replace([])

@@ -134,3 +134,28 @@ def test_java_forms_are_read(store: Store) -> None:
     assert core.topics["t"] == Topic(name="t", perm=4)
     assert "g" in core.groups
     assert [place.offset for _, _, place in core.offsets.of("g")] == [10, 7]
+
+
+def test_changes_that_are_answered_together_are_written_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = core_of(store)
+    written: list[str] = []
+    save = store.save_config
+
+    def counted(name: str, data: bytes) -> None:
+        written.append(name)
+        save(name, data)
+
+    monkeypatch.setattr(store, "save_config", counted)
+    with core.together:
+        core.topics.put(Topic(name="a"), now_ms=9)
+        core.topics.put(Topic(name="b"), now_ms=9)
+        core.groups.find("g", now_ms=9)
+        assert not written
+    assert written == ["topics.json", "subscriptionGroup.json"]
+    assert list(core_of(store).topics) == list(core.topics)
+    with core.together:
+        pass
+    core.topics.remove("b", now_ms=10)
+    assert written[2:] == ["topics.json"]

@@ -5,7 +5,7 @@ What only TubeMQ knows stands in members that RocketMQ skips, and only where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -62,6 +62,11 @@ class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
         }
         return cls(**members)
 
+    def line(self, name: str) -> bytes:
+        """The topic as it stands in the file, with its name before it."""
+        text = msgspec.json.format(msgspec.json.encode({name: self}), indent=1)
+        return text[2:-2].replace(b"\n", b"\n ")
+
     def given(self) -> dict[str, object]:
         """What it says, by the names of `topics.Topic`."""
         return {
@@ -78,3 +83,29 @@ class TopicsFile(msgspec.Struct):
     topics: dict[str, TopicEntry | None] | None = msgspec.field(
         name="topicConfigTable", default=None
     )
+
+
+def write_file(version: DataVersion, lines: Sequence[bytes]) -> bytes:
+    """The whole file.
+
+    Args:
+        version: of the table.
+        lines: what `TopicEntry.line` gives of each topic, in order of their names.
+
+    >>> entry = TopicEntry(topic_name="flights")
+    >>> print(write_file(DataVersion(), [entry.line("flights")]).decode())
+    {
+     "dataVersion": {
+      "counter": 0,
+      "timestamp": 0
+     },
+     "topicConfigTable": {
+      "flights": {
+       "topicName": "flights"
+      }
+     }
+    }
+    """
+    head = msgspec.json.format(msgspec.json.encode({"dataVersion": version}), indent=1)
+    table = b"{\n " + b",\n ".join(lines) + b"\n }" if lines else b"{}"
+    return head[:-2] + b',\n "topicConfigTable": ' + table + b"\n}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from coherer.broker.topic_file import TopicEntry, TopicsFile
+from coherer.broker.topic_file import TopicEntry, TopicsFile, write_file
 from coherer.broker.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 from coherer.record import reserved
@@ -166,6 +166,7 @@ class TopicTable:
     def __init__(self, topics: Iterable[Topic] = ()) -> None:
         self._topics = {topic.name: topic for topic in topics}
         self._own: set[str] = set()
+        self._entries: dict[str, tuple[Topic, bytes]] = {}
         self._watchers: list[Callable[[], None]] = []
         self.version: DataVersion = DataVersion()
 
@@ -356,7 +357,7 @@ class TopicTable:
         if old is None:
             return told
         same = old.partitions == told.partitions
-        return msgspec.structs.replace(
+        merged = msgspec.structs.replace(
             told,
             read_queues=old.read_queues if same else told.read_queues,
             write_queues=old.write_queues if same else told.write_queues,
@@ -366,23 +367,23 @@ class TopicTable:
             filter_type=old.filter_type,
             sys_flag=old.sys_flag,
         )
+        return old if merged == old else merged
 
     # -- the file
 
     def dump(self) -> bytes:
-        """The file's content."""
-        return msgspec.json.format(
-            msgspec.json.encode(
-                TopicsFile(
-                    self.version,
-                    {
-                        name: TopicEntry.of(msgspec.structs.asdict(topic))
-                        for name, topic in sorted(self._topics.items())
-                    },
-                )
-            ),
-            indent=1,
-        )
+        """The file's content.
+
+        It is written with every change, so what was written of a topic before is not made again.
+        """
+        before = self._entries
+        self._entries = {
+            name: known
+            if (known := before.get(name)) is not None and known[0] is topic
+            else (topic, _written(topic))
+            for name, topic in sorted(self._topics.items())
+        }
+        return write_file(self.version, [text for _, text in self._entries.values()])
 
     @classmethod
     def load(
@@ -413,6 +414,10 @@ class TopicTable:
         self.version = self.version.next(now_ms)
         for changed in self._watchers:
             changed()
+
+
+def _written(topic: Topic) -> bytes:
+    return TopicEntry.of(msgspec.structs.asdict(topic)).line(topic.name)
 
 
 class TubeTopics:

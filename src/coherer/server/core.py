@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import TypeVar
 
 from coherer.broker.groups import GroupTable
@@ -29,6 +30,42 @@ OFFSETS_FILE = "consumerOffset.json"
 GROUP_IDLE_MS = 20 * 24 * 3_600_000
 
 
+class Together:
+    """A block after which a file that changed in it is written, once.
+
+    For requests whose answers leave when it has ended: what they acknowledge is written then.
+
+    Args:
+        save: writes a file, by its name.
+    """
+
+    def __init__(self, save: Callable[[str], None]) -> None:
+        self._save = save
+        self._inside = False
+        self._changed: dict[str, None] = {}
+
+    def __enter__(self) -> None:
+        self._inside = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inside = False
+        if self._changed:
+            names, self._changed = self._changed, {}
+            for name in names:
+                self._save(name)
+
+    def postpones(self, name: str) -> bool:
+        """Whether this file is to be written later, because we are inside."""
+        if self._inside:
+            self._changed[name] = None
+        return self._inside
+
+
 class Core:
     """The parts of a node that know no protocol meet here.
 
@@ -45,6 +82,7 @@ class Core:
         write_failed: the disk failed, so that nothing can be promised any more.
         flusher: the thread that waits for the disk.
         appender: where sends go.
+        together: `with core.together:` writes the files of topics and groups once for all changes.
     """
 
     def __init__(
@@ -69,6 +107,7 @@ class Core:
         self._group_idle_ms = group_idle_ms
         self._saved_offsets = self.offsets.dump()
         self._unsaved: set[str] = set()
+        self.together = Together(self._save)
         self._arrivals: list[Arrived] = []
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = []
@@ -197,7 +236,9 @@ class Core:
         self._save(GROUPS_FILE)
 
     def _save(self, name: str) -> None:
-        """Write a file now; where that fails, with the positions."""
+        """Write a file now, or at the end of `together`; where that fails, with the positions."""
+        if self.together.postpones(name):
+            return
         try:
             self.store.save_config(name, self._content(name))
             self._unsaved.discard(name)

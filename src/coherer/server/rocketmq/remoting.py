@@ -23,6 +23,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeAlias
 
 from coherer import limits
@@ -208,13 +209,14 @@ class Channel:
         count_max, bytes_max = remoting.at_once()
         bytes_max += connection.unsent_bytes
         served = 0
-        for request in requests[:count_max]:
-            # One read can hold a thousand pulls of 256 KiB each.
-            if served and connection.unsent_bytes > bytes_max:
-                break
-            remoting.handle(self, request)
-            served += 1
-        remoting.finish_batch(self)
+        with remoting.together:
+            for request in requests[:count_max]:
+                # One read can hold a thousand pulls of 256 KiB each.
+                if served and connection.unsent_bytes > bytes_max:
+                    break
+                remoting.handle(self, request)
+                served += 1
+            remoting.finish_batch(self)
         return served
 
     def _catch_up_later(self) -> None:
@@ -272,11 +274,14 @@ class Remoting:
         check: asked before a handler; what it returns refuses the request (ACL).
         batch_codes: codes whose requests are gathered for `batch`.
         batch: gets all of them that one socket read brought, in order, and answers each.
+        together: what the requests of a socket read are handled in; it ends before they are
+            answered.
         silent: unknown codes get no answer at all, as from Java's name server (2.15).
         now_ms: the clock.
 
     Attributes:
         channels: the connections.
+        together: see above.
         catching_up: how many of them have more requests than they get in a turn.
     """
 
@@ -288,6 +293,7 @@ class Remoting:
         check: Check | None = None,
         batch_codes: Collection[int] = (),
         batch: BatchHandler | None = None,
+        together: AbstractContextManager[None] | None = None,
         silent: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
     ) -> None:
@@ -299,6 +305,7 @@ class Remoting:
         self._check = check
         self._batch_codes = frozenset(batch_codes)
         self._batch = batch
+        self.together = together or nullcontext()
         self._gathered: list[Command] = []
         self._silent = silent
         self._scan = Beat(SCAN_MS, now_ms())

@@ -159,6 +159,7 @@ class RocketBroker:
             check=None if self.access is None else self.access.check,
             batch_codes=[int(code) for code in CODES],
             batch=self.sends.batch,
+            together=self.state.core.together,
             now_ms=self.state.now_ms,
         )
 

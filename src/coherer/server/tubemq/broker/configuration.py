@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import msgspec
 
+from coherer import limits
 from coherer.broker.topics import Topic
 from coherer.errors import ProtocolError
 from coherer.server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
@@ -171,7 +173,7 @@ class Configuration:
             names = {topic.name for topic in state.topics}
             for name in sorted(before - names):
                 _log.warning("Topic %s is not served any more; its messages stay", name)
-            _log.info("Topics: %s", ", ".join(sorted(names)) or "none")
+            _log.info("%d topics; new: %s", len(names), ", ".join(sorted(names - before)) or "none")
 
     def _take_removals(self, texts: Iterable[str]) -> None:
         wanted = {settings.topic for settings in map(_settings, texts) if settings is not None}
@@ -190,6 +192,7 @@ def _settings(text: str) -> TopicSettings | None:
     return settings if settings.status in {REMOVING, REMOVED} else None
 
 
+@lru_cache(limits.TOPICS_MAX)  # all of them come again with every change
 def _topic(text: str, defaults: BrokerDefaults) -> Topic:
     settings = TopicSettings.parse(text)
     given = {

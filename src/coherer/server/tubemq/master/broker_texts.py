@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
+from coherer import limits
 from coherer.broker.configuration import BrokerRecord, Deployment, TopicProps, TopicStatus
 from coherer.broker.fleet import Hosted
 from coherer.errors import ProtocolError
@@ -95,17 +97,38 @@ class Configurations:
         )
 
     def _text(self, record: BrokerRecord, deployment: Deployment) -> str:
-        usual = msgspec.structs.asdict(_defaults(record.props))
-        own = msgspec.structs.asdict(_defaults(deployment.props))
         limit = self._state.catalog.message_bytes_max(deployment.topic)
         if limit == self._state.catalog.cluster.message_bytes_max:
             limit = None
-        return TopicSettings(
-            topic=deployment.topic,
-            status=int(deployment.status),
-            max_message_bytes=limit,
-            **{name: value for name, value in own.items() if value != usual[name]},
-        ).text()
+        return _topic_text(record.props, deployment, limit)
+
+
+# With every change all texts of a broker are made, sent and read again; nearly all are the same.
+
+
+@lru_cache(limits.TOPICS_MAX)
+def _topic_text(broker: TopicProps, deployment: Deployment, message_bytes_max: int | None) -> str:
+    usual = msgspec.structs.asdict(_defaults(broker))
+    own = msgspec.structs.asdict(_defaults(deployment.props))
+    return TopicSettings(
+        topic=deployment.topic,
+        status=int(deployment.status),
+        max_message_bytes=message_bytes_max,
+        **{name: value for name, value in own.items() if value != usual[name]},
+    ).text()
+
+
+@lru_cache(limits.TOPICS_MAX)
+def _hosted(topic_text: str, defaults_text: str) -> tuple[str, Hosted] | None:
+    topic, defaults = TopicSettings.parse(topic_text), BrokerDefaults.parse(defaults_text)
+    if topic.status:
+        return None
+    return topic.topic, Hosted(
+        partitions=_or(topic.partitions, defaults.partitions),
+        stores=_or(topic.stores, defaults.stores),
+        publish=_or(topic.accept_publish, defaults.accept_publish),
+        subscribe=_or(topic.accept_subscribe, defaults.accept_subscribe),
+    )
 
 
 def check_sum(defaults: str, topics: Iterable[str]) -> int:
@@ -143,22 +166,13 @@ def read_hosted(defaults_text: str, topic_texts: Iterable[str]) -> dict[str, Hos
     Raises:
         Refusal: 400, they cannot be read.
     """
+    if not defaults_text.strip():
+        return {}
     try:
-        defaults = BrokerDefaults.parse(defaults_text) if defaults_text.strip() else None
-        settings = [TopicSettings.parse(text) for text in topic_texts] if defaults else []
+        BrokerDefaults.parse(defaults_text)
+        return dict(filter(None, (_hosted(text, defaults_text) for text in topic_texts)))
     except ProtocolError as error:
         raise Refusal(ResultCode.BAD_REQUEST, error.text) from None
-    found: dict[str, Hosted] = {}
-    for topic in settings:
-        if defaults is None or topic.status:
-            continue
-        found[topic.topic] = Hosted(
-            partitions=_or(topic.partitions, defaults.partitions),
-            stores=_or(topic.stores, defaults.stores),
-            publish=_or(topic.accept_publish, defaults.accept_publish),
-            subscribe=_or(topic.accept_subscribe, defaults.accept_subscribe),
-        )
-    return found
 
 
 def _or(own: T | None, usual: T) -> T:
