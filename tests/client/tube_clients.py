@@ -20,7 +20,7 @@ def message(body: bytes = b"x", topic: str = "demo", **fields: Any) -> Message:
 
 
 def quick(fake: FakeCluster, **options: Any) -> Cluster:
-    fields = {"timeout_ms": 200, "heartbeat_ms": 3_600_000} | options
+    fields = {"timeout_ms": 2_000, "heartbeat_ms": 3_600_000} | options
     return Cluster(ClientOptions(addresses=(("127.0.0.1", fake.master.port),), **fields))
 
 

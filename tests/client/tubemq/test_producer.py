@@ -57,7 +57,7 @@ async def test_a_topic_is_published_at_its_first_message(fake, way: Cluster) -> 
 
 
 async def test_a_topic_without_partitions(fake, way: Cluster) -> None:
-    way = quick(fake)
+    way = quick(fake, timeout_ms=200)
     with pytest.raises(RefusedError) as caught:
         async with Producer(way, ["nowhere"]):
             pass

@@ -35,7 +35,7 @@ async def test_nobody_there() -> None:
 
 
 async def test_the_broker_cannot_be_reached(fake, kit) -> None:
-    way = quick(fake)
+    way = quick(fake, timeout_ms=200)
     fake.brokers = [BrokerInfo(1, "127.0.0.1", 1)]
     with pytest.raises(ConnectError) as caught:
         await Producer(way, ["demo"]).start()
