@@ -12,14 +12,13 @@ from coherer import net
 from coherer.client import connect_rocketmq
 from coherer.client.rocketmq.client import RocketClient
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
-from coherer.client.rocketmq.instance import Instance
-from coherer.client.rocketmq.options import RocketOptions
 from coherer.client.rocketmq.process_queue import Thresholds
 from coherer.client.rocketmq.producer_options import ProducerOptions
-from coherer.errors import RefusedError, UnavailableError, UsageError
+from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.message import Message
 from coherer.rocketmq.codes import FAQ, RequestCode
-from coherer.server.rocketmq.remoting import Remoting
+from coherer.rocketmq.command import Command
+from coherer.server.rocketmq.remoting import Channel, Remoting
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -60,16 +59,39 @@ async def test_how_hard_to_compress(cluster, client: RocketClient) -> None:
     assert quick != hard
 
 
-async def test_the_fast_port_is_two_below(cluster) -> None:
-    port = cluster.brokers["broker-a"].listener.port
-    options = RocketOptions(addresses=(("127.0.0.1", cluster.names.port),), vip=True)
-    instance = Instance(options)
-    try:
-        link = await instance.link(f"127.0.0.1:{port + 2}", fast=True)
-        assert link.server == f"127.0.0.1:{port}"
-        assert (await instance.link(f"127.0.0.1:{port}")) is link
-    finally:
-        await instance.close()
+async def two_ports(main: Remoting, fast: Remoting) -> list[net.Listener]:
+    """A main port, and a fast port two below it."""
+    while True:
+        listener = await net.listen("127.0.0.1", 0, main.make)
+        try:
+            return [listener, await net.listen("127.0.0.1", listener.port - 2, fast.make)]
+        except CohererError:
+            await listener.close()
+
+
+async def test_sends_go_to_the_fast_port_and_heartbeats_do_not(cluster) -> None:
+    codes: dict[str, set[int]] = {"main": set(), "fast": set()}
+
+    def port(name: str) -> Remoting:
+        def asked(channel: Channel, request: Command) -> None:
+            codes[name].add(request.code)
+            cluster._asked("broker-a", channel, request)
+
+        return Remoting(dict.fromkeys(RequestCode, asked))
+
+    listeners = await two_ports(port("main"), port("fast"))
+    broker = cluster.brokers["broker-a"]
+    await broker.listener.close()
+    broker.listener = listeners[0]  # closed by the cluster
+    async with (
+        connect_rocketmq(cluster.url, vip=True) as client,
+        client.consumer("readers", "demo"),
+        client.producer("demo") as producer,
+    ):
+        await producer.send(Message("demo", b"x"))
+    assert codes["fast"] == {SEND}
+    assert RequestCode.HEART_BEAT in codes["main"]
+    await listeners[1].close()
 
 
 async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) -> None:

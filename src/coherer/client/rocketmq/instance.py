@@ -118,19 +118,21 @@ class Instance(Directory):
 
         Args:
             address: as routes name it.
-            fast: to its fast port, if the client is set to use that.
+            fast: to its fast port, if the client is set to use that. Heartbeats go to the main
+                port only: a broker counts a consumer for each connection that has sent one, and the
+                others of its group would leave queues to one that is not there.
 
         Raises:
             ConnectError: it could not be made.
             ClosedError: the client is closed.
         """
         host, port = split(address)
-        if fast and self.options.vip:
-            port -= VIP_PORT_STEP
         link = await self.pool.get(host, port)
         if link not in self._greeted and (self._producers or self._consumers):
             self._greeted.add(link)
             self._say_hello(link)
+        if fast and self.options.vip:
+            return await self.pool.get(host, port - VIP_PORT_STEP)
         return link
 
     # -- members
