@@ -54,6 +54,9 @@ def test_the_url_of_the_environment(
     monkeypatch.setenv("COHERER_URL", "tubemq://127.0.0.1:1")
     listed = CliRunner().invoke(app, ["topics", "list", "--admin", coherer_node.admin_url])
     assert "by_name_server" in listed.stdout
+    elsewhere = CliRunner().invoke(app, ["topics", "list", "--url", "tubemq://127.0.0.2"])
+    assert "[server 127.0.0.2:8080]" in elsewhere.stderr
+    assert "say so by --admin" in elsewhere.stderr
     # What is given goes before everything.
     done = CliRunner().invoke(app, ["topics", "describe", "x", "--url", "rocketmq://127.0.0.1:1"])
     assert "127.0.0.1:1]" in done.stderr

@@ -41,7 +41,7 @@ async def test_a_master_and_two_brokers(tmp_path: Path, caplog: pytest.LogCaptur
                 options(
                     tmp_path / f"b{number}",
                     roles=frozenset({"broker"}),
-                    master=master.url,
+                    master=master.url.removeprefix("tubemq://"),
                     broker_id=number,
                     heartbeat_ms=10,
                 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from coherer.cli.options import admin_url, is_rocketmq
+from coherer.errors import ConnectError
 
 if TYPE_CHECKING:
     from coherer.client.admin import Admin
@@ -49,7 +50,12 @@ class Whom(msgspec.Struct, frozen=True):
         if not is_rocketmq(self.url):
             from coherer.client.admin import Admin
 
-            return await work(Admin(admin_url(self.url, self.admin), self.token))
+            try:
+                return await work(Admin(admin_url(self.url, self.admin), self.token))
+            except ConnectError as error:
+                if self.admin is None:
+                    error.hint += " If the administration is elsewhere, say so by --admin."
+                raise
         from coherer.client import connect_rocketmq
 
         async with connect_rocketmq(self.url, user=self.user, password=self.password) as client:

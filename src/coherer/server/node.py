@@ -100,7 +100,7 @@ class Node:
     def url(self) -> str:
         """What TubeMQ's clients connect to; RocketMQ's where there is only that."""
         if self.options.master is not None:
-            return self.options.master
+            return SCHEME + ",".join(f"{host}:{port}" for host, port in self.options.masters)
         if not self.options.has_tubemq:
             return self.rocketmq_url
         return f"{SCHEME}{self.options.reachable_host}:{self.master_port}"

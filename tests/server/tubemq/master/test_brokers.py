@@ -127,10 +127,14 @@ def test_a_brokers_address_must_be_the_configured_one(change: dict[str, object])
     state = strict.master.state
     record = loose.master.state.catalog.broker(1)
     state.catalog.add_broker(msgspec.structs.replace(record), state.change("me"))
-    assert refused(Broker(strict, 1, **change).register(), ResultCode.BAD_REQUEST)  # type: ignore[arg-type]
+    answer = Broker(strict, 1, **change).register()  # type: ignore[arg-type]
+    assert refused(answer, ResultCode.BAD_REQUEST)
+    assert answer.errMsg.endswith("Change its record first.")
     fields = Broker(loose, 1, **change)  # type: ignore[arg-type]
     if "tlsPort" not in change:
-        assert refused(fields.register(), ResultCode.BAD_REQUEST), "the other is still there"
+        answer = fields.register()
+        assert refused(answer, ResultCode.BAD_REQUEST), "the other is still there"
+        assert "silent for 30 s" in answer.errMsg
         loose.wait(30_000)
     assert fields.register().success
     assert "9" in str(loose.master.state.catalog.broker(1)) or "10.0.0.2" in str(

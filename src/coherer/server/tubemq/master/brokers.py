@@ -118,11 +118,18 @@ class BrokerDesk:
         known = state.fleet.get(running.id)
         elsewhere = known is not None and (known.host, known.port) != (running.host, running.port)
         if elsewhere or not state.options.auto_add_brokers:
+            silence_s = state.options.broker_timeout_ms / 1000
             raise Refusal(
                 ResultCode.BAD_REQUEST,
                 f"Broker {running.id} is configured at {record.host}:{record.port} (TLS "
                 f"{record.tls_port}), not at {running.host}:{running.port} (TLS "
-                f"{running.tls_port}).",
+                f"{running.tls_port}). "
+                + (
+                    f"If it has moved, it may come when the old one has been silent for "
+                    f"{silence_s:g} s; if not, it needs another number."
+                    if state.options.auto_add_brokers
+                    else "Change its record first."
+                ),
             )
         return catalog.update_broker(running.id, address, state.change("auto"))
 
