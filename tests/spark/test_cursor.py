@@ -21,7 +21,12 @@ class Brokers:
 
 
 def options_of(**options: str) -> ReadOptions:
-    return read_options({"url": "tubemq://h:1", "topic": "t", **options})
+    given = {"url": "tubemq://h:1", "topic": "t", **options}
+    if "topicsPattern" in options:
+        given["url"] = "rocketmq://h:1"
+        del given["topic"]
+        return read_options(given, "rocketmq")
+    return read_options(given)
 
 
 def test_a_stream_begins_at_the_end_unless_told() -> None:
@@ -50,6 +55,34 @@ def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
     end = brokers.cursor.next_end({"t": {"1:0": 100}}, 8)
     assert list(end) == ["s", "t"]
     assert end == {"s": {"1:0": 6}, "t": {"1:0": 100, "1:1": 11}}
+
+
+def test_a_checkpoint_of_another_topic_is_an_error() -> None:
+    for call in (Cursor.look_from, lambda cursor, start: cursor.next_end(start, None)):
+        with pytest.raises(UsageError, match="checkpoint is of u, v, and the stream reads t"):
+            call(Brokers(failOnDataLoss="false").cursor, {"u": {"1:0": 40}, "v": {}})
+    matching = Brokers(topicsPattern="t|w").cursor
+    with pytest.raises(UsageError, match=r"of u, and the stream reads what matches t\|w"):
+        matching.next_end({"u": {"1:0": 40}}, None)
+
+
+def test_a_checkpoint_of_another_cluster_is_an_error() -> None:
+    start = {"t": {"7:0": 40, "7:1": 3}}
+    with pytest.raises(UsageError, match="of partitions 7:0, 7:1, and tubemq://h:1 has only 1:0"):
+        Brokers().cursor.next_end(start, None)
+    end = Brokers(failOnDataLoss="false").cursor.next_end(start, None)
+    assert end == {"t": {"1:0": 100, "1:1": 25, **start["t"]}}
+
+
+def test_only_the_first_start_can_be_a_strangers() -> None:
+    brokers = Brokers()
+    start = {"t": {"1:0": 40, "2:0": 7}}
+    assert brokers.cursor.look_from(start) == brokers.bounds
+    brokers.bounds = {"t": {"3:0": (0, 2)}}
+    assert brokers.cursor.next_end(start, None)["t"] == {"1:0": 40, "2:0": 7, "3:0": 2}
+    assert Brokers().cursor.next_end({}, None) == {"t": {"1:0": 100, "1:1": 25}}
+    brokers = Brokers(topicsPattern="t|w")
+    assert brokers.cursor.next_end({"w": {"1:0": 4}}, None)["w"] == {"1:0": 4}, "it is deleted"
 
 
 def test_a_partition_that_no_broker_names_stays_where_it_is() -> None:

@@ -74,6 +74,16 @@ def once(numbers: range) -> Counter[int]:
     return Counter(numbers)
 
 
+def forget_last_commit(home: Path) -> None:
+    """As after a crash between the end of the last batch and its commit."""
+    commits = home / "checkpoint" / "commits"
+    last = max(
+        (file for file in commits.iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
+    )
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
 def test_available_now_takes_what_is_there_in_bounded_batches(
     spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
@@ -95,19 +105,37 @@ def test_it_goes_on_from_its_checkpoint(
     assert landed(spark, tmp_path) == once(range(150))
 
 
+@pytest.mark.parametrize("planned", [False, True], ids=["done", "planned"])
+def test_a_checkpoint_of_another_topic_is_not_taken(
+    spark: SparkSession,
+    door: Door,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
+    planned: bool,
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    other = f"{topic}_other"
+    for one in (topic, other):
+        send(client, one, range(10))
+    land(stream(spark, door, topic), tmp_path)
+    if planned:
+        forget_last_commit(tmp_path)
+    with pytest.raises(
+        StreamingQueryException, match=f"checkpoint is of {topic}, and the stream reads {other}"
+    ):
+        land(stream(spark, door, other), tmp_path)
+    assert landed(spark, tmp_path) == once(range(10))
+
+
 def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
     spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
 ) -> None:
     send(client, topic, range(100))
     land(stream(spark, door, topic, maxOffsetsPerTrigger=60), tmp_path)
     send(client, topic, range(100, 120))
-    # As after a crash between the end of the last batch and its commit.
-    commits = tmp_path / "checkpoint" / "commits"
-    last = max(
-        (file for file in commits.iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
-    )
-    last.unlink()
-    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    forget_last_commit(tmp_path)
     land(stream(spark, door, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(120))
 

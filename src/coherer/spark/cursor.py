@@ -5,7 +5,9 @@ Rules:
 1. An end is never before what `next_end` was given as the start, except in a partition that went
    back: that difference is what makes the loss visible when the batch is planned.
 2. A partition that no broker names at the moment stays where it is. Brokers come back.
-3. With `fix_target` (trigger AvailableNow) nothing behind the ends of that moment is read.
+3. The first start that it is told may come from a checkpoint of something else: that is an error
+   (`checkpoint`).
+4. With `fix_target` (trigger AvailableNow) nothing behind the ends of that moment is read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coherer.errors import UsageError
+from coherer.spark.checkpoint import check_brokers, check_topics
 from coherer.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -45,6 +48,7 @@ class Cursor:
         self._target: Offsets | None = None
         self._bounds: Bounds | None = None
         self._waiting_since_ms: int | None = None
+        self._checked = False
 
     def initial(self, wanted: str | Offsets) -> Offsets:
         """Where a stream without a checkpoint begins.
@@ -61,6 +65,20 @@ class Cursor:
         """Asks the brokers what they hold."""
         self._bounds = self._ask()
         return self._bounds
+
+    def look_from(self, start: Offsets) -> Bounds:
+        """Asks the brokers what they hold, for a batch that begins at `start`.
+
+        Raises:
+            UsageError: `start` comes from a checkpoint of another topic or cluster.
+        """
+        if not self._checked:
+            check_topics(start, self._options)
+        bounds = self.look()
+        if not self._checked and self._options.fail_on_data_loss:
+            check_brokers(start, bounds, self._options.access.url)
+        self._checked = True
+        return bounds
 
     def newest(self) -> Offsets | None:
         """The ends that were seen last."""
@@ -81,8 +99,11 @@ class Cursor:
         Args:
             start: the end of the micro-batch before.
             max_rows: the row limit of the trigger.
+
+        Raises:
+            UsageError: `start` comes from a checkpoint of another topic or cluster.
         """
-        bounds = self.look()
+        bounds = self.look_from(start)
         begin = with_new(start, bounds)
         end = {
             topic: {key: self._end_of(topic, key, at, bounds) for key, at in places.items()}

@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Compares with what the brokers still hold, and cuts."""
-        return _planned(self._options, start, end, self._at().look())
+        return _planned(self._options, start, end, self._at().look_from(start))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""
