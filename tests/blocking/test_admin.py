@@ -48,5 +48,7 @@ def test_against_a_node() -> None:
         with pytest.raises(UsageError):
             admin.create_topic("orders", 0)
         assert "127.0.0.1" in repr(admin)
+        with pytest.raises(RefusedError, match="token"):
+            client.admin("wrong").create_topic("orders", 2)
     with pytest.raises(ClosedError):
         admin.topics()

@@ -103,9 +103,19 @@ class Admin:
     def reset_offsets(
         self, group: str, topic: str, to: Literal["earliest", "latest"] | int
     ) -> dict[str, int]:
-        """Set a group's offsets of a whole topic; the offsets by partition key.
+        """Set a group's offsets of a whole topic.
+
+        Args:
+            group: the group; it need not exist.
+            topic: the topic.
+            to: an end of the partitions, or an offset for every partition; one that is not there
+                becomes the end that is nearer.
+
+        Returns:
+            The offsets by partition key, `broker:topic:partition`.
 
         Raises:
+            UsageError: there is no such place.
             RefusedError: there is no such topic.
             UnavailableError: a broker does not tell what it holds. Nothing was changed then.
         """

@@ -116,8 +116,15 @@ class Client(BaseClient[AsyncClient]):
         """
         return self._portal.call(lambda: self._client.away(topic))
 
-    def admin(self) -> Admin:
-        """Administration of the cluster over HTTP."""
+    def admin(self, token: str = "abc") -> Admin:  # noqa: S107 - the value that Java ships
+        """Administration of the cluster over HTTP.
+
+        It is the masters' port 8080 unless the option `admin` of `connect` says otherwise.
+
+        Args:
+            token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
+                need it.
+        """
         from coherer.blocking.admin import Admin  # brings an HTTP library along
 
-        return Admin(self._portal, self._client.admin())
+        return Admin(self._portal, self._client.admin(token))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "tubemq://127.0.0.1:8715"
 DEFAULT_TOKEN = "abc"  # noqa: S105 - what Java ships, and what our master begins with
-ADMIN_PORT = 8080
 
 
 def _url(given: str) -> str:
@@ -84,9 +83,9 @@ def admin_url(url: str, given: str | None) -> str:
     if given is not None:
         return given
     from coherer.client.address import parse
+    from coherer.client.admin import usual_url
 
-    hosts = [f"[{host}]" if ":" in host else host for host, _ in parse(url).servers]
-    return ",".join(f"http://{host}:{ADMIN_PORT}" for host in dict.fromkeys(hosts))
+    return usual_url(host for host, _ in parse(url).servers)
 
 
 def is_rocketmq(url: str) -> bool:

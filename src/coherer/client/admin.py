@@ -51,6 +51,17 @@ _NEXT = {
 """What to do after some of them."""
 
 _POLL_FIRST_MS, _POLL_LAST_MS = 20, 500
+_PORT = 8080
+
+
+def usual_url(hosts: Iterable[str]) -> str:
+    """Where the administration of masters is unless they say otherwise: port 8080 of each.
+
+    >>> usual_url(["a", "::1", "a"])
+    'http://a:8080,http://[::1]:8080'
+    """
+    named = (f"[{host}]" if ":" in host else host for host in dict.fromkeys(hosts))
+    return ",".join(f"http://{host}:{_PORT}" for host in named)
 
 
 class Admin:

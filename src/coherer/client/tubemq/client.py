@@ -171,15 +171,19 @@ class Client(BaseClient):
         """
         return await self._plans().away(topic)
 
-    def admin(self) -> Admin:
+    def admin(self, token: str = "abc") -> Admin:  # noqa: S107 - the value that Java ships
         """Administration of the cluster over HTTP.
 
-        It is the master's port 8080 unless the option `admin` says otherwise.
-        """
-        from coherer.client.admin import Admin
+        It is the masters' port 8080 unless the option `admin` of `connect` says otherwise.
 
-        url = self._options.admin or f"http://{self._options.addresses[0][0]}:8080"
-        return Admin(url, timeout_ms=self._options.timeout_ms)
+        Args:
+            token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
+                need it.
+        """
+        from coherer.client.admin import Admin, usual_url
+
+        url = self._options.admin or usual_url(host for host, _ in self._options.addresses)
+        return Admin(url, token, timeout_ms=self._options.timeout_ms)
 
     async def _disconnect(self) -> None:
         if self._planner is not None:

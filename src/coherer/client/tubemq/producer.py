@@ -279,7 +279,11 @@ class Producer(BaseProducer):
                 raise (
                     errors[0]
                     if errors
-                    else ConnectError("No broker of the topic could be reached.", topic=route.topic)
+                    else ConnectError(
+                        "No broker of the topic could be reached.",
+                        topic=route.topic,
+                        hint="Are the brokers up? `coherer topics describe` names them.",
+                    )
                 ) from None
 
     async def _tick(self) -> None:
@@ -311,7 +315,11 @@ def pack(message: Message, max_bytes: int) -> Parcel:
     time: str | None = None
     if message.tag is not None or message.time is not None or message.properties or message.keys:
         if message.keys:
-            raise UsageError("TubeMQ messages have no keys.", hint="Put them into `properties`.")
+            raise UsageError(
+                "TubeMQ messages have no keys.",
+                topic=message.topic,
+                hint="Put them into `properties`.",
+            )
         try:
             attributes = payload.encode_attributes(message.tag, message.time, message.properties)
             time = None if message.time is None else payload.encode_time(message.time)
@@ -323,6 +331,7 @@ def pack(message: Message, max_bytes: int) -> Parcel:
             f"The message has {len(data)} bytes with its attributes; the limit is {max_bytes}.",
             topic=message.topic,
             code=ResultCode.PARAMETER_MSG_OVER_MAX_LENGTH,
+            hint="The cluster sets it: `coherer serve --max-message-bytes`.",
         )
     return Parcel(data, flag, message.tag, time)
 
