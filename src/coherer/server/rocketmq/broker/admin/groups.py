@@ -12,6 +12,7 @@ from coherer.rocketmq.headers import (
     CloneOffsetHeader,
     CorrectionOffsetHeader,
     DeleteGroupHeader,
+    missing,
     parse,
 )
 from coherer.server.rocketmq.broker.admin.common import done, is_elsewhere, topics_read
@@ -101,6 +102,8 @@ class GroupDesk:
         Without a topic Java copies nothing, by mistake; here it is all that the other group reads.
         """
         header = parse(CloneOffsetHeader, request.fields)
+        if not header.topic and "srcGroup" not in request.fields:
+            raise missing("srcGroup")  # whose topics are they?
         state = self._state
         topics = [header.topic] if header.topic else topics_read(state, header.src_group)
         for topic in topics:
