@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,15 @@ from coherer import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from coherer.blocking import Client
     from coherer.blocking.rocketmq import RocketClient
 
 WAIT_S = 120
+ATTEMPTS = 5
+LATE = "Python worker failed to connect back"
 JOB = Path(__file__).with_name("landing_job.py")
 
 
@@ -39,14 +43,31 @@ def finish(spark: SparkSession, format_: str, url: str, topic: str, home: Path) 
 
 
 def run_to_the_end(writer: DataStreamWriter, home: Path) -> None:
-    query = (
+    to_table = (
         writer.format("parquet")
         .option("path", str(home / "table"))
         .option("checkpointLocation", str(home / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(WAIT_S)
+    run(to_table.start, lambda query: query.awaitTermination(WAIT_S))
+
+
+def run(start: Callable[[], StreamingQuery], wait: Callable[[StreamingQuery], bool | None]) -> None:
+    """Runs a stream to its end; goes on from its checkpoint where the machine was too busy.
+
+    A worker of Spark's has ten seconds to come up, whatever one says, or its stream ends.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(ATTEMPTS):
+        try:
+            assert wait(start())
+        except StreamingQueryException as error:
+            if LATE not in str(error):
+                raise
+        else:
+            return
+    raise AssertionError(f"{LATE}, {ATTEMPTS} times")
 
 
 def landed(spark: SparkSession, home: Path) -> Counter[int]:
