@@ -168,24 +168,27 @@ async def test_master_urls_that_are_none(tmp_path: Path, master: str) -> None:
         await Node(options(tmp_path, roles=frozenset({"broker"}), master=master)).start()
 
 
+OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
+
+
 @pytest.mark.parametrize(
-    ("given", "warned"),
+    ("given", "advice"),
     [
-        ({}, False),
-        ({"host": "localhost"}, False),
-        ({"host": "0.0.0.0", "advertised_host": "127.0.0.1"}, True),
-        (
-            {"host": "0.0.0.0", "advertised_host": "127.0.0.1", "users": {"a": "b"}},
-            False,
-        ),
+        ({}, None),
+        ({"host": "localhost"}, None),
+        (OPEN, "Set `users` and `rocketmq_access`, or"),
+        ({**OPEN, "users": {"a": "b"}}, "Set `rocketmq_access`, or"),
+        ({**OPEN, "users": {"a": "b"}, "rocketmq_access": True}, None),
+        ({**OPEN, "users": {"a": "b"}, "doors": frozenset({"tubemq"})}, None),
     ],
 )
 async def test_open_to_the_network_without_authentication(
-    tmp_path: Path, given: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, given: dict[str, Any], advice: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(options(tmp_path, **given)) as node:
         assert (await to_master(node)).wire.peer_host == "127.0.0.1"
-    assert ("without authentication" in caplog.text) == warned
+    assert ("without authentication" in caplog.text) == (advice is not None)
+    assert (advice or "") in caplog.text
 
 
 async def test_the_beat_goes_on_after_an_error(

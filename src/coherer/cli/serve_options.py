@@ -268,7 +268,8 @@ Users = Annotated[
     list[str] | None,
     typer.Option(
         "--user",
-        help="NAME=PASSWORD of a client; may be repeated. With any, clients have to authenticate.",
+        help="NAME=PASSWORD of a TubeMQ client; may be repeated. With any, TubeMQ's clients have "
+        "to authenticate; RocketMQ's do with --rocketmq-access.",
         rich_help_panel="Security",
         metavar="NAME=PASSWORD",
         envvar="COHERER_USERS",

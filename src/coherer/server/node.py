@@ -181,8 +181,9 @@ class Node:
         if self.options.open_to_all:
             _log.warning(
                 "%s is open to the network without authentication: whoever reaches it can read "
-                "and write everything. Set `users`, or listen on 127.0.0.1.",
+                "and write everything. Set `%s`, or listen on 127.0.0.1.",
                 self.options.host,
+                "` and `".join(self.options.open_to_all),
             )
         try:
             await self._open()

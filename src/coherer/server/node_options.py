@@ -64,7 +64,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         tls: certificate and key; then the ports below are open too.
         master_tls_port: the master's port for TLS.
         broker_tls_port: the broker's port for TLS.
-        users: passwords by name. With any, producers and consumers have to authenticate.
+        users: passwords by name. With any, TubeMQ's producers and consumers have to authenticate;
+            RocketMQ's do with `rocketmq_access`.
         broker_user: name that brokers authenticate with at the master, where it is set.
         broker_password: the password for it.
         visit_token_check: brokers refuse clients that did not come through a master.
@@ -277,13 +278,23 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.rocketmq_port + FAST_PORT_STEP
 
     @property
-    def open_to_all(self) -> bool:
-        """Whether other machines can reach it and need not say who they are."""
+    def open_to_all(self) -> list[str]:
+        """What closes the doors by which other machines come in and need not say who they are.
+
+        >>> NodeOptions(directory=Path("."), host="10.0.0.1", users={"a": "b"}).open_to_all
+        ['rocketmq_access']
+        >>> NodeOptions(directory=Path(".")).open_to_all
+        []
+        """
         try:
             local = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             local = False
-        return not local and not self.users
+        without = {
+            "users": self.has_tubemq and not self.users,
+            "rocketmq_access": self.rocketmq_broker is not None and not self.rocketmq_access,
+        }
+        return [name for name, missing in without.items() if missing and not local]
 
     @property
     def held_ms(self) -> int:
