@@ -41,7 +41,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
         assert topics["%RETRY%readers"].sub_string == "*"
         first = shelf.pulls()[0].fields
         assert (first["queueOffset"], first["sysFlag"], first["commitOffset"]) == ("1", "2", "0")
-        assert first["subVersion"] == str(topics["demo"].sub_version)
+        assert int(first["subVersion"]) <= topics["demo"].sub_version
         assert "subscription" not in first
     told = cluster.asked(STORE)[-1]
     assert (told.fields["commitOffset"], told.request.is_oneway) == ("4", False)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -182,6 +183,17 @@ async def test_who_gets_a_heartbeat(cluster, instance: Instance) -> None:
     await instance.heartbeat_now()
     assert {asked.broker for asked in cluster.asked(BEAT)} == {"broker-a", "slave"}
     await slave.listener.close()
+
+
+async def test_one_round_of_twenty_is_logged(cluster, instance: Instance, caplog) -> None:
+    caplog.set_level(logging.INFO, "coherer.client.rocketmq.instance")
+    await instance.route("demo")
+    start = instance._rounds
+    for _ in range(41):
+        await instance.heartbeat_now()
+    logged = [record for record in caplog.records if record.getMessage().startswith("Heartbeat")]
+    rounds = range(start, start + 41)
+    assert [record.args[0] for record in logged] == [one for one in rounds if one % 20 == 0]
 
 
 async def test_heartbeats_that_fail_are_logged(cluster, kit, instance: Instance, caplog) -> None:

@@ -57,6 +57,36 @@ async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client)
         await until(lambda: ZERO not in consumer.assignment)
 
 
+async def test_other_queues_make_a_newer_version(cluster, shelf, client) -> None:
+    def beats() -> int:
+        return len(cluster.asked(RequestCode.HEART_BEAT))
+
+    def version() -> int:
+        [group] = cluster.heartbeat().consumer_data_set
+        return {one.topic: one.sub_version for one in group.subscription_data_set}["demo"]
+
+    async with reading(client, rebalance_ms=30) as consumer:
+        await consumer.wait_assigned(5_000)
+        await cluster.until(lambda: beats() == 3)  # the start, the topic, its retries
+        asked, before = len(cluster.asked(MEMBERS)), version()
+        await cluster.until(lambda: len(cluster.asked(MEMBERS)) > asked + 4)
+        assert beats() == 3  # nothing has changed
+        cluster.topics["demo"] = 2
+        await client._instance.refresh()
+        await cluster.until(lambda: beats() == 4)
+        assert version() > before
+        pull = await shelf_pull(cluster, queue=1)
+        assert before <= int(pull.fields["subVersion"]) < version()  # the broker knows it
+
+
+async def shelf_pull(cluster: Any, queue: int) -> Any:
+    def pulls() -> list[Any]:
+        return [one for one in cluster.asked(PULL) if one.fields["queueId"] == str(queue)]
+
+    await cluster.until(pulls)
+    return pulls()[-1]
+
+
 async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
     del cluster.topics["demo"]
     async with reading(client, rebalance_ms=30) as consumer:

@@ -321,6 +321,16 @@ async def test_housekeeping(stage: Stage, client: Client) -> None:
     assert not filter_.is_dead
 
 
+async def test_a_silent_producer_is_hung_up_on(stage: Stage) -> None:
+    silent = await stage.dial()
+    await silent.beat(heartbeat("b", [], "p"))
+    assert stage.state.producers.find("b") is not None
+    stage.clock.advance(EXPIRED_MS + HOUSEKEEPING_MS)
+    stage.desk.tick()
+    await silent.lost.wait()
+    assert stage.state.producers.find("b") is None
+
+
 # -- 3.11, and its file
 
 

@@ -9,6 +9,8 @@ Rules:
   is unlocked when the application has dealt with what it has, or after `release_ms`.
 * What comes is locked first (in order), then begins where `Starts` says. What fails is tried again
   in the next round, which then comes sooner.
+* When the queues of a topic have changed, its subscription is a new version of itself, which all
+  brokers are told at once (3.5); pulls of queues that come later name it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Final, Protocol
+
+import msgspec
 
 from coherer.client.clock import now_ms
 from coherer.client.rocketmq.claimed import ClaimedBatch, Later
@@ -59,7 +63,7 @@ class Holdings:
     Args:
         door: the way to brokers.
         group: the consumer's group.
-        subscriptions: by topic.
+        subscriptions: by topic; new versions of them are put there.
         options: the consumer's options.
         store: where offsets are kept.
         returner: has messages delivered again.
@@ -80,7 +84,7 @@ class Holdings:
         self,
         door: Door,
         group: str,
-        subscriptions: Mapping[str, Subscription],
+        subscriptions: MutableMapping[str, Subscription],
         options: ConsumerOptions,
         store: OffsetStore,
         returner: Returner,
@@ -173,7 +177,16 @@ class Holdings:
         if not todo:
             return True
         complete = await self._give_up(todo.dropped)
-        return await self._take(todo.added) and complete
+        complete = await self._take(todo.added) and complete
+        if not self._flags & LITE and {*mine} != {q for q in self.held if q.topic == topic}:
+            self._renew(topic)
+        return complete
+
+    def _renew(self, topic: str) -> None:
+        old = self._subscriptions[topic]
+        version_ms = max(now_ms(), old.version_ms + 1)
+        self._subscriptions[topic] = msgspec.structs.replace(old, version_ms=version_ms)
+        self.door.instance.heartbeat_soon()
 
     async def _give_up(self, queues: Collection[Queue]) -> bool:
         """Give up queues; whether all of them are given up now."""
