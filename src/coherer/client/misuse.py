@@ -7,6 +7,7 @@ nothing for it; only the body's is always asked for, because text would fail too
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import cast
 
 from coherer.errors import UsageError
@@ -55,6 +56,10 @@ def mistaken(message: Message, error: Exception) -> UsageError:
     if not isinstance(cast("object", message.keys), tuple):
         hint = "Write ('42',) for one."
         return UsageError("Keys are a tuple of words.", topic=topic, hint=hint)
+    time = cast("object", message.time)
+    if time is not None and not isinstance(time, datetime):
+        text = f"The time of a message is a datetime, not {type(time).__name__}."
+        return UsageError(text, topic=topic, hint="Parse it: datetime.fromisoformat(text).")
     return UsageError(f"The message cannot be encoded: {error}.", topic=topic)
 
 

@@ -96,6 +96,8 @@ async def test_what_cannot_be_sent(
     with pytest.raises(UsageError) as caught:
         await producer.send(bad)
     assert caught.value.code == code
+    assert caught.value.topic == (bad.topic.strip() or None)
+    assert "attribute '" not in str(caught.value), "Python's own words help nobody"
     assert producer.in_flight == 0
     assert not fake.asked(methods.SEND_MESSAGE)
 

@@ -53,13 +53,14 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not self.addresses:
             raise UsageError("A client needs the address of a master.")
         if (self.user is None) != (self.password is None):
-            raise UsageError("User and password go together.")
+            raise UsageError("`user` and `password` go together.", hint="Give both, or none.")
         if not TIMEOUT_MS_MIN <= self.timeout_ms <= TIMEOUT_MS_MAX:
             raise UsageError(
-                f"A timeout is {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX} ms, not {self.timeout_ms}."
+                f"timeout_ms is {self.timeout_ms}; it is {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX}."
             )
-        if self.connect_timeout_ms < 1 or self.heartbeat_ms < 1:
-            raise UsageError("Times are at least 1 ms.")
+        for name in ("connect_timeout_ms", "heartbeat_ms"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it is 1 or more.")
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.addresses)

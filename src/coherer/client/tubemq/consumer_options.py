@@ -39,8 +39,10 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_revoked: Listener | None = None
 
     def __post_init__(self) -> None:
-        if min(self.poll_ms, self.prefetch_bytes) < 1 or min(self.empty_ms, self.release_ms) < 0:
-            raise UsageError("Times and sizes of a consumer's options are not negative.")
+        least = {"poll_ms": 1, "empty_ms": 0, "release_ms": 0, "prefetch_bytes": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"{name} is {getattr(self, name)}; it is {bound} or more.")
 
 
 def topics_of(topics: Topics) -> dict[str, frozenset[str]]:

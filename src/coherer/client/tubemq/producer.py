@@ -325,6 +325,9 @@ def pack(message: Message, max_bytes: int) -> Parcel:
             time = None if message.time is None else payload.encode_time(message.time)
         except (TypeError, AttributeError) as error:
             raise mistaken(message, error) from error
+        except UsageError as error:
+            error.topic = message.topic
+            raise
     data, flag = payload.encode_payload(body, attributes)
     if len(data) > max_bytes:
         raise UsageError(
