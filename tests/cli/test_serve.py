@@ -14,10 +14,12 @@ import msgspec
 import pytest
 from typer.main import get_command
 
+from coherer.blocking import connect_tubemq
 from coherer.cli import serve_options
 from coherer.cli.serve import Ready, _announce, app, serve
 from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
+from coherer.message import Message
 from coherer.net import TlsOptions
 from coherer.server.node import NodeOptions
 from coherer.testing import embedded_node
@@ -210,6 +212,47 @@ def test_master_and_broker_apart(tmp_path: Path, servers: list[Served]) -> None:
     assert ready.broker_port > 0
     assert broker.end(signal.SIGTERM)[0] == 0
     assert master.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_slow_stop_at_once(
+    tmp_path: Path, servers: list[Served], number: signal.Signals
+) -> None:
+    master = Served("--role", "master", "--directory", str(tmp_path / "m"), *FREE)
+    servers.append(master)
+    url = master.ready().url
+    words = ("--role", "broker", "--master", url, "--directory", str(tmp_path / "b"), *FREE)
+    broker = Served(*words)
+    servers.append(broker)
+    broker.ready()
+    with connect_tubemq(url) as client, client.producer("flights") as producer:
+        producer.send_many(Message("flights", b"%d" % one) for one in range(10)).check()
+    master.process.send_signal(signal.SIGSTOP)
+    try:
+        broker.process.send_signal(signal.SIGTERM)
+        while catches(broker.process.pid, signal.SIGTERM):
+            assert broker.process.poll() is None, "it says good-bye to its master, in vain"
+        code, out, err = broker.end(number)
+    finally:
+        master.process.send_signal(signal.SIGCONT)
+    assert (code, out, err) == (-number, "", "")
+    assert (tmp_path / "b" / "abort").exists(), "it had no time to close its store"
+    again = Served(*words)
+    servers.append(again)
+    again.ready()
+    with connect_tubemq(url) as client:
+        held = client.offsets("flights")
+    assert sum(end for _, end in held.values()) == 10
+    assert again.end(signal.SIGTERM)[0] == 0
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal: with its first one `serve` takes it away."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    found = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+    assert found is not None
+    return bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Served]) -> None:

@@ -195,7 +195,11 @@ def _also_tls(node: Node) -> str:
 
 @contextmanager
 def _stop_event() -> Generator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set once; the second signal does what it always did."""
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process at once.
+
+    For a stop that takes too long, as with a disk that does not answer: the system itself ends the
+    process then, whatever it is doing, and the next start recovers.
+    """
     import asyncio
 
     stopped = asyncio.Event()
@@ -208,7 +212,8 @@ def _stop_event() -> Generator[asyncio.Event]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
-        restore()
+        for second in _SIGNALS:
+            signal.signal(second, signal.SIG_DFL)
         loop.call_soon_threadsafe(stopped.set)
 
     if threading.current_thread() is threading.main_thread():
