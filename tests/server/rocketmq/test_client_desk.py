@@ -321,6 +321,12 @@ async def test_housekeeping(stage: Stage, client: Client) -> None:
     assert not filter_.is_dead
 
 
+async def test_a_client_has_a_name(stage: Stage, client: Client) -> None:
+    answer = await client.ask(34, {}, b'{"producerDataSet":[{"groupName":"p"}]}')
+    assert (answer.code, answer.remark) == (1, "java.lang.NullPointerException: no client's id")
+    assert stage.state.producers.members("p") is None
+
+
 async def test_a_silent_producer_is_hung_up_on(stage: Stage) -> None:
     silent = await stage.dial()
     await silent.beat(heartbeat("b", [], "p"))

@@ -75,9 +75,13 @@ class ClientDesk:
 
         Raises:
             ProtocolError: it is no heartbeat.
-            Refusal: one of its groups has no name; those before it are booked.
+            Refusal: the client has no name, or one of its groups has none; the groups before that
+                are booked.
         """
         data = bodies.HeartbeatData.decode(request.body)
+        if not data.client_id:
+            remark = "java.lang.NullPointerException: no client's id"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         for consumer in data.consumer_data_set:
             self._register_consumer(consumer, self._client(channel, request, data.client_id))
         for producer in data.producer_data_set:
