@@ -34,16 +34,22 @@ async def client(fake):
 
 @pytest.mark.parametrize("connect", [coherer.connect, coherer.blocking.connect])
 def test_the_environment_may_give_the_url(monkeypatch: pytest.MonkeyPatch, connect) -> None:
+    def name(*url: str) -> str:
+        client = connect(*url)
+        if connect is coherer.blocking.connect:
+            client.close()
+        return repr(client)
+
     monkeypatch.delenv("COHERER_URL", raising=False)
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     with pytest.raises(UsageError, match="No URL is given"):
         connect()
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;b")
-    assert repr(connect()) == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
+    assert name() == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
     monkeypatch.setenv("COHERER_URL", "tubemq://a")
-    assert repr(connect()) == "<Client of tubemq://a:8715>"
+    assert name() == "<Client of tubemq://a:8715>"
     assert repr(coherer.connect_rocketmq()) == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
-    assert repr(connect("tubemq://c:1")) == "<Client of tubemq://c:1>"
+    assert name("tubemq://c:1") == "<Client of tubemq://c:1>"
 
 
 async def test_all_together(fake, client) -> None:

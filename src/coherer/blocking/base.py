@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from coherer.blocking.portal import Portal
+from coherer.client.base import warn_unclosed
 
 
 class _Closable(Protocol):
@@ -31,6 +32,10 @@ class BaseClient(Generic[C]):
         self._client = client
         self._portal = Portal()
         _open.add(self)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_portal") and self._portal.usable:
+            warn_unclosed(self, "with")
 
     def __repr__(self) -> str:
         return repr(self._client)

@@ -91,6 +91,11 @@ class Portal:
         self.check()
         self._loop.call_soon_threadsafe(work)
 
+    def leave(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have `work` run in the loop, and do not wait; for `__del__`, which may not fail."""
+        if self.usable:
+            asyncio.run_coroutine_threadsafe(work(), self._loop)
+
     def close(self) -> None:
         """Stop the loop and wait until its thread has ended. Calling it again does nothing."""
         if not self.usable:

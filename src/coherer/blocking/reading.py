@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from coherer.blocking.using import Used
+from coherer.blocking.using import Used, Worker
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
@@ -13,7 +13,7 @@ Q = TypeVar("Q")
 Q_co = TypeVar("Q_co", covariant=True)
 
 
-class AsyncReader(Protocol[B_co, Q_co]):
+class AsyncReader(Worker, Protocol[B_co, Q_co]):
     """A reader for asyncio."""
 
     @property
@@ -36,16 +36,8 @@ class AsyncReader(Protocol[B_co, Q_co]):
         """The offset behind the last to read."""
         ...
 
-    async def start(self) -> None:
-        """Find the range."""
-        ...
-
     async def read(self) -> B_co | None:
         """The next messages."""
-        ...
-
-    async def close(self) -> None:
-        """Stop."""
         ...
 
 

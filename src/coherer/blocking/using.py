@@ -6,10 +6,16 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from coherer.blocking.portal import Portal
+from coherer.client.base import warn_unclosed
 
 
 class Worker(Protocol):
     """A producer, consumer or reader for asyncio."""
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether it was started, and not closed yet."""
+        ...
 
     async def start(self) -> None:
         """Make it ready."""
@@ -34,6 +40,16 @@ class Used(Generic[W]):
     def __init__(self, portal: Portal, inner: W) -> None:
         self._portal = portal
         self._inner = inner
+
+    def __del__(self) -> None:
+        if hasattr(self, "_inner") and self.unclosed:
+            warn_unclosed(self, "with")
+            self._portal.leave(self._inner.close)
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether it was started, and not closed yet."""
+        return self._inner.unclosed and self._portal.usable
 
     def __repr__(self) -> str:
         return repr(self._inner)

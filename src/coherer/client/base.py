@@ -1,12 +1,47 @@
-"""What clients of both protocols, and what they make, have in common: a beginning and an end."""
+"""What clients of both protocols, and what they make, have in common: a beginning and an end.
+
+What was never closed is told with a `ResourceWarning` when nobody holds it any more, as asyncio
+does with its transports. Python shows such warnings with `-X dev`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
+
+
+class _Process:
+    """This process: a child that was forked closes nothing of its parent's."""
+
+    forked = False
+
+
+def _forked() -> None:
+    _Process.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def warn_unclosed(what: object, block: str) -> None:
+    """Say that something was never closed; for `__del__`.
+
+    Nothing is said when the interpreter ends, because then everything goes, in any order.
+
+    Args:
+        what: the thing.
+        block: how it is used so that it ends.
+    """
+    if not sys.is_finalizing() and not _Process.forked:
+        text = f"{what!r} was never closed: use `{block}`, or call close()."
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=what)
 
 
 class Ending(ABC):
@@ -28,6 +63,17 @@ class Ending(ABC):
 class Startable(Ending):
     """What a client makes: `start` makes it ready, `close` ends it, `async with` does both."""
 
+    _state = "new"
+
+    def __del__(self) -> None:
+        if self.unclosed:
+            warn_unclosed(self, "async with")
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether it was started, and not closed yet."""
+        return self._state == "open"
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -44,6 +90,10 @@ class BaseClient(Ending):
         # Weak, because a client may make many of them; one that is in use is held by its tasks.
         self._made: weakref.WeakSet[Ending] = weakref.WeakSet()
 
+    def __del__(self) -> None:
+        if self._connected():
+            warn_unclosed(self, "async with")
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -53,6 +103,10 @@ class BaseClient(Ending):
             await asyncio.gather(*(one.close() for one in self._made))
         finally:
             await self._disconnect()
+
+    @abstractmethod
+    def _connected(self) -> bool:
+        """Whether there are connections; also of a client that was never made whole."""
 
     @abstractmethod
     async def _disconnect(self) -> None:

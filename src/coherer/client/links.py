@@ -262,6 +262,11 @@ class BasePool(Generic[L]):
         if self._closed:
             raise ClosedError("The client is closed.")
 
+    @property
+    def connected(self) -> bool:
+        """Whether it has open connections."""
+        return any(link.open for link in self._links.values())
+
     def find(self, host: str, port: int) -> L | None:
         """The open connection to an address, if there is one."""
         link = self._links.get((host, port))

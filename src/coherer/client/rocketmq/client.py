@@ -277,5 +277,8 @@ class RocketClient(BaseClient):
         self._instance.pool.check()
         return Admin(self._instance)
 
+    def _connected(self) -> bool:
+        return hasattr(self, "_instance") and self._instance.pool.connected
+
     async def _disconnect(self) -> None:
         await self._instance.close()

@@ -185,6 +185,9 @@ class Client(BaseClient):
         url = self._options.admin or usual_url(host for host, _ in self._options.addresses)
         return Admin(url, token, timeout_ms=self._options.timeout_ms)
 
+    def _connected(self) -> bool:
+        return hasattr(self, "_cluster") and self._cluster.pool.connected
+
     async def _disconnect(self) -> None:
         if self._planner is not None:
             await self._planner.close()
