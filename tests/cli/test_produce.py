@@ -99,7 +99,7 @@ def test_a_bad_line_ends_it_and_what_was_sent_is_said(
     done = produce(coherer_node, coherer_topic, *files, "--format", "json")
     assert done.exit_code == 2
     said, error = done.stderr.splitlines()
-    assert said.startswith("1 messages")
+    assert said.startswith("1 message, ")
     assert error.startswith(f"error: {files[1]}, line 3 is no message in JSON")
 
 

@@ -22,6 +22,7 @@ from coherer.cli.options import (
     is_rocketmq,
     open_admin,
 )
+from coherer.cli.output import amount
 from coherer.cli.signals import signals_interrupt
 from coherer.errors import CohererError, UsageError
 
@@ -157,7 +158,7 @@ def consume(
         rest = printer.run(receiver, timeout_s)
     if group is not None and rest is not None and not is_rocketmq(url):
         _go_on_at(url, admin, group, rest)
-    typer.echo(f"{printer.count:,} messages", err=True)
+    typer.echo(amount(printer.count, "message"), err=True)
 
 
 @contextmanager

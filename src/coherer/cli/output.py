@@ -66,6 +66,15 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     return table
 
 
+def amount(count: int, thing: str) -> str:
+    """How many there are of something.
+
+    >>> amount(1, "message"), amount(2_000, "byte")
+    ('1 message', '2,000 bytes')
+    """
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
 def cell_text(cell: object) -> str:
     """How a cell is written.
 

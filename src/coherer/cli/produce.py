@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from coherer.cli.options import Json, Password, Url, User, connect
-from coherer.cli.output import FAILED, INTERRUPTED, say_json
+from coherer.cli.output import FAILED, INTERRUPTED, amount, say_json
 from coherer.cli.signals import signals_interrupt
 from coherer.errors import CohererError, UsageError
 
@@ -90,8 +90,8 @@ class Total(msgspec.Struct):
         """For people."""
         seconds = max(self.seconds, 1e-9)
         text = (
-            f"{self.sent:,} messages, {self.body_bytes:,} bytes in {self.seconds:.1f} s: "
-            f"{self.sent / seconds:,.0f}/s"
+            f"{amount(self.sent, 'message')}, {amount(self.body_bytes, 'byte')} "
+            f"in {self.seconds:.1f} s: {self.sent / seconds:,.0f}/s"
         )
         return f"{text}; {self.failed:,} failed, the first: {self.error}" if self.failed else text
 
