@@ -272,14 +272,20 @@ def test_damaged_short_registrations(data: st.DataObject) -> None:
     assert isinstance(found, RegisterBody)
 
 
-def test_a_topic_that_does_not_fall_into_five_parts() -> None:
-    good = RegisterBody(
-        topic_config_serialize_wrapper=TopicConfigs(
-            topic_config_table={"a b": TopicConfig(topic_name="a b")}
-        )
+@pytest.mark.parametrize(
+    "topic",
+    [
+        TopicConfig(topic_name="in two"),
+        TopicConfig(topic_name="t", topic_filter_type="NO_TAG"),
+        TopicConfig(topic_name="t", topic_filter_type=""),
+    ],
+)
+def test_a_topic_that_is_none_in_the_short_form(topic: TopicConfig) -> None:
+    body = RegisterBody(
+        topic_config_serialize_wrapper=TopicConfigs(topic_config_table={"t": topic})
     )
-    found = RegisterBody.read(good.compressed(), compressed=True)
-    assert list(found.topic_config_serialize_wrapper.topic_config_table) == ["null"]
+    with pytest.raises(ProtocolError, match="cut short or wrong"):
+        RegisterBody.read(body.compressed(), compressed=True)
 
 
 def test_a_registration_that_inflates_to_too_much() -> None:

@@ -14,7 +14,7 @@ from coherer.rocketmq import fastjson
 from coherer.rocketmq.bodies.base import Body, DataVersion
 
 _INT: Final = Layout(">i")
-_TOPIC_PARTS: Final = 5
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -160,11 +160,9 @@ def _read_pieces(plain: bytes) -> RegisterBody:
 
 
 def _topic(text: str) -> TopicConfig:
-    """Reads a topic; one that does not fall into five parts is called null, as Java does."""
-    parts = text.split(" ")
-    if len(parts) != _TOPIC_PARTS:
-        return TopicConfig(topic_name="null")
-    name, read, write, perm, kind = parts
+    name, read, write, perm, kind = text.split(" ")
+    if kind not in _FILTER_TYPES:
+        raise ValueError(kind)
     return TopicConfig(
         topic_name=name,
         read_queue_nums=int(read),
