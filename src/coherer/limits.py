@@ -75,7 +75,7 @@ OUTBOX_WEIGHED_BYTES: Final = 64 * 1024
 """After so many bytes it is looked at whether a peer lags."""
 
 STALLED_WRITE_MS: Final = 60_000
-"""A peer whose outbox is full and that takes nothing for so long is cut off."""
+"""A peer that takes nothing for so long is cut off, if its outbox is full or it is being closed."""
 
 INBOXES_BYTES: Final = 256 * 1024 * 1024
 """What is kept of requests that are not whole, of all peers together: an option of a node."""

@@ -243,6 +243,31 @@ async def test_a_stalled_reader_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
     await server.listener.close()
 
 
+async def test_a_peer_that_takes_nothing_does_not_keep_a_connection_from_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STALLED_WRITE_MS", 20)
+
+    def answer(peer: Peer, data: bytes) -> None:
+        peer.connection.write(bytes(limits.OUTBOX_HIGH_BYTES // 2))
+        peer.connection.close()
+
+    server = Server(answer)
+    server.listener = await net.listen("127.0.0.1", 0, server.make)
+    gone, slow = await server.dial(), await server.dial()
+    gone.connection.pause_reading()
+    for peer in (gone, slow):
+        peer.connection.write(b"?")
+    await slow.until(lambda p: p.ends)
+    assert len(slow.data) == limits.OUTBOX_HIGH_BYTES // 2, "who takes it gets all"
+    for peer in server.peers:
+        await peer.until(lambda p: p.ends)
+    assert server.listener.connections == 0
+    gone.connection.abort()
+    await gone.until(lambda p: p.ends)
+    await server.listener.close()
+
+
 async def test_a_listener_takes_only_so_many() -> None:
     server = Server(echo)
     server.listener = await net.listen("127.0.0.1", 0, server.make, connections_max=1)

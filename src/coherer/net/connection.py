@@ -13,8 +13,8 @@ Rules:
   accepted connection is not read from any more.
 * What accepted connections keep of requests that are not whole has a limit, too (`net.inboxes`):
   receivers say it with `keeps`.
-* A peer that takes nothing at all for `limits.STALLED_WRITE_MS` while the outbox is full is cut
-  off.
+* A peer that takes nothing at all for `limits.STALLED_WRITE_MS` is cut off while the outbox is
+  full, or when the connection is being closed.
 * An exception in the receiver ends this connection and no other.
 """
 
@@ -207,6 +207,7 @@ class Connection(asyncio.Protocol):
             self.flush()
             self.closed = True
             self._transport.close()
+            self._watch_farewell()
 
     def abort(self) -> None:
         """Close now and forget what was not sent."""
@@ -267,6 +268,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(limits.OUTBOX_HIGH_BYTES, limits.OUTBOX_LOW_BYTES)
         self._regulate()
         self._release()
+        if self.closed:
+            self._watch_farewell()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -317,6 +320,13 @@ class Connection(asyncio.Protocol):
             if not self._drained.done():
                 self._drained.set_result(None)
             self._drained = None
+
+    def _watch_farewell(self) -> None:
+        """A peer that is gone without a word would keep a connection that waits for it to read."""
+        if self._watch is None and not self.secure:  # TLS has a time for its own farewell
+            unsent = self._transport.get_write_buffer_size()
+            if unsent:
+                self._watch_stall(unsent)
 
     def _watch_stall(self, unsent: int) -> None:
         self._watch = self._loop.call_later(

@@ -16,7 +16,7 @@ from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import Command
 from coherer.server.rocketmq.ha.frames import REPORT
 from coherer.server.rocketmq.ha.metadata import MetadataSync
-from coherer.server.rocketmq.ha.slave import HaSlave
+from coherer.server.rocketmq.ha.slave import SILENCE_MS, HaSlave
 from coherer.server.rocketmq.outgoing import Outgoing
 from coherer.server.rocketmq.remoting import Channel, Remoting
 from coherer.testing import ManualClock
@@ -83,6 +83,42 @@ async def test_lost_bytes_are_noticed_and_fetched_again(
         await until(lambda: same(stage.side, side))
         assert proxy.accepted == 2
         await slave.close()
+    await side.close()
+
+
+async def test_either_side_notices_that_the_other_has_vanished(
+    stage: Stage, tmp_path: Path, clock: ManualClock
+) -> None:
+    side = Side(tmp_path / "follower", clock)
+    async with FaultProxy("127.0.0.1", stage.listener.port) as proxy:
+        slave = HaSlave(side.core, retry_s=0.001)
+        slave.found(proxy.address)
+        slave.start()
+        await stage.side.send("first")
+        await until(lambda: side.bodies() == ["first"])
+        for faults in (proxy.answers, proxy.requests):
+            [served], link = stage.master.slaves, slave.link
+            assert link is not None
+            faults.black_hole = True
+            for _ in range(SILENCE_MS // 6_000):
+                clock.advance(6_000)
+                stage.master.tick()
+                slave.tick()
+                now_ms = clock.now_ms()
+                heard = link if faults is proxy.requests else served
+                await until(lambda: heard.read_ms == now_ms)  # noqa: B023
+                assert slave.link is link
+            clock.advance(3_000)
+            stage.master.tick()
+            slave.tick()
+            await until(lambda: served not in stage.master.slaves and slave.link is not link)  # noqa: B023
+            faults.heal()
+            await until(lambda: len(stage.master.slaves) == 1 and slave.link is not None)
+            body = f"after {len(side.bodies())}"
+            await stage.side.send(body)
+            await until(lambda: side.bodies()[-1:] == [body])  # noqa: B023
+        await slave.close()
+    await until(lambda: not stage.master.slaves)
     await side.close()
 
 

@@ -321,7 +321,9 @@ class Remoting:
         now_ms = self.now_ms()
         if not self._scan.is_due(now_ms):
             return
-        for channel in [c for c in self.channels if now_ms - c.active_ms > IDLE_MS]:
+        for channel in [
+            c for c in self.channels if now_ms - c.active_ms > IDLE_MS and not c.closed
+        ]:
             _log.info("Closing the connection with %s: nothing for two minutes", channel.peer)
             channel.close()
 

@@ -187,7 +187,7 @@ class Slave:
         """See to the time."""
         if now_ms - self.read_ms > SILENCE_MS:
             _log.warning("Slave %s is silent: it is cut off", self.connection.peer)
-            self.connection.close()
+            self.connection.abort()
         elif self.position >= 0 and now_ms - self._written_ms > HEARTBEAT_MS:
             self._written_ms = now_ms
             self.connection.write(HEAD.pack(self.position, 0))

@@ -156,7 +156,7 @@ class MasterLink:
         """See to the time."""
         if now_ms - self.read_ms > SILENCE_MS:
             self.trouble = "The master is silent."
-            self.connection.close()
+            self.connection.abort()
         elif now_ms - self._written_ms > REPORT_MS:
             self._report()
 
