@@ -296,6 +296,33 @@ async def test_silence_ends_a_connection(stage: Stage, caller: Caller) -> None:
         await caller.lost.wait()
 
 
+async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
+    stage: Stage,
+    caller: Caller,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes nothing any more, and its connection never breaks."""
+    monkeypatch.setattr(limits, "STALLED_WRITE_MS", 20)
+    await caller.ask(ECHO)
+    caller.connection.pause_reading()
+    for _ in range(8):
+        caller.begin(LARGE)
+    caller.connection.flush()
+    async with asyncio.timeout(10):
+        while stage.handled < 9:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+        [channel] = stage.remoting.channels
+        with caplog.at_level(logging.INFO, "coherer.server"):
+            for beats in range(1, 4):
+                stage.now_ms = beats * 2 * IDLE_MS
+                stage.remoting.tick()
+        assert caplog.text.count("nothing for two minutes") == 1
+        assert await stage.lost.get() is channel
+    assert not stage.remoting.channels
+    caller.connection.abort()
+
+
 async def test_garbage_ends_only_its_connection(
     stage: Stage, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
