@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -333,7 +334,8 @@ async def test_a_silent_producer_is_hung_up_on(stage: Stage) -> None:
     assert stage.state.producers.find("b") is not None
     stage.clock.advance(EXPIRED_MS + HOUSEKEEPING_MS)
     stage.desk.tick()
-    await silent.lost.wait()
+    async with asyncio.timeout(5):
+        await silent.lost.wait()
     assert stage.state.producers.find("b") is None
 
 
