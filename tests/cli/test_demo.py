@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -151,6 +151,25 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, phase: str, number: signal.Signal
     assert "Stopped; nothing is left running." in said
     assert run.left_over() == []
     assert list(run.temporary.glob("coherer-*")) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_leaves_no_process(
+    tmp_path: Path, second: signal.Signals, catches: Callable[[int, signal.Signals], bool]
+) -> None:
+    run = Run(tmp_path, "--rows", "50000")
+    run.read_until("Sending")
+    run.process.send_signal(signal.SIGINT)
+    while catches(run.process.pid, signal.SIGTERM):
+        assert run.process.poll() is None
+    run.process.send_signal(second)
+    code, said, _ = run.finish()
+    assert code in {-second, 130}, "130 if it had come to its end already"
+    assert ("Stopped" in said) == (code == 130)
+    assert run.left_over() == []
 
 
 @pytest.mark.spark

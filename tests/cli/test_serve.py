@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -217,7 +217,10 @@ def test_master_and_broker_apart(tmp_path: Path, servers: list[Served]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_slow_stop_at_once(
-    tmp_path: Path, servers: list[Served], number: signal.Signals
+    tmp_path: Path,
+    servers: list[Served],
+    number: signal.Signals,
+    catches: Callable[[int, signal.Signals], bool],
 ) -> None:
     master = Served("--role", "master", "--directory", str(tmp_path / "m"), *FREE)
     servers.append(master)
@@ -245,14 +248,6 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
         held = client.offsets("flights")
     assert sum(end for _, end in held.values()) == 10
     assert again.end(signal.SIGTERM)[0] == 0
-
-
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal: with its first one `serve` takes it away."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
-    assert found is not None
-    return bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Served]) -> None:
