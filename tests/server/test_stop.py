@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from asker import Asker
+from node_stage import options
 from rocket_stage import Client, pull_fields, send_fields
 
 from coherer import net
@@ -26,19 +27,6 @@ from coherer.tubemq.session import Response
 SEND, PULL, NOT_FOUND = 310, 11, 19
 
 Acknowledged = dict[tuple[int, int], bytes]
-
-
-def options(directory: Path, **given: Any) -> NodeOptions:
-    usual: dict[str, Any] = {
-        "directory": directory,
-        "master_port": 0,
-        "broker_port": 0,
-        "admin_port": None,
-        "namesrv_port": 0,
-        "rocketmq_port": 0,
-        "segment_bytes": 1 << 22,
-    }
-    return NodeOptions(**{**usual, **given})
 
 
 async def rocketmq_sends(node: Node, acknowledged: Acknowledged) -> None:

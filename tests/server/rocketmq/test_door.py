@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from asker import Asker
+from node_stage import options
 from rocketmq_caller import Caller
 
 from coherer import net
@@ -26,19 +27,6 @@ from coherer.tubemq import methods
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 ANYBODY = net.TlsOptions(verify=False)
-
-
-def options(directory: Path, **given: Any) -> NodeOptions:
-    usual: dict[str, Any] = {
-        "directory": directory,
-        "master_port": 0,
-        "broker_port": 0,
-        "admin_port": None,
-        "namesrv_port": 0,
-        "rocketmq_port": 0,
-        "segment_bytes": 1 << 24,
-    }
-    return NodeOptions(**{**usual, **given})
 
 
 @pytest.fixture
