@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .process import ENVIRONMENT
+
 JAVA_SOURCES = Path(__file__).parent.parent / "java"
 # Copied by its name, because the parent of its POM is not on Central.
 ARTIFACTS = {"tubemq": ("org.apache.inlong:tubemq-server:2.4.0",), "rocketmq": ()}
@@ -117,7 +119,12 @@ def _find_java() -> tuple[str, str]:
     if java is None:
         raise UnavailableError("there is no `java` on the PATH")
     text = subprocess.run(
-        [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        [java, "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=ENVIRONMENT,
     ).stderr
     found = re.search(r'version "(\d+)', text)
     if found is None or int(found[1]) < JAVA_RELEASE:
@@ -184,7 +191,12 @@ def run(command: Sequence[str], timeout_s: float) -> None:
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=ENVIRONMENT,
         )
     except subprocess.TimeoutExpired as late:
         raise UnavailableError(f"`{command[0]}` took more than {timeout_s:.0f} s") from late

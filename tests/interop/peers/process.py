@@ -22,6 +22,10 @@ from typing import IO
 GRACE_S = 5.0
 POLL_S = 0.05
 PORTS = (18_000, 32_000)
+ENVIRONMENT = dict(os.environ)
+"""What children inherit, as it was in the beginning. They are started in threads, while pytest
+changes the environment in the main one: an `exec` that reads the real one then may fail with "Bad
+address"."""
 _RANDOM = random.SystemRandom()  # the common one is set anew for each test
 _GIVEN: set[int] = set()
 _LOCK = threading.Lock()
@@ -61,7 +65,7 @@ class Child:
                 stderr=log,
                 start_new_session=True,
                 cwd=logs,
-                env={**os.environ, **(env or {})},
+                env={**ENVIRONMENT, **(env or {})},
             )
 
     @property
