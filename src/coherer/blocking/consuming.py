@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from coherer.blocking.portal import Portal
-from coherer.errors import ClosedError
+from coherer.errors import ClosedError, CohererError
 
 B = TypeVar("B")
 
 
 class AsyncConsumer(Protocol[B]):
     """A consumer for asyncio."""
+
+    def check(self) -> None:
+        """Check that it can be used; any thread may ask."""
+        ...
 
     async def receive(self, timeout_ms: int | None = None) -> B | None:
         """The next batch."""
@@ -90,17 +95,26 @@ class Receiving(Generic[B]):
 
     def done(self, batch: B) -> None:
         """Like `confirm`, but it is told with the next request for messages: no answer, cheaper."""
-        self._portal.post(lambda: self._source.done(batch))
+        self._source.check()
+        self._portal.post(lambda: _unless_closed(self._source.done, batch))
 
     def put_back(self, batch: B) -> None:
         """Give a batch back unread: what is open of it is received again from here."""
-        self._portal.post(lambda: self._source.put_back(batch))
+        self._source.check()
+        self._portal.post(lambda: _unless_closed(self._source.put_back, batch))
 
     def batches(self) -> Generator[B]:
         """Batches for `for`; each is confirmed when the loop asks for the next.
 
         A batch that a loop left early, by `break` or an error, is received again.
+
+        Raises:
+            ClosedError: the consumer is closed. A loop that is running ends without an error.
         """
+        self._source.check()
+        return self._batches()
+
+    def _batches(self) -> Generator[B]:
         batch: B | None = None
         try:
             while True:
@@ -110,7 +124,8 @@ class Receiving(Generic[B]):
                 yield batch
         finally:
             if batch is not None and self._portal.usable:
-                self.put_back(batch)
+                with suppress(CohererError):  # closed: the messages come again anyway
+                    self.put_back(batch)
 
     def run(self, handler: Callable[[B], Awaitable[None] | None], *, workers: int = 1) -> None:
         """Have every batch dealt with by `handler`, until the consumer is closed.
@@ -130,11 +145,17 @@ class Receiving(Generic[B]):
         """Confirms a batch and waits for the next, in one handover; None when it is closed."""
 
         async def work() -> B | None:
-            if batch is not None:
-                self._source.done(batch)
             try:
+                if batch is not None:
+                    self._source.done(batch)
                 return await self._source.receive()
             except ClosedError:
                 return None
 
         return self._portal.call(work)
+
+
+def _unless_closed(work: Callable[[B], object], batch: B) -> None:
+    """Runs in the loop, where nobody would see the error of a consumer closed meanwhile."""
+    with suppress(ClosedError):
+        work(batch)

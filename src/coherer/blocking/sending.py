@@ -180,7 +180,7 @@ class BaseProducer(Used[P], Generic[P, R]):
         return None
 
     def _post(self, message: Message, sink: Sink, post: Post | None) -> None:
-        self._portal.check()
+        self.check()
         producer = self._inner
         if not producer.publishes(message.topic):
             self.publish(message.topic)

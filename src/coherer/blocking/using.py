@@ -17,6 +17,10 @@ class Worker(Protocol):
         """Whether it was started, and not closed yet."""
         ...
 
+    def check(self) -> None:
+        """Check that it can be used; any thread may ask."""
+        ...
+
     async def start(self) -> None:
         """Make it ready."""
         ...
@@ -65,6 +69,17 @@ class Used(Generic[W]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def check(self) -> None:
+        """Check that it can be used here and now.
+
+        Raises:
+            ClosedError: it, or its client, was closed.
+            UsageError: it was not started, or this is the thread of the client's event loop.
+            ForkedError: its client was made in another process.
+        """
+        self._inner.check()
+        self._portal.check()
 
     def start(self) -> None:
         """Make it ready; see the one for asyncio."""

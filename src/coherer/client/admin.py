@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
@@ -74,6 +74,7 @@ class Admin:
         tls: for https.
         user: who is written down as the author of changes, two characters at least.
         timeout_ms: for each call.
+        check: raises when the client that made it cannot be used any more.
 
     ```python
     admin = Admin("http://127.0.0.1:8080")
@@ -93,7 +94,9 @@ class Admin:
         *,
         user: str = "coherer",
         timeout_ms: int = 10_000,
+        check: Callable[[], None] | None = None,
     ) -> None:
+        self._check_client = check
         self._masters = [Endpoint.parse(part) for part in url.split(",")]
         self._token = token
         self._tls = tls
@@ -368,6 +371,8 @@ class Admin:
         return records.BrokerAnswers(held, offsets, owners)
 
     def _broker(self, broker: BrokerState) -> WebApi:
+        if self._check_client is not None:
+            self._check_client()
         endpoint = Endpoint(self._masters[0].scheme, broker.host, broker.web_port, "/broker.htm")
         return WebApi(endpoint, self._tls, self._timeout_ms)
 
@@ -402,6 +407,8 @@ class Admin:
     async def _master(
         self, item: type[T], method: str, parameters: Mapping[str, str], *, post: bool
     ) -> Answer[T]:
+        if self._check_client is not None:
+            self._check_client()
         # A master that cannot be reached is passed over, and the one that answered is asked first
         # the next time. What may have reached a master is never said to another one.
         masters = tuple(self._masters)

@@ -13,7 +13,9 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
+
+from coherer.errors import ClosedError, UsageError
 
 
 class _Process:
@@ -63,6 +65,9 @@ class Ending(ABC):
 class Startable(Ending):
     """What a client makes: `start` makes it ready, `close` ends it, `async with` does both."""
 
+    _KIND: ClassVar[str]
+    """What errors call it."""
+
     _state = "new"
 
     def __del__(self) -> None:
@@ -81,6 +86,41 @@ class Startable(Ending):
     @abstractmethod
     async def start(self) -> None:
         """Make it ready; once."""
+
+    def check(self) -> None:
+        """Check that it can be used here and now; any thread may ask.
+
+        Raises:
+            ClosedError: it, or its client, was closed.
+            UsageError: it was not started.
+            ForkedError: its client was made in another process.
+        """
+        if self._state == "closed":
+            raise ClosedError(f"The {self._KIND} is closed.")
+        self._check_client()
+        if self._state != "open":
+            raise UsageError(
+                f"The {self._KIND} is not started.",
+                hint="Use it in a `with` block (`async with` in asyncio), or call `start()` first.",
+            )
+
+    def _check_new(self) -> None:
+        """Check that it can be started.
+
+        Raises:
+            ClosedError: it, or its client, was closed.
+            UsageError: it was started before.
+            ForkedError: its client was made in another process.
+        """
+        if self._state == "closed":
+            raise ClosedError(f"The {self._KIND} is closed.")
+        self._check_client()
+        if self._state != "new":
+            raise UsageError(f"A {self._KIND} is started once.")
+
+    @abstractmethod
+    def _check_client(self) -> None:
+        """Check that the client can be used here and now."""
 
 
 class BaseClient(Ending):

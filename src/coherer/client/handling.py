@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from coherer.client.iteration import Source
@@ -69,7 +70,9 @@ async def _work(
             _log.exception("The handler failed; the messages will be delivered again")
             await failed(batch)
         except BaseException:  # we have been cancelled
-            consumer.put_back(batch)
+            with suppress(ClosedError):
+                consumer.put_back(batch)
             raise
         else:
-            consumer.done(batch)
+            with suppress(ClosedError):  # closed meanwhile: the messages come again
+                consumer.done(batch)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from coherer.errors import ClosedError
+from coherer.errors import ClosedError, CohererError
 
 B = TypeVar("B")
 
@@ -37,10 +38,10 @@ class BatchIterator(AsyncIterator[B]):
         return self
 
     async def __anext__(self) -> B:
-        if self._open is not None:
-            self._consumer.done(self._open)
-            self._open = None
+        confirmed, self._open = self._open, None
         try:
+            if confirmed is not None:
+                self._consumer.done(confirmed)
             batch = await self._consumer.receive()
         except ClosedError:
             raise StopAsyncIteration from None
@@ -51,4 +52,5 @@ class BatchIterator(AsyncIterator[B]):
     def __del__(self) -> None:
         # The loop was left: by `break`, `return` or an error.
         if self._open is not None:
-            self._consumer.put_back(self._open)
+            with suppress(CohererError):  # a closed consumer has given everything back already
+                self._consumer.put_back(self._open)

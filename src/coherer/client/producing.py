@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, KeysView
-from typing import Final
+from typing import ClassVar, Final
 
 from coherer.client.base import Startable
 from coherer.client.outcomes import Bulk, SendReport, Sink
 from coherer.client.window import Window
-from coherer.errors import ClosedError, CohererError, UsageError, WindowFullError
+from coherer.errors import CohererError, WindowFullError
 from coherer.message import Message
 
 YIELD_EVERY: Final = 256
@@ -30,6 +30,8 @@ class BaseProducer(Startable):
         published: the topics that are published, always as they are now.
     """
 
+    _KIND: ClassVar[str] = "producer"
+
     def __init__(
         self,
         check: Callable[[], None],
@@ -37,7 +39,7 @@ class BaseProducer(Startable):
         first: Iterable[str],
         published: KeysView[str],
     ) -> None:
-        self._check_client = check
+        self._check_of_client = check
         self._window = window
         self._first = tuple(dict.fromkeys(first))
         self._published = published
@@ -80,9 +82,7 @@ class BaseProducer(Startable):
                 time.
             RefusedError: a server refused, or a topic cannot be published; see `publish`.
         """
-        self._check_client()
-        if self._state != "new":
-            raise UsageError("A producer is started once.")
+        self._check_new()
         self._loop = asyncio.get_running_loop()
         self._state = "starting"
         try:
@@ -104,11 +104,16 @@ class BaseProducer(Startable):
 
     async def ready(self) -> None:
         """Wait until there is room in the window."""
-        self._check()
+        self.check()
         await self._window.room()
 
     async def flush(self) -> None:
-        """Wait until every message under way has its receipt or its error."""
+        """Wait until every message under way has its receipt or its error.
+
+        Raises:
+            ClosedError: the producer is closed; `close` has waited for them.
+        """
+        self.check()
         await self._window.empty()
 
     async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
@@ -135,12 +140,12 @@ class BaseProducer(Startable):
         Args:
             receipts: keep them all, for the report.
         """
-        self._check()
+        self.check()
         return Bulk(self, receipts=receipts)
 
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
         """Post messages as there is room in the window; see `Bulk.add`."""
-        self._check()
+        self.check()
         window, published, post = self._window, self._published, self._posting()
         posted = 0  # since others had a turn
         try:
@@ -158,6 +163,7 @@ class BaseProducer(Startable):
                     bulk.posted(posted)
                     posted = 0
                     await (window.room() if window.full else asyncio.sleep(0))
+                    self.check()
         finally:
             bulk.posted(posted)
 
@@ -183,12 +189,8 @@ class BaseProducer(Startable):
 
     # -- inside
 
-    def _check(self) -> None:
-        self._check_client()
-        if self._state == "closed":
-            raise ClosedError("The producer is closed.")
-        if self._state != "open":
-            raise UsageError("The producer is not started.", hint="Use `async with`.")
+    def _check_client(self) -> None:
+        self._check_of_client()
 
     def _crowded(self) -> WindowFullError:
         return WindowFullError(

@@ -127,11 +127,13 @@ class Consumer(Member):
 
     def done(self, batch: ReceivedBatch) -> None:
         """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
+        self.check()
         if batch.claim is not None:
             batch.claim.finish()
 
     def put_back(self, batch: ReceivedBatch) -> None:
         """Give a batch back unread: what is open of it is received again from here."""
+        self.check()
         if batch.claim is not None:
             batch.claim.put_back()
 
@@ -140,10 +142,12 @@ class Consumer(Member):
 
         A batch that a loop left early, by `break` or an error, is received again.
         """
+        self.check()
         return BatchIterator(self)
 
     def __aiter__(self) -> AsyncGenerator[ConsumedMessage]:
         """Messages for `async for`; each is confirmed when the loop asks for the next."""
+        self.check()
         return messages(self)
 
     async def run(self, handler: Handler, *, workers: int = 1) -> None:
@@ -155,6 +159,7 @@ class Consumer(Member):
                 again.
             workers: batches dealt with at a time; of one queue also, unless it is in order.
         """
+        self.check()
         await handle(self, handler, self._failed, workers)
 
     async def close(self) -> None:
@@ -176,7 +181,7 @@ class Consumer(Member):
         return services
 
     def _in_hand(self, batch: ReceivedBatch) -> Claim:
-        self._check()
+        self.check()
         claim = batch.claim
         if claim is None or claim.over:
             raise UsageError(

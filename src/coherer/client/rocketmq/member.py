@@ -35,7 +35,7 @@ from coherer.client.rocketmq.returning import Returner
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.start import Starts
 from coherer.client.tasks import cancel, every
-from coherer.errors import ClosedError, CohererError, RequestTimeoutError, UsageError
+from coherer.errors import ClosedError, CohererError, RequestTimeoutError
 from coherer.rocketmq.bodies import ConsumerData
 from coherer.rocketmq.names import (
     RETRY_PREFIX,
@@ -66,6 +66,8 @@ class Member(Startable):
         make: makes batches; facades have their own.
         namespace: of all names, see `RocketOptions`.
     """
+
+    _KIND: ClassVar[str] = "consumer"
 
     consume_type: ClassVar[str]
     flags: ClassVar[int]
@@ -141,9 +143,7 @@ class Member(Startable):
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not understand an SQL92 expression.
         """
-        self._instance.pool.check()
-        if self._state != "new":
-            raise UsageError("A consumer is started once.")
+        self._check_new()
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
         try:
@@ -162,7 +162,7 @@ class Member(Startable):
         Raises:
             RequestTimeoutError: that took too long. The group may have more members than queues.
         """
-        self._check()
+        self.check()
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._holdings.any()
@@ -175,13 +175,13 @@ class Member(Startable):
 
     def pause(self, *queues: Queue) -> None:
         """Pull and hand out nothing of these queues until `resume`; without any, of none."""
-        self._check()
+        self.check()
         wanted = frozenset(queues) if queues else frozenset(self._holdings.held)
         self._holdings.pause(self._holdings.paused | wanted)
 
     def resume(self, *queues: Queue) -> None:
         """Undo `pause` for these queues; without any, for all."""
-        self._check()
+        self.check()
         wanted = frozenset(queues) if queues else self._holdings.paused
         self._holdings.pause(self._holdings.paused - wanted)
 
@@ -253,16 +253,12 @@ class Member(Startable):
 
     # -- inside
 
-    def _check(self) -> None:
+    def _check_client(self) -> None:
         self._instance.pool.check()
-        if self._state == "closed":
-            raise ClosedError("The consumer is closed.")
-        if self._state != "open":
-            raise UsageError("The consumer is not started.", hint="Use `async with`.")
 
     async def _receive(self, timeout_ms: int | None) -> ReceivedBatch | None:
         """The next batch; None when time is up."""
-        self._check()
+        self.check()
         inbox = self._holdings.inbox
         deadline = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
         while (batch := inbox.take()) is None:
@@ -271,7 +267,7 @@ class Member(Startable):
                     await inbox.changed()
             except TimeoutError:
                 return None
-            self._check()
+            self.check()
         return cast("ReceivedBatch", batch)
 
     async def _join(self) -> None:

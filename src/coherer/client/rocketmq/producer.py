@@ -69,7 +69,7 @@ class Producer(BaseProducer):
             RefusedError: a topic does not exist and no broker creates topics; code 17.
             UnavailableError: no name server, or no broker of a topic, could be reached in time.
         """
-        self._check()
+        self.check()
         for topic in topics:
             await self._outbox.publish(topic)
 
@@ -148,7 +148,7 @@ class Producer(BaseProducer):
             WindowFullError: too many are under way; `await producer.ready()` before.
             UsageError: the message cannot be sent as it is.
         """
-        self._check()
+        self.check()
         if self._window.full:
             raise self._crowded()
         sink: Sink
@@ -227,7 +227,7 @@ class Producer(BaseProducer):
         """
         if message.topic not in self._published:
             await self.publish(message.topic)
-        self._check()
+        self.check()
         await self._outbox.tell(message, order_by, queue)
 
     def transaction(self, message: Message) -> Transaction:
@@ -239,7 +239,7 @@ class Producer(BaseProducer):
         Raises:
             UsageError: there is no check function.
         """
-        self._check()
+        self.check()
         if self._options.check is None:
             raise UsageError(
                 "A transaction needs a producer with a check function.",
@@ -283,6 +283,7 @@ class Producer(BaseProducer):
             RefusedError: the one who asked is not connected to the broker any more.
             CohererError: see `send`.
         """
+        self.check()
         topic, system = reply_target(request)
         await self._prepared(topic)
         message = reply_message(topic, reply)
@@ -301,9 +302,12 @@ class Producer(BaseProducer):
         """Send a message and have `sink` told; does not look at the window. For facades.
 
         Raises:
+            ClosedError: the producer is closed.
             UsageError: the message cannot be sent as it is, or its topic is not published.
             UnavailableError: the topic has no queue any more.
         """
+        if self._state != "open":
+            self.check()
         self._outbox.post(message, sink, order_by=order_by, queue=queue, system=system)
 
     # -- what transactions call
@@ -317,6 +321,7 @@ class Producer(BaseProducer):
 
     async def end(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> None:
         """Tell the broker what becomes of a half message."""
+        self.check()
         if not link.open:
             link = await self._instance.link(self._instance.address(receipt.broker), fast=True)
         fields = end_header(self._outbox.group, receipt, verdict).fields()
@@ -356,7 +361,7 @@ class Producer(BaseProducer):
     async def _prepared(self, topic: str) -> None:
         if topic not in self._published:
             await self.publish(topic)
-        self._check()
+        self.check()
         if self._window.full:
             await self._window.room()
 

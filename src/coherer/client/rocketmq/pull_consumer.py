@@ -77,7 +77,7 @@ class PullConsumer(Member):
         Raises:
             ClosedError: the consumer is closed.
         """
-        self._check()
+        self.check()
         if self._auto_commit:
             self._note()
         batch = await self._receive(timeout_ms)
@@ -95,7 +95,7 @@ class PullConsumer(Member):
         Raises:
             UnavailableError, RefusedError: a broker has not heard it.
         """
-        self._check()
+        self.check()
         self._note()
         store, queues = self._holdings.store, list(self._holdings.held)
         await asyncio.gather(*(store.confirm(queue) for queue in queues))
@@ -108,7 +108,7 @@ class PullConsumer(Member):
         Raises:
             UnavailableError, RefusedError: it cannot be told now.
         """
-        self._check()
+        self.check()
         return await self._holdings.store.read(queue)
 
     def position(self, queue: Queue) -> int:
@@ -117,7 +117,7 @@ class PullConsumer(Member):
         Raises:
             UsageError: the queue is not ours.
         """
-        self._check()
+        self.check()
         return self._mine(queue).process.commit_offset
 
     async def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
@@ -132,7 +132,7 @@ class PullConsumer(Member):
         Raises:
             UsageError: the consumer shares topics with its group.
         """
-        self._check()
+        self.check()
         if self._shares:
             raise UsageError("The consumer shares topics with its group.")
         wanted: defaultdict[str, list[Queue]] = defaultdict(list)
@@ -161,7 +161,7 @@ class PullConsumer(Member):
             UsageError: the queue is not ours, or the offset is negative.
             UnavailableError, RefusedError: the broker does not tell where that is.
         """
-        self._check()
+        self.check()
         self._mine(queue)
         offset = await self.offset_of(queue, to)
         if offset < 0:
@@ -172,7 +172,7 @@ class PullConsumer(Member):
 
     async def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
         """The offset of a place in a queue, of ours or not; see `seek`."""
-        self._check()
+        self.check()
         if isinstance(to, datetime):
             time_ms = int(to.timestamp() * 1000)
             return await self._holdings.door.place(queue, Edge.TIME, time_ms)
@@ -186,7 +186,7 @@ class PullConsumer(Member):
         Raises:
             RefusedError: the topic does not exist.
         """
-        self._check()
+        self.check()
         full = with_namespace(self._instance.options.namespace, topic)
         return list((await self._instance.look_up(full)).readable)
 

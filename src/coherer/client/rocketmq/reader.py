@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import ClassVar, Final
 
 from coherer.client.base import Startable
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer.client.rocketmq.start import Edge
 from coherer.client.takers import Takers
-from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
+from coherer.errors import CohererError, UnavailableError, UsageError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.delivery import MessageBatch
 from coherer.rocketmq.names import TOOLS_GROUP, Queue
@@ -51,6 +51,8 @@ class Reader(Startable):
         position: the next offset to read.
         end: the offset behind the last to read.
     """
+
+    _KIND: ClassVar[str] = "reader"
 
     def __init__(
         self,
@@ -96,8 +98,7 @@ class Reader(Startable):
             RefusedError: there is no such topic or queue.
             UnavailableError: its broker cannot be reached.
         """
-        if self._state != "new":
-            raise UsageError("A reader is started once.")
+        self._check_new()
         self._state = "closed"
         self._loop = asyncio.get_running_loop()
         await self._door.instance.start()
@@ -128,8 +129,7 @@ class Reader(Startable):
             self._dry = False  # something may have come since
             self._puller.kick()
         while True:
-            if self._state != "open":
-                raise ClosedError("The reader is not open.")
+            self.check()
             if self._ready:
                 return self._take()
             if self._failure is not None:
@@ -200,6 +200,9 @@ class Reader(Startable):
         return REST_MS
 
     # -- inside
+
+    def _check_client(self) -> None:
+        self._door.instance.pool.check()
 
     @property
     def _at_end(self) -> bool:

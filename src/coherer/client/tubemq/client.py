@@ -182,8 +182,10 @@ class Client(BaseClient):
         """
         from coherer.client.admin import Admin, usual_url
 
+        self._cluster.pool.check()
         url = self._options.admin or usual_url(host for host, _ in self._options.addresses)
-        return Admin(url, token, timeout_ms=self._options.timeout_ms)
+        check = self._cluster.pool.check
+        return Admin(url, token, timeout_ms=self._options.timeout_ms, check=check)
 
     def _connected(self) -> bool:
         return hasattr(self, "_cluster") and self._cluster.pool.connected

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import ClassVar, Final
 
 from coherer.client.base import Startable
 from coherer.client.handling import handle
@@ -62,6 +62,8 @@ class Consumer(Startable):
         topics: what to receive.
         options: how.
     """
+
+    _KIND: ClassVar[str] = "consumer"
 
     def __init__(
         self,
@@ -118,6 +120,18 @@ class Consumer(Startable):
             for held in self._holdings.held.values()
         }
 
+    def check(self) -> None:
+        """Check that the consumer can be used here and now; any thread may ask.
+
+        Raises:
+            ClosedError: it, or its client, was closed.
+            UsageError: it was not started.
+            RefusedError: the master does not want us any more.
+        """
+        super().check()
+        if self._membership.failure is not None:
+            raise self._membership.failure
+
     async def start(self) -> None:
         """Join the group; partitions follow at the master's next balance (`wait_assigned`).
 
@@ -125,9 +139,7 @@ class Consumer(Startable):
             UnavailableError: no master could be reached in time.
             RefusedError: the master refused, for example because the group reads other topics.
         """
-        self._cluster.pool.check()
-        if self._state != "new":
-            raise UsageError("A consumer is started once.")
+        self._check_new()
         self._state = "starting"
         membership = self._membership
         try:
@@ -171,7 +183,7 @@ class Consumer(Startable):
             RequestTimeoutError: that took too long. The master may balance once a minute only, or
                 the group has more members than partitions.
         """
-        self._check()
+        self.check()
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._holdings.any()
@@ -195,7 +207,7 @@ class Consumer(Startable):
             ClosedError: the consumer was closed.
             RefusedError: the master does not want us any more.
         """
-        self._check()
+        self.check()
         loop = asyncio.get_running_loop()
         deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
         while (batch := self._take()) is None:
@@ -204,7 +216,7 @@ class Consumer(Startable):
                     await self._inbox.changed()
             except TimeoutError:
                 return None
-            self._check()
+            self.check()
         return batch
 
     async def confirm(self, batch: MessageBatch) -> int:
@@ -238,12 +250,17 @@ class Consumer(Startable):
 
         If that get is lost, or the partition is not ours any more, the package comes again.
         """
+        self.check()
         held = self._holdings.held.get(_key(batch))
         if held is not None and held.package is batch and held.in_use:
             held.finish(confirmed=True)
 
     def put_back(self, batch: MessageBatch) -> None:
         """Give a package back unread: it is received again from here, without asking the broker."""
+        self.check()
+        self._give_back(batch)
+
+    def _give_back(self, batch: MessageBatch) -> None:
         held = self._holdings.held.get(_key(batch))
         if held is not None and held.package is batch and held.in_use:
             held.in_use = False
@@ -254,10 +271,12 @@ class Consumer(Startable):
 
         A package that a loop left early, by `break` or an error, is received again.
         """
+        self.check()
         return BatchIterator(self)
 
     def __aiter__(self) -> MessageIterator:
         """Messages for `async for`; see `batches` for when they are confirmed."""
+        self.check()
         return MessageIterator(self)
 
     async def run(self, handler: Handler, *, workers: int = 1) -> None:
@@ -271,17 +290,18 @@ class Consumer(Startable):
         Raises:
             RefusedError: the master does not want us any more.
         """
+        self.check()
         await handle(self, handler, self._failed, workers)
 
     def pause(self, *partitions: Partition | str) -> None:
         """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
-        self._check()
+        self.check()
         wanted = _keys(partitions) if partitions else frozenset(self._holdings.held)
         self._holdings.pause(self._holdings.paused | wanted)
 
     def resume(self, *partitions: Partition | str) -> None:
         """Undo `pause` for these partitions; without any, for all."""
-        self._check()
+        self.check()
         wanted = _keys(partitions) if partitions else self._holdings.paused
         self._holdings.pause(self._holdings.paused - wanted)
 
@@ -317,14 +337,8 @@ class Consumer(Startable):
 
     # -- inside
 
-    def _check(self) -> None:
+    def _check_client(self) -> None:
         self._cluster.pool.check()
-        if self._state == "closed":
-            raise ClosedError("The consumer is closed.")
-        if self._state != "open":
-            raise UsageError("The consumer is not started.", hint="Use `async with`.")
-        if self._membership.failure is not None:
-            raise self._membership.failure
 
     def _take(self) -> MessageBatch | None:
         entry = self._inbox.take()
@@ -354,7 +368,7 @@ class Consumer(Startable):
         return held
 
     async def _commit(self, batch: MessageBatch, *, consumed: bool) -> int:
-        self._check()
+        self.check()
         held = self._in_hand(batch)
         held.in_use = False  # nobody else may confirm it
         try:
@@ -370,7 +384,7 @@ class Consumer(Startable):
         return told.currOffset
 
     async def _failed(self, batch: MessageBatch) -> None:
-        asyncio.get_running_loop().call_later(RETRY_MS / 1000, self.put_back, batch)
+        asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._give_back, batch)
 
     async def _work(self) -> None:
         while True:

@@ -65,6 +65,10 @@ class Planner:
         self._slots: set[int] = set()
         self._surveyed: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
 
+    def check_client(self) -> None:
+        """Check that the client can be used here and now; see `BasePool.check`."""
+        self._cluster.pool.check()
+
     async def partitions(self, topic: str) -> list[Partition]:
         """The partitions of a topic that can be read, sorted by broker and number.
 

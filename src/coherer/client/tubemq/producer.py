@@ -82,7 +82,7 @@ class Producer(BaseProducer):
             RefusedError: a topic has no partition that takes messages; code 444.
             UnavailableError: no master, or no broker of a topic, could be reached in time.
         """
-        self._check()
+        self.check()
         async with self._publishing:
             new = [topic for topic in topics if topic not in self._routes]
             if not new:
@@ -130,7 +130,7 @@ class Producer(BaseProducer):
             WindowFullError: too many are under way; `await producer.ready()` before.
             UsageError: the message cannot be sent as it is.
         """
-        self._check()
+        self.check()
         if self._window.full:
             raise self._crowded()
         if callback is not None:
@@ -144,9 +144,12 @@ class Producer(BaseProducer):
         """Send a message and have `sink` told; does not look at the window. For facades.
 
         Raises:
+            ClosedError: the producer is closed.
             UsageError: the message cannot be sent as it is, or its topic is not published.
             UnavailableError: the topic has no partition any more.
         """
+        if self._state != "open":
+            self.check()
         route = self._routes.get(message.topic)
         if route is None:
             raise UsageError(

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from coherer.client.base import Startable
 from coherer.client.tasks import waits
 from coherer.client.tubemq.door import Door, Place
 from coherer.client.tubemq.fetching import LOST_CODES
 from coherer.client.tubemq.planner import Planner
-from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
+from coherer.errors import CohererError, UnavailableError, UsageError
 from coherer.tubemq import codes
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
@@ -60,6 +60,8 @@ class Reader(Startable):
         end: the offset behind the last to read.
     """
 
+    _KIND: ClassVar[str] = "reader"
+
     def __init__(
         self,
         planner: Planner,
@@ -94,8 +96,7 @@ class Reader(Startable):
             RefusedError: there is no such partition.
             UnavailableError: its broker cannot be reached.
         """
-        if self._state != "new":
-            raise UsageError("A reader is started once.")
+        self._check_new()
         await self._planner.ready()
         self._slot = self._planner.reserve()
         try:
@@ -114,8 +115,7 @@ class Reader(Startable):
             UnavailableError: the broker has not answered for as long as the timeout.
             RefusedError: the broker does not let us read.
         """
-        if self._state != "open":
-            raise ClosedError("The reader is not open.")
+        self.check()
         while self.end is None or self.position < self.end:
             if self.exact and self.position >= self._max_offset and not await self._more():
                 return None
@@ -143,6 +143,9 @@ class Reader(Startable):
         self._release()
 
     # -- inside
+
+    def _check_client(self) -> None:
+        self._planner.check_client()
 
     def _release(self) -> None:
         if self._slot is not None:
