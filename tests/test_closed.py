@@ -22,7 +22,7 @@ from coherer.testing import EmbeddedNode, embedded_node
 TOPIC = "orders"
 MESSAGE_ID = "7F00000100002A9F0000000000000000"
 
-STILL_ALLOWED = {"close", "publishes"}
+STILL_ALLOWED = {"check_reports", "close", "publishes"}
 """Calls that mean something after `close`."""
 
 HOOKS = {

@@ -6,6 +6,7 @@ CohererError
 │   ├── ClosedError         the client, producer or consumer is closed
 │   ├── ForkedError         the object was made in another process
 │   └── WindowFullError     too many messages are under way (also a `BufferError`)
+├── SendManyError           messages of `send_many` failed, and nobody looked at the report
 ├── ProtocolError           the peer sent bytes that break the protocol
 ├── RefusedError            a server understood the request and said no; it gave a code
 ├── UnavailableError        no server could be reached, or none answered in time
@@ -95,6 +96,14 @@ class ForkedError(UsageError):
 
 class WindowFullError(UsageError, BufferError):
     """As many messages are under way as the producer's window allows. Nothing was sent."""
+
+
+class SendManyError(CohererError):
+    """Messages given to `send_many` failed, and the program did not look at the report.
+
+    The `with` block of a producer raises it at its end. The error of the first failed message is
+    its cause.
+    """
 
 
 class ProtocolError(CohererError):

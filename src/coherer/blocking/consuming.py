@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from coherer.blocking.portal import Portal
+from coherer.client.handling import Stop, on_sigterm
 from coherer.errors import ClosedError, CohererError
 
 B = TypeVar("B")
@@ -40,7 +41,11 @@ class AsyncConsumer(Protocol[B]):
         ...
 
     async def run(
-        self, handler: Callable[[B], Awaitable[None] | None], *, workers: int = 1
+        self,
+        handler: Callable[[B], Awaitable[None] | None],
+        *,
+        workers: int = 1,
+        stop: Stop | None = None,
     ) -> None:
         """Have every batch dealt with."""
         ...
@@ -128,7 +133,10 @@ class Receiving(Generic[B]):
                     self.put_back(batch)
 
     def run(self, handler: Callable[[B], Awaitable[None] | None], *, workers: int = 1) -> None:
-        """Have every batch dealt with by `handler`, until the consumer is closed.
+        """Have every batch dealt with by `handler`, until the consumer is closed or SIGTERM.
+
+        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
+        confirmed, and `run` returns; the end of the `with` block leaves the group.
 
         Args:
             handler: gets a batch, in a thread. When it returns, the batch is confirmed; when it
@@ -139,7 +147,9 @@ class Receiving(Generic[B]):
             UsageError: there is no worker.
             RefusedError: the cluster does not want us any more.
         """
-        self._portal.call(lambda: self._source.run(handler, workers=workers))
+        stop = Stop()
+        with on_sigterm(lambda: self._portal.post(stop.request)):
+            self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
 
     def _next(self, batch: B | None) -> B | None:
         """Confirms a batch and waits for the next, in one handover; None when it is closed."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from threading import Lock
+from types import TracebackType
 from typing import Final, Generic, TypeVar, cast
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
@@ -143,7 +144,8 @@ class BaseProducer(Used[P], Generic[P, R]):
             receipts: keep them all, for the report.
 
         Returns:
-            What became of them, when that is known of each.
+            What became of them, when that is known of each. Failures that nobody looks at are
+            raised as `SendManyError` at the end of the producer's `with` block.
 
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
@@ -153,6 +155,24 @@ class BaseProducer(Used[P], Generic[P, R]):
         while chunk := list(islice(source, CHUNK)):
             self._portal.call(partial(bulk.add, chunk))
         return self._portal.call(bulk.finish)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None:
+            self.check_reports()
+
+    def check_reports(self) -> None:
+        """Check that every failure of `send_many` was looked at; `with` blocks end with it.
+
+        Raises:
+            SendManyError: a report has failures, and nobody read `failed` or called `check`.
+        """
+        self._inner.check_reports()
 
     def close(self) -> None:
         """Wait for what is under way, then leave. Calling it again does nothing."""

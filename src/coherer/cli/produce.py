@@ -72,7 +72,7 @@ class Total(msgspec.Struct):
     Args:
         sent: messages that are stored.
         failed: messages that are not.
-        body_bytes: of all messages together.
+        body_bytes: the bodies of the stored messages together.
         read_bytes: from the files.
         seconds: how long it took.
         error: why the first failed.
@@ -204,7 +204,8 @@ def send_all(
         total.failed += len(report.failed)
         if report.failed and total.error is None:
             total.error = str(report.failed[0][1])
-        total.body_bytes += sum(len(message.body) for message in batch)
+        failed_bytes = sum(len(message.body) for message, _ in report.failed)
+        total.body_bytes += sum(len(message.body) for message in batch) - failed_bytes
         total.seconds = time.perf_counter() - start
         show(total)
 

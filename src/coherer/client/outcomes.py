@@ -7,9 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import msgspec
-
-from coherer.errors import CohererError
+from coherer.errors import CohererError, SendManyError
 from coherer.message import Message, Receipt
 
 _log = logging.getLogger(__name__)
@@ -45,31 +43,95 @@ class Sink(Protocol):
         ...
 
 
-class SendReport(msgspec.Struct, frozen=True):
+class SendReport:
     """What became of many messages.
+
+    A report with failures has to be looked at: reading `failed` or calling `check` does that.
+    Otherwise the producer's `with` block raises `SendManyError` at its end.
 
     Args:
         sent: how many are stored.
-        failed: the others, each with the reason.
-        receipts: of the stored ones, in the order of the answers, if they were asked for.
+        failed: the other messages, each with the reason.
+        receipts: of the stored messages, in the order of the answers, if they were asked for.
+        unseen: where failures are counted until somebody looks at them.
+
+    >>> report = SendReport(2, [(Message("orders", b"x"), CohererError("The disk is full."))])
+    >>> report
+    <SendReport: 2 sent, 1 failed, first: The disk is full.>
+    >>> [str(error) for _, error in report.failed]
+    ['The disk is full.']
     """
 
-    sent: int
-    failed: list[tuple[Message, CohererError]] = []
-    receipts: list[Receipt] = []
+    __slots__ = ("_failed", "_unseen", "receipts", "sent")
+
+    def __init__(
+        self,
+        sent: int,
+        failed: Iterable[tuple[Message, CohererError]] = (),
+        receipts: Iterable[Receipt] = (),
+        unseen: UnseenFailures | None = None,
+    ) -> None:
+        self.sent = sent
+        self.receipts = list(receipts)
+        self._failed = list(failed)
+        self._unseen = unseen
+        if unseen is not None and self._failed:
+            unseen.add(len(self._failed), self._failed[0][1])
+
+    @property
+    def failed(self) -> list[tuple[Message, CohererError]]:
+        """The messages that are not known to be stored, each with the reason."""
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None:
+            unseen.remove(len(self._failed))
+        return self._failed
 
     def check(self) -> None:
-        """See that all were stored.
+        """Check that all messages were stored.
 
         Raises:
-            CohererError: the error of the first that was not.
+            CohererError: the error of the first message that was not.
         """
         if self.failed:
             raise self.failed[0][1]
 
     def __repr__(self) -> str:
-        text = f"<SendReport: {self.sent} sent, {len(self.failed)} failed"
-        return f"{text}, first: {self.failed[0][1]}>" if self.failed else f"{text}>"
+        text = f"<SendReport: {self.sent} sent, {len(self._failed)} failed"
+        return f"{text}, first: {self._failed[0][1]}>" if self._failed else f"{text}>"
+
+
+class UnseenFailures:
+    """Counts the failed messages of reports that nobody has looked at yet."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: CohererError | None = None
+
+    def add(self, count: int, first: CohererError) -> None:
+        """Some messages failed, the first of them with this error."""
+        self._count += count
+        self._first = self._first or first
+
+    def remove(self, count: int) -> None:
+        """The program has looked at so many failed messages."""
+        self._count -= count
+        if self._count <= 0:
+            self._first = None
+
+    def check(self) -> None:
+        """Check that there are none.
+
+        Raises:
+            SendManyError: there are.
+        """
+        count, first = self._count, self._first
+        if first is not None:
+            self._count, self._first = 0, None
+            noun = "message" if count == 1 else "messages"
+            raise SendManyError(
+                f"{count} {noun} given to send_many() failed; the first: {first}",
+                hint="Look at `failed` of the report that send_many() returns, or call check().",
+            ) from first
 
 
 class FutureSink:
@@ -136,8 +198,11 @@ class Bulk:
     ```
     """
 
-    def __init__(self, producer: Poster, *, receipts: bool) -> None:
+    def __init__(
+        self, producer: Poster, *, receipts: bool, unseen: UnseenFailures | None = None
+    ) -> None:
         self._producer = producer
+        self._unseen = unseen
         self._receipts: list[Receipt] | None = [] if receipts else None
         self._failed: list[tuple[Message, CohererError]] = []
         self._sent = 0
@@ -157,7 +222,7 @@ class Bulk:
         while self._left > 0:
             self._finished = asyncio.get_running_loop().create_future()
             await self._finished
-        return SendReport(self._sent, self._failed, self._receipts or [])
+        return SendReport(self._sent, self._failed, self._receipts or [], self._unseen)
 
     def posted(self, count: int) -> None:
         """So many messages are on their way; told before any of their outcomes."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, KeysView
+from types import TracebackType
 from typing import ClassVar, Final
 
 from coherer.client.base import Startable
-from coherer.client.outcomes import Bulk, SendReport, Sink
+from coherer.client.outcomes import Bulk, SendReport, Sink, UnseenFailures
 from coherer.client.window import Window
 from coherer.errors import CohererError, WindowFullError
 from coherer.message import Message
@@ -43,6 +44,7 @@ class BaseProducer(Startable):
         self._window = window
         self._first = tuple(dict.fromkeys(first))
         self._published = published
+        self._unseen = UnseenFailures()
         self._loop: asyncio.AbstractEventLoop
         self._state = "new"
 
@@ -125,7 +127,8 @@ class BaseProducer(Startable):
             receipts: keep them all, for the report.
 
         Returns:
-            What became of them, when that is known of each.
+            What became of them, when that is known of each. Failures that nobody looks at are
+            raised as `SendManyError` at the end of the producer's `async with` block.
 
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
@@ -141,7 +144,7 @@ class BaseProducer(Startable):
             receipts: keep them all, for the report.
         """
         self.check()
-        return Bulk(self, receipts=receipts)
+        return Bulk(self, receipts=receipts, unseen=self._unseen)
 
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
         """Post messages as there is room in the window; see `Bulk.add`."""
@@ -166,6 +169,24 @@ class BaseProducer(Startable):
                     self.check()
         finally:
             bulk.posted(posted)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        if error is None:
+            self.check_reports()
+
+    def check_reports(self) -> None:
+        """Check that every failure of `send_many` was looked at; `with` blocks end with it.
+
+        Raises:
+            SendManyError: a report has failures, and nobody read `failed` or called `check`.
+        """
+        self._unseen.check()
 
     async def close(self) -> None:
         """Wait for what is under way, then leave. Calling it again does nothing."""

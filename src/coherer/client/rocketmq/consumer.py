@@ -23,7 +23,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
 from coherer.client.clock import now_ms
-from coherer.client.handling import handle
+from coherer.client.handling import Stop, handle
 from coherer.client.iteration import BatchIterator
 from coherer.client.rocketmq.claimed import Claim
 from coherer.client.rocketmq.claims import HeldClaim
@@ -150,17 +150,23 @@ class Consumer(Member):
         self.check()
         return messages(self)
 
-    async def run(self, handler: Handler, *, workers: int = 1) -> None:
-        """Have every batch dealt with by `handler`, until the consumer is closed.
+    async def run(
+        self, handler: Handler, *, workers: int = 1, stop: Stop | None = None
+    ) -> None:
+        """Have every batch dealt with by `handler`, until the consumer is closed or SIGTERM.
+
+        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
+        confirmed, and `run` returns; the end of the `async with` block leaves the group.
 
         Args:
             handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
                 confirmed; when it raises, that is logged, and what it has not acknowledged comes
                 again.
             workers: batches dealt with at a time; of one queue also, unless it is in order.
+            stop: ends it from outside, for facades.
         """
         self.check()
-        await handle(self, handler, self._failed, workers)
+        await handle(self, handler, self._failed, workers, stop)
 
     async def close(self) -> None:
         """Give everything back and leave the group. What is not confirmed comes again.

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar, Final
 
 from coherer.client.base import Startable
-from coherer.client.handling import handle
+from coherer.client.handling import Stop, handle
 from coherer.client.iteration import BatchIterator
 from coherer.client.tasks import cancel
 from coherer.client.tubemq.assignment import Event
@@ -279,19 +279,25 @@ class Consumer(Startable):
         self.check()
         return MessageIterator(self)
 
-    async def run(self, handler: Handler, *, workers: int = 1) -> None:
-        """Have every package dealt with by `handler`, until the consumer is closed.
+    async def run(
+        self, handler: Handler, *, workers: int = 1, stop: Stop | None = None
+    ) -> None:
+        """Have every package dealt with by `handler`, until the consumer is closed or SIGTERM.
+
+        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
+        confirmed, and `run` returns; the end of the `async with` block leaves the group.
 
         Args:
             handler: gets a package; a plain function runs in a thread. When it returns, the
                 package is confirmed; when it raises, it is logged and the package comes again.
             workers: packages dealt with at a time, of different partitions.
+            stop: ends it from outside, for facades.
 
         Raises:
             RefusedError: the master does not want us any more.
         """
         self.check()
-        await handle(self, handler, self._failed, workers)
+        await handle(self, handler, self._failed, workers, stop)
 
     def pause(self, *partitions: Partition | str) -> None:
         """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""

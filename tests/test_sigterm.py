@@ -1,0 +1,99 @@
+"""SIGTERM in `consumer.run()`: the batch in hand is finished and confirmed, then the worker leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import coherer.blocking
+from coherer.message import Message
+from coherer.testing import EmbeddedNode, embedded_node
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there")
+
+WORKER = """
+import asyncio, sys, coherer, coherer.blocking
+
+def handle(batch):
+    for message in batch:
+        print("in hand", message.body.decode(), flush=True)
+    sys.stdin.readline()
+
+async def in_asyncio(url):
+    async with coherer.connect(url) as client:
+        async with client.consumer("workers", "jobs", start="earliest") as consumer:
+            await consumer.run(handle)
+    print("left", flush=True)
+
+def blocking(url):
+    with coherer.blocking.connect(url) as client:
+        with client.consumer("workers", "jobs", start="earliest") as consumer:
+            consumer.run(handle)
+    print("left", flush=True)
+
+kind, url = sys.argv[1:]
+if kind == "blocking":
+    blocking(url)
+elif kind == "uvloop":
+    import uvloop
+    uvloop.run(in_asyncio(url))
+else:
+    asyncio.run(in_asyncio(url))
+"""
+
+
+@pytest.fixture
+def node() -> Iterator[EmbeddedNode]:
+    with embedded_node(default_partitions=1) as node:
+        yield node
+
+
+def send(url: str, body: bytes) -> None:
+    with coherer.blocking.connect(url) as client, client.producer("jobs") as producer:
+        producer.send(Message("jobs", body))
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop", "blocking"])
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_the_batch_in_hand_is_finished_and_confirmed(
+    node: EmbeddedNode, protocol: str, kind: str
+) -> None:
+    if kind == "uvloop":
+        pytest.importorskip("uvloop")
+    url = node.url if protocol == "tubemq" else node.rocketmq_url
+    send(url, b"first")
+    command = [sys.executable, "-c", WORKER, kind, url]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "in hand first\n"
+        send(url, b"second")
+        worker.send_signal(signal.SIGTERM)
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        assert worker.stdout.readline() == "left\n"
+        assert worker.wait(10) == 0
+    with coherer.blocking.connect(url) as client:
+        with client.consumer("workers", "jobs", start="earliest") as consumer:
+            batch = consumer.receive(10_000)
+            assert batch is not None
+            assert batch.bodies() == [b"second"]
+            consumer.confirm(batch)
+
+
+def test_a_second_sigterm_ends_the_process(node: EmbeddedNode) -> None:
+    send(node.url, b"first")
+    command = [sys.executable, "-c", WORKER, "asyncio", node.url]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "in hand first\n"
+        worker.send_signal(signal.SIGTERM)
+        while worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+        assert worker.wait(10) == -signal.SIGTERM
