@@ -1,4 +1,4 @@
-"""SIGTERM in `consumer.run()`: the batch in hand is finished and confirmed, then the worker leaves."""
+"""SIGTERM in `consumer.run()`: the batch in hand is finished and confirmed before it returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from coherer.testing import EmbeddedNode, embedded_node
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there")
 
 WORKER = """
-import asyncio, sys, coherer, coherer.blocking
+import asyncio, logging, sys, coherer, coherer.blocking
+
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+logging.getLogger("coherer").setLevel("WARNING")
+logging.getLogger("coherer.client.handling").setLevel("INFO")
 
 def handle(batch):
     for message in batch:
@@ -74,16 +78,19 @@ def test_the_batch_in_hand_is_finished_and_confirmed(
         assert worker.stdout.readline() == "in hand first\n"
         send(url, b"second")
         worker.send_signal(signal.SIGTERM)
+        assert worker.stdout.readline().startswith("SIGTERM")
         worker.stdin.write("\n")
         worker.stdin.flush()
         assert worker.stdout.readline() == "left\n"
         assert worker.wait(10) == 0
-    with coherer.blocking.connect(url) as client:
-        with client.consumer("workers", "jobs", start="earliest") as consumer:
-            batch = consumer.receive(10_000)
-            assert batch is not None
-            assert batch.bodies() == [b"second"]
-            consumer.confirm(batch)
+    with (
+        coherer.blocking.connect(url) as client,
+        client.consumer("workers", "jobs", start="earliest") as consumer,
+    ):
+        batch = consumer.receive(10_000)
+        assert batch is not None
+        assert batch.bodies() == [b"second"]
+        consumer.confirm(batch)
 
 
 def test_a_second_sigterm_ends_the_process(node: EmbeddedNode) -> None:

@@ -11,6 +11,7 @@ CohererError
 ├── RefusedError            a server understood the request and said no; it gave a code
 ├── UnavailableError        no server could be reached, or none answered in time
 │   ├── ConnectError        a connection could not be made
+│   │   └── WrongProtocolError  something else than the expected server answers there
 │   ├── DisconnectedError   the connection broke while a request was under way
 │   └── RequestTimeoutError no answer in time (also a `TimeoutError`)
 └── StoreError              the node's own disk
@@ -120,6 +121,10 @@ class UnavailableError(CohererError):
 
 class ConnectError(UnavailableError):
     """A connection could not be made."""
+
+
+class WrongProtocolError(ConnectError):
+    """The server speaks another protocol. Trying again will not help; the address is wrong."""
 
 
 class DisconnectedError(UnavailableError):

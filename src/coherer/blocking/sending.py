@@ -19,6 +19,7 @@ from typing import Final, Generic, TypeVar, cast
 
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
 from coherer.blocking.using import Used
+from coherer.client.misuse import message_topic
 from coherer.client.outcomes import Bulk, Outcome, SendReport, Sink, Stored
 from coherer.client.producing import BaseProducer as AsyncProducer
 from coherer.errors import CohererError
@@ -202,7 +203,7 @@ class BaseProducer(Used[P], Generic[P, R]):
     def _post(self, message: Message, sink: Sink, post: Post | None) -> None:
         self.check()
         producer = self._inner
-        if not producer.publishes(message.topic):
+        if not producer.publishes(message_topic(message)):
             self.publish(message.topic)
         if producer.full or producer.in_flight + len(self._waiting) >= producer.window:
             self._portal.call(producer.ready)

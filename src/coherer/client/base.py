@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from coherer.errors import ClosedError, UsageError
+from coherer.net import running_loop
 
 
 class _Process:
@@ -109,12 +110,13 @@ class Startable(Ending):
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was started before.
+            UsageError: it was started before, or asyncio does not run here.
             ForkedError: its client was made in another process.
         """
         if self._state == "closed":
             raise ClosedError(f"The {self._KIND} is closed.")
         self._check_client()
+        running_loop()
         if self._state != "new":
             raise UsageError(f"A {self._KIND} is started once.")
 
@@ -135,6 +137,7 @@ class BaseClient(Ending):
             warn_unclosed(self, "async with")
 
     async def __aenter__(self) -> Self:
+        running_loop()
         return self
 
     async def close(self) -> None:

@@ -29,14 +29,18 @@ class Stop:
     """Ends `handle` early: handlers that are running finish, and no new batch is taken."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self._event = asyncio.Event()
         self._idle: set[asyncio.Task[None]] = set()
 
     def request(self) -> None:
         """Stop; to be called in the thread of the event loop."""
-        self.requested = True
+        self._event.set()
         for task in self._idle:
             task.cancel()
+
+    def is_requested(self) -> bool:
+        """Whether it was asked for."""
+        return self._event.is_set()
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -119,14 +123,14 @@ async def _work(
     failed: Callable[[B], Awaitable[None]],
     stop: Stop,
 ) -> None:
-    while not stop.requested:
+    while not stop.is_requested():
         try:
             with stop.waiting():
                 batch = await consumer.receive()
         except ClosedError:
             return
         except asyncio.CancelledError:
-            if stop.requested:
+            if stop.is_requested():
                 return
             raise
         assert batch is not None  # noqa: S101 - without a timeout there is a batch

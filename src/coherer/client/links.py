@@ -26,9 +26,11 @@ from coherer.errors import (
     CohererError,
     DisconnectedError,
     ForkedError,
+    ProtocolError,
     RequestTimeoutError,
+    WrongProtocolError,
 )
-from coherer.net import Connection, TlsOptions, dial
+from coherer.net import Connection, TlsOptions, dial, running_loop
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +44,10 @@ SILENT_MS: Final = 5_000
 SWEEP_MS_MIN: Final = 10
 """Deadlines are met this exactly at best: a sweep looks at every request under way."""
 
+WRONG_PORT: Final = (
+    "Is the port right? Usual ones are 8715 for tubemq://, 8716 for tubemqs:// and 9876 for "
+    "rocketmq://; 8080 is the HTTP administration."
+)
 UNKNOWN: Final = "What was asked for may or may not have happened."
 STRANGER: Final = (
     "Nothing was ever heard from this server: does this port speak this protocol, and is it one "
@@ -95,7 +101,9 @@ class BaseLink(Generic[A]):
         self._late: float | None = None  # when an answer was first missed since one came
         self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
         self._when_closed: list[Callable[[], None]] = []
+        self._understood = False  # whether something made sense
         self._over = False
+        self._broken: ProtocolError | None = None
 
     def __repr__(self) -> str:
         state = f"{len(self._waiting)} under way" if self.open else "closed"
@@ -138,22 +146,36 @@ class BaseLink(Generic[A]):
     def closed(self, error: Exception | None) -> None:
         """The connection is gone."""
         self._over = True
+        error = error or self._broken
         self._idle.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
-        lost = DisconnectedError(
-            f"The connection broke before the answer came{f' ({error})' if error else ''}.",
-            server=self.server,
-            hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
-        )
+        lost = self._lost(error)
         for waiter in waiting.values():
             waiter.failed(lost)
         for callback in self._when_closed:
             callback()
 
     # -- inside
+
+    def _misread(self, error: ProtocolError) -> None:
+        """Close the connection, because what came over it makes no sense."""
+        self._broken = error
+        if self._understood:
+            _log.warning("Closing the connection with %s: %s", self.server, error)
+        self.connection.close()
+
+    def _lost(self, error: Exception | None) -> CohererError:
+        """What becomes of the requests under way."""
+        if self._broken is not None and not self._understood:
+            return WrongProtocolError(str(self._broken), server=self.server, hint=WRONG_PORT)
+        return DisconnectedError(
+            f"The connection broke before the answer came{f' ({error})' if error else ''}.",
+            server=self.server,
+            hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
+        )
 
     def _sweep(self) -> None:
         now = self._loop.time() + SWEEP_MS_MIN / 1000
@@ -168,7 +190,7 @@ class BaseLink(Generic[A]):
                 RequestTimeoutError(
                     "No answer in time.",
                     server=self.server,
-                    hint=UNKNOWN,
+                    hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
                 )
             )
         if late and self._dead():
@@ -280,6 +302,7 @@ class BasePool(Generic[L]):
             ClosedError: the client is closed.
         """
         self.check()
+        running_loop()
         link = self.find(host, port)
         if link is not None:
             return link

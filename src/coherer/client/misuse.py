@@ -14,6 +14,25 @@ from coherer.errors import UsageError
 from coherer.message import Message
 
 
+def message_topic(message: Message) -> str:
+    """The topic of what a program wants to send.
+
+    Raises:
+        UsageError: that is not a message.
+
+    >>> message_topic("hello")  # type: ignore[arg-type]
+    Traceback (most recent call last):
+    coherer.errors.UsageError: A producer sends a Message, not str. Write Message("topic", b"body").
+    """
+    try:
+        return message.topic
+    except AttributeError:
+        raise UsageError(
+            f"A producer sends a Message, not {type(message).__name__}.",
+            hint='Write Message("topic", b"body").',
+        ) from None
+
+
 def check_body(message: Message) -> None:
     """See that a body is bytes.
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import ClassVar, Final
 
 from coherer.client.base import Startable
+from coherer.client.misuse import message_topic
 from coherer.client.outcomes import Bulk, SendReport, Sink, UnseenFailures
 from coherer.client.window import Window
 from coherer.errors import CohererError, WindowFullError
@@ -153,7 +154,7 @@ class BaseProducer(Startable):
         posted = 0  # since others had a turn
         try:
             for message in messages:
-                if message.topic not in published:
+                if message_topic(message) not in published:
                     bulk.posted(posted)
                     posted = 0
                     await self.publish(message.topic)
@@ -216,5 +217,5 @@ class BaseProducer(Startable):
     def _crowded(self) -> WindowFullError:
         return WindowFullError(
             f"{self._window.used} messages of {self._window.used_bytes} bytes are under way.",
-            hint="`await producer.ready()` before each `submit`.",
+            hint="Call `producer.ready()` before each `submit`.",
         )

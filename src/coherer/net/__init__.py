@@ -10,7 +10,7 @@ from coherer.net.connection import Connection, Receiver
 from coherer.net.dialer import dial
 from coherer.net.inboxes import Inboxes
 from coherer.net.listener import Listener, listen
-from coherer.net.loop import new_event_loop, run
+from coherer.net.loop import new_event_loop, run, running_loop
 from coherer.net.places import allow_files
 from coherer.net.tls import TlsOptions
 
@@ -25,4 +25,5 @@ __all__ = [
     "listen",
     "new_event_loop",
     "run",
+    "running_loop",
 ]

@@ -10,6 +10,7 @@ from typing import Final, TypeVar, cast
 
 from coherer.errors import ConnectError, UsageError
 from coherer.net.connection import Connection, Receiver
+from coherer.net.loop import running_loop
 from coherer.net.memory import keep_freed
 from coherer.net.tls import TlsOptions
 
@@ -47,7 +48,7 @@ async def dial(
     if not 0 < port <= 0xFFFF:
         raise UsageError(f"{port} is no port: they are 1 to 65535.")
     context = tls.client_context() if tls is not None else None
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     server = f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout_ms / 1000):

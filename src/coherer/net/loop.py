@@ -8,6 +8,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from coherer.errors import UsageError
+
 T = TypeVar("T")
 
 
@@ -21,6 +23,22 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     loop = fast.new_event_loop()
     assert isinstance(loop, asyncio.AbstractEventLoop)  # noqa: S101 - narrows an untyped result
     return loop
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs now.
+
+    Raises:
+        UsageError: none runs: the caller is not asyncio, but trio for example.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "Coherer's clients run on asyncio, and no asyncio event loop is running here.",
+            hint="With trio or curio, use `coherer.blocking` in a thread "
+            "(trio.to_thread.run_sync); anyio works on its asyncio backend.",
+        ) from None
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -59,12 +61,35 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
     def _load(self, context: ssl.SSLContext) -> None:
-        try:
-            if self.trust is not None:
+        if self.trust is not None:
+            with _names("trust", self.trust):
                 context.load_verify_locations(self.trust)
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key, self.key_password)
-        except OSError as error:  # ssl.SSLError is one
-            raise UsageError(
-                f"The TLS files cannot be used: {error}.", hint="They have to be PEM files."
-            ) from error
+        if self.certificate is None:
+            return
+        with _names("certificate", self.certificate):
+            ssl.create_default_context().load_verify_locations(self.certificate)
+        key = self.key or self.certificate
+        with _names("key", key):
+            context.load_cert_chain(self.certificate, self.key, self.key_password or _no_password)
+
+
+def _no_password() -> str:
+    """Instead of OpenSSL's question on the terminal, for which nobody may be there."""
+    raise ValueError("the key is encrypted, and `key_password` is not set")
+
+
+@contextmanager
+def _names(option: str, file: Path) -> Generator[None]:
+    """Inside, an error names the option and the file that are wrong."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        text = str(error) if isinstance(error, ValueError) else error.strerror or str(error)
+        hint = "It has to be a PEM file."
+        if isinstance(error, FileNotFoundError | PermissionError):
+            hint = ""
+        elif "KEY_VALUES_MISMATCH" in str(error):
+            text, hint = "it is not the key of the certificate", ""
+        raise UsageError(
+            f"`{option}` of TLS, {file}, cannot be used: {text}.", hint=hint
+        ) from error

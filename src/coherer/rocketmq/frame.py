@@ -21,6 +21,7 @@ from struct import Struct as Layout
 from typing import Final, TypeAlias
 
 from coherer.errors import ProtocolError
+from coherer.foreign import not_a_frame
 from coherer.limits import REMOTING_BYTES_MAX
 
 JSON: Final = 0
@@ -167,7 +168,7 @@ def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
         return _LENGTH_BYTES
     length = int.from_bytes(buffer[start : start + _LENGTH_BYTES], "big", signed=True)
     if not _LENGTH_BYTES <= length <= REMOTING_BYTES_MAX - _LENGTH_BYTES:
-        raise ProtocolError(f"A frame of length {length} is none.")
+        raise ProtocolError(not_a_frame("RocketMQ", bytes(buffer[start : start + _PREFIX_BYTES])))
     if have < _PREFIX_BYTES:
         return _PREFIX_BYTES
     _, word = PREFIX.unpack_from(buffer, start)

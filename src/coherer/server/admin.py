@@ -20,6 +20,7 @@ import msgspec
 
 from coherer import limits
 from coherer.errors import CohererError
+from coherer.foreign import not_a_frame
 from coherer.net import Connection, Receiver
 from coherer.server.admin_params import Answer, ParamError, Params, refused
 
@@ -170,6 +171,10 @@ class _Visitor:
 
     def received(self, data: bytes) -> None:
         """One socket read."""
+        if self._request is None and not self._unanswered_bytes and not data[:1].isalpha():
+            # h11 would wait for the end of a line, and the peer for an answer in its own protocol.
+            self._fail(h11.RemoteProtocolError(not_a_frame("HTTP", data)))
+            return
         self._unanswered_bytes += len(data)
         try:
             self._http.receive_data(data)

@@ -149,7 +149,9 @@ def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
 
 
 @contextmanager
-def embedded_node(directory: Path | None = None, **options: object) -> Generator[EmbeddedNode]:
+def embedded_node(
+    directory: str | Path | None = None, **options: object
+) -> Generator[EmbeddedNode]:
     """A node for the time of a `with` block, on free ports of the loopback interface.
 
     Args:
@@ -172,7 +174,7 @@ def embedded_node(directory: Path | None = None, **options: object) -> Generator
 
 @asynccontextmanager
 async def async_embedded_node(
-    directory: Path | None = None, **options: object
+    directory: str | Path | None = None, **options: object
 ) -> AsyncGenerator[Node]:
     """A node in the running event loop for the time of an `async with` block.
 
@@ -186,9 +188,9 @@ async def async_embedded_node(
 
 
 @contextmanager
-def _workspace(directory: Path | None) -> Generator[Path]:
+def _workspace(directory: str | Path | None) -> Generator[Path]:
     if directory is not None:
-        yield directory
+        yield Path(directory)
         return
     with tempfile.TemporaryDirectory(prefix="coherer-") as name:
         yield Path(name)

@@ -28,6 +28,7 @@ from struct import Struct as Layout
 from typing import Final, TypeAlias
 
 from coherer.errors import ProtocolError
+from coherer.foreign import not_a_frame
 from coherer.limits import BLOCK_BYTES, FRAME_BLOCKS_MAX, FRAME_BYTES_MAX
 
 TOKEN: Final = 0xFF7FF4FE
@@ -183,7 +184,7 @@ class FrameDecoder:
                 return False
             token, _, blocks = HEAD.unpack_from(buffer, start)
             if token != TOKEN:
-                raise ProtocolError(f"A frame begins with {TOKEN:#x}, not with {token:#x}.")
+                raise ProtocolError(not_a_frame("TubeMQ", bytes(buffer[start : start + HEAD.size])))
             if not 1 <= blocks <= FRAME_BLOCKS_MAX:
                 raise ProtocolError(f"A frame has 1 to {FRAME_BLOCKS_MAX} blocks, not {blocks}.")
             self._at, self._left, self._room = HEAD.size, blocks, FRAME_BYTES_MAX

@@ -8,11 +8,15 @@ configuration stand in `settings`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, Self
 
 import msgspec
 
+from coherer.errors import UsageError
+from coherer.limits import TOPIC_CHARS_MAX
+from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.settings import BLANK, BrokerDefaults, TopicSettings
 from coherer.tubemq.texts import bad, number, rows
 
@@ -21,6 +25,7 @@ __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_TLS_PORT",
     "STORE_STRIDE",
+    "TOPIC_RULE",
     "BrokerDefaults",
     "BrokerInfo",
     "FailureInfo",
@@ -31,15 +36,64 @@ __all__ = [
     "TopicInfo",
     "TopicMeta",
     "TopicSettings",
+    "check_topic",
+    "is_tubemq_topic",
     "parse_required_partitions",
     "required_partitions",
 ]
+
+TOPIC_RULE: Final = (
+    "TubeMQ's topics begin with an ASCII letter; letters, digits, '_' and '-' follow, up to "
+    f"{TOPIC_CHARS_MAX} characters."
+)
 
 STORE_STRIDE: Final = 10_000
 """Partition id = store number * 10,000 + number within the store."""
 
 DEFAULT_PORT: Final = 8123
 DEFAULT_TLS_PORT: Final = 8124
+
+_TUBEMQ_TOPIC: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]+")
+_ANY_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_topic(topic: str) -> None:
+    """Checks the name of a topic before it is sent to a server.
+
+    A node also has topics that RocketMQ's clients created; their names may begin with a digit.
+
+    Raises:
+        UsageError: no topic can have that name; `code` is the one of the protocol for the reason.
+
+    >>> check_topic("a b")
+    Traceback (most recent call last):
+    coherer.errors.UsageError: A topic cannot have the name 'a b': ' ' is not allowed. ...
+    """
+    if not topic or topic.isspace():
+        code = ResultCode.PARAMETER_MSG_TOPIC_BLANK
+        raise UsageError("The name of a topic is empty.", code=code)
+    if _ANY_TOPIC.fullmatch(topic) is None:
+        wrong = sorted({character for character in topic if not _ANY_TOPIC.fullmatch(character)})
+        text = ", ".join(map(repr, wrong))
+        raise UsageError(
+            f"A topic cannot have the name {topic!r}: {text} "
+            f"{'is' if len(wrong) == 1 else 'are'} not allowed.",
+            hint=TOPIC_RULE,
+        )
+    if len(topic) > TOPIC_CHARS_MAX:
+        raise UsageError(
+            f"The name of a topic has {len(topic)} characters; {TOPIC_CHARS_MAX} are allowed.",
+            topic=topic,
+        )
+
+
+def is_tubemq_topic(topic: str) -> bool:
+    """Whether a TubeMQ cluster would create a topic with this name.
+
+    >>> is_tubemq_topic("orders-2026"), is_tubemq_topic("2026-orders"), is_tubemq_topic("a")
+    (True, False, False)
+    """
+    return _TUBEMQ_TOPIC.fullmatch(topic) is not None and len(topic) <= TOPIC_CHARS_MAX
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):

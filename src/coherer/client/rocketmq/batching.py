@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from coherer.client.misuse import check_body, mistaken
+from coherer.client.misuse import check_body, message_topic, mistaken
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.record.ids import UniqueIds
@@ -22,7 +22,7 @@ Item = tuple[bytes, bytes, bytes, bytes]
 
 def topic_of(messages: Sequence[Message]) -> str:
     """The one topic of a batch."""
-    topics = {message.topic for message in messages}
+    topics = {message_topic(message) for message in messages}
     if len(topics) != 1:
         raise UsageError(f"A batch has messages of one topic, not of {len(topics)}.")
     topic = topics.pop()

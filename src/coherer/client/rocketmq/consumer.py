@@ -150,9 +150,7 @@ class Consumer(Member):
         self.check()
         return messages(self)
 
-    async def run(
-        self, handler: Handler, *, workers: int = 1, stop: Stop | None = None
-    ) -> None:
+    async def run(self, handler: Handler, *, workers: int = 1, stop: Stop | None = None) -> None:
         """Have every batch dealt with by `handler`, until the consumer is closed or SIGTERM.
 
         On SIGTERM, unless the application handles it itself, the batches in hand are finished and

@@ -31,6 +31,7 @@ from coherer.client.rocketmq.routes import MASTER
 from coherer.client.rocketmq.transactions import Checks
 from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.net import running_loop
 from coherer.rocketmq import acl
 from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
 from coherer.rocketmq.codes import RequestCode
@@ -109,6 +110,7 @@ class Instance(Directory):
             UnavailableError: no name server can be reached.
         """
         self.pool.check()
+        running_loop()
         if self._starting is None or (self._starting.done() and not self.client_id):
             self._starting = asyncio.create_task(self._start(), name="start of the client")
         await asyncio.shield(self._starting)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import ClassVar, Final
 
 from coherer.client.links import BaseLink, BasePool, Waiter
-from coherer.errors import CohererError, DisconnectedError
+from coherer.errors import CohererError, DisconnectedError, ProtocolError
 from coherer.net import Connection, TlsOptions
 from coherer.rocketmq import codes
 from coherer.rocketmq.codes import ResponseCode
@@ -195,7 +195,13 @@ class Link(BaseLink[Command]):
         """Called by the connection with each socket read."""
         self._heard = self._loop.time()
         waiting = self._waiting
-        for command in self.session.receive(data):
+        try:
+            commands = self.session.receive(data)
+        except ProtocolError as error:
+            self._misread(error)
+            return
+        self._understood = self._understood or bool(commands)
+        for command in commands:
             if not command.flag & 1:
                 self._desk.handle(self, command)
                 continue

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
-from coherer.client.misuse import check_body, mistaken
+from coherer.client.misuse import check_body, message_topic, mistaken
 from coherer.client.outcomes import Sink
 from coherer.client.rocketmq.faults import Faults
 from coherer.client.rocketmq.instance import Instance
@@ -157,7 +157,7 @@ class Outbox:
             raise UsageError(
                 "The topic is not published.",
                 topic=topic,
-                hint="`await producer.publish(topic)` before.",
+                hint="Call `producer.publish(topic)` first.",
             )
         if not selector.choices:
             raise UnavailableError("The topic has no queue that takes messages.", topic=topic)
@@ -199,7 +199,7 @@ class Outbox:
             UsageError: the message cannot be sent as it is, or its topic is not published.
             UnavailableError: the topic has no queue any more.
         """
-        place, tries = self.choose(message.topic, order_by, queue)
+        place, tries = self.choose(message_topic(message), order_by, queue)
         if self.observers:
             kind = Kind.HALF if sys_flag else Kind.DELAYED if "DELAY" in system else Kind.NORMAL
             (message,), sink = observe(self.observers, [message], self.group, kind, sink)

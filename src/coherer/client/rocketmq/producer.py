@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, cast, overload
 
+from coherer.client.misuse import message_topic
 from coherer.client.outcomes import CallbackSink, FutureSink, Outcome, Sink
 from coherer.client.producing import BaseProducer
 from coherer.client.rocketmq.batching import item_of, joined, pack, topic_of
@@ -97,7 +98,7 @@ class Producer(BaseProducer):
             UnavailableError: no broker could be reached; it was not sent.
         """
         # What `_prepared` does; a coroutine less for each message is worth the lines.
-        if self._window.full or message.topic not in self._published:
+        if self._window.full or message_topic(message) not in self._published:
             await self._prepared(message.topic)
         return await self.submit(message, order_by=order_by, queue=queue, delay_level=delay_level)
 
@@ -225,7 +226,7 @@ class Producer(BaseProducer):
             UsageError: the message cannot be sent as it is.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        if message.topic not in self._published:
+        if message_topic(message) not in self._published:
             await self.publish(message.topic)
         self.check()
         await self._outbox.tell(message, order_by, queue)
@@ -258,7 +259,7 @@ class Producer(BaseProducer):
             RequestTimeoutError: nobody replied in time.
             CohererError: see `send`.
         """
-        await self._prepared(message.topic)
+        await self._prepared(message_topic(message))
         timeout_ms = timeout_ms or self._options.timeout_ms or self._instance.options.timeout_ms
         replies, client_id = self._instance.replies, self._instance.client_id
         number, future = replies.expect()
@@ -314,7 +315,7 @@ class Producer(BaseProducer):
 
     async def send_half(self, message: Message) -> tuple[RocketReceipt, Link]:
         """Send a half message; see `transaction`."""
-        await self._prepared(message.topic)
+        await self._prepared(message_topic(message))
         system = {"TRAN_MSG": "true", "PGROUP": self._outbox.group}
         receipt = await self._post(message, system, sys_flag=PREPARED)
         return receipt, await self._instance.link(self._instance.address(receipt.broker), fast=True)

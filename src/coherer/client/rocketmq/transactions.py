@@ -96,7 +96,9 @@ class Transaction:
             UsageError: it has none before the half message is stored.
         """
         if self.receipt is None:
-            raise UsageError("The transaction has not begun.", hint="Use `async with`.")
+            raise UsageError(
+                "The transaction has not begun.", hint="Use it in a `with` or `async with` block."
+            )
         return self.receipt.unique_id
 
     async def begin(self) -> None:

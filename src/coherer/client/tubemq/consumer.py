@@ -279,9 +279,7 @@ class Consumer(Startable):
         self.check()
         return MessageIterator(self)
 
-    async def run(
-        self, handler: Handler, *, workers: int = 1, stop: Stop | None = None
-    ) -> None:
+    async def run(self, handler: Handler, *, workers: int = 1, stop: Stop | None = None) -> None:
         """Have every package dealt with by `handler`, until the consumer is closed or SIGTERM.
 
         On SIGTERM, unless the application handles it itself, the batches in hand are finished and

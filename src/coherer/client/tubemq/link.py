@@ -8,7 +8,7 @@ from typing import TypeVar
 from google.protobuf.message import Message as PbMessage
 
 from coherer.client.links import BaseLink, BasePool
-from coherer.errors import CohererError, DisconnectedError
+from coherer.errors import CohererError, DisconnectedError, ProtocolError
 from coherer.net import Connection, TlsOptions
 from coherer.tubemq.methods import parse
 from coherer.tubemq.session import ClientSession, Failure, Response
@@ -87,7 +87,13 @@ class Link(BaseLink[Response | Failure]):
         """Called by the connection with each socket read."""
         self._heard = self._loop.time()
         waiting = self._waiting
-        for answer in self.session.receive(data):
+        try:
+            answers = self.session.receive(data)
+        except ProtocolError as error:
+            self._misread(error)
+            return
+        self._understood = self._understood or bool(answers)
+        for answer in answers:
             waiter = waiting.pop(answer.serial, None)
             if waiter is not None:
                 waiter.answered(answer)

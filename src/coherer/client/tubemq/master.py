@@ -17,7 +17,14 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer.client.tasks import waits
 from coherer.client.tubemq.link import Link, Pool
-from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
+from coherer.errors import (
+    CohererError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+    WrongProtocolError,
+)
+from coherer.net import running_loop
 from coherer.tubemq import codes
 
 _log = logging.getLogger(__name__)
@@ -143,7 +150,7 @@ async def persist(
     Raises:
         CohererError: the last attempt's.
     """
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     deadline = loop.time() + timeout_ms / 1000
     wait = waits()
     said = False
@@ -152,7 +159,8 @@ async def persist(
             return await attempt()
         except (UnavailableError, RefusedError) as error:
             pause = wait()
-            if error.code in final or loop.time() + pause > deadline:
+            hopeless = error.code in final or isinstance(error, WrongProtocolError)
+            if hopeless or loop.time() + pause > deadline:
                 raise
             if pause >= SAY_S and not said:
                 _log.warning("Trying again for up to %d s: %s", timeout_ms // 1000, error)

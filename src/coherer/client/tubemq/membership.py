@@ -33,7 +33,14 @@ from coherer.tubemq import codes, methods
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.flow import FlowRules
-from coherer.tubemq.names import Partition, SubscribeInfo, TopicCondition, required_partitions
+from coherer.tubemq.names import (
+    Partition,
+    SubscribeInfo,
+    TopicCondition,
+    check_topic,
+    is_tubemq_topic,
+    required_partitions,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +89,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < len(self.topics) <= limits.TOPICS_PER_CLIENT_MAX:
             raise UsageError(f"A consumer has 1 to {limits.TOPICS_PER_CLIENT_MAX} topics.")
         for topic, filters in self.topics.items():
-            if not topic or topic.isspace() or len(topic) > limits.TOPIC_CHARS_MAX:
-                raise UsageError(f"{topic!r} cannot be the name of a topic.")
+            check_topic(topic)
             _check_filters(topic, filters)
 
 
@@ -163,7 +169,10 @@ class Membership:
             RefusedError: the master does not want us, or a topic does not exist.
         """
         timeout_ms = self._cluster.options.timeout_ms
-        await persist(self._join, timeout_ms=timeout_ms, final=FINAL_CODES)
+        final = FINAL_CODES
+        if not all(map(is_tubemq_topic, self._subscription.topics)):  # nobody will create these
+            final |= {ResultCode.TOPIC_NOT_DEPLOYED}
+        await persist(self._join, timeout_ms=timeout_ms, final=final)
 
     def begin(self) -> None:
         """Begin heartbeats; instructions may come from now on."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, overload
 
 from coherer import limits
-from coherer.client.misuse import check_body, mistaken
+from coherer.client.misuse import check_body, message_topic, mistaken
 from coherer.client.outcomes import CallbackSink, FutureSink, Outcome, Sink
 from coherer.client.producing import BaseProducer
 from coherer.client.tasks import cancel
@@ -33,7 +33,7 @@ from coherer.errors import (
 from coherer.message import Message, Receipt
 from coherer.tubemq import payload
 from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.names import Partition, TopicInfo
+from coherer.tubemq.names import Partition, TopicInfo, check_topic
 
 TICK_MS: Final = 1_000
 """How often brokers are judged and signatures renewed."""
@@ -88,7 +88,7 @@ class Producer(BaseProducer):
             if not new:
                 return
             for topic in new:
-                _check_topic(topic)
+                check_topic(topic)
             await self._publisher.publish(new)
             for topic in new:
                 await self._connected(self._routes[topic])
@@ -102,7 +102,7 @@ class Producer(BaseProducer):
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        if message.topic not in self._routes:
+        if message_topic(message) not in self._routes:
             await self.publish(message.topic)
         await self._window.room()
         return await self.submit(message)
@@ -150,13 +150,13 @@ class Producer(BaseProducer):
         """
         if self._state != "open":
             self.check()
-        route = self._routes.get(message.topic)
+        route = self._routes.get(message_topic(message))
         if route is None:
             raise UsageError(
                 "The topic is not published.",
                 topic=message.topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
-                hint="`await producer.publish(topic)` before.",
+                hint="Call `producer.publish(topic)` first.",
             )
         if not route.places:
             raise UnavailableError(
@@ -340,8 +340,3 @@ def pack(message: Message, max_bytes: int) -> Parcel:
             hint="The cluster sets it: `coherer serve --max-message-bytes`.",
         )
     return Parcel(data, flag, message.tag, time)
-
-
-def _check_topic(topic: str) -> None:
-    if not topic or topic.isspace():
-        raise UsageError("A message needs a topic.", code=ResultCode.PARAMETER_MSG_TOPIC_BLANK)

@@ -26,7 +26,7 @@ from coherer.errors import CohererError, RefusedError
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.names import BrokerInfo, TopicInfo
+from coherer.tubemq.names import TOPIC_RULE, BrokerInfo, TopicInfo, is_tubemq_topic
 
 _log = logging.getLogger(__name__)
 
@@ -108,20 +108,26 @@ class Publisher:
         wanted = set(topics)
         self.topics |= wanted
         timeout_ms = self._cluster.options.timeout_ms
+        final = FINAL_CODES
+        if not all(map(is_tubemq_topic, wanted)):  # the master will not create these
+            final |= {ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION}
 
         async def attempt() -> None:
             await self.beat()
             for topic in sorted(wanted - self.infos.keys()):
+                created = is_tubemq_topic(topic)
                 raise RefusedError(
                     "The topic has no partition that takes messages.",
                     server=self._cluster.masters.server,
                     topic=topic,
                     code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
-                    hint="Does it exist, and is one of its brokers online?",
+                    hint="Does it exist, and is one of its brokers online?"
+                    if created
+                    else f"It does not exist, and cannot be created. {TOPIC_RULE}",
                 )
 
         try:
-            await persist(attempt, timeout_ms=timeout_ms, final=FINAL_CODES)
+            await persist(attempt, timeout_ms=timeout_ms, final=final)
         except CohererError:
             self.topics -= wanted - self.infos.keys()
             raise
