@@ -92,6 +92,17 @@ class Admin:
         """The groups of consumers in order of their names; only those named, if any are."""
         return self._portal.call(lambda: self._admin.groups(*names))
 
+    def delete_group(self, name: str) -> None:
+        """Forget where a group stands in all topics.
+
+        A group whose consumers are running comes back with their next confirmation.
+
+        Raises:
+            RefusedError: there is no such group.
+            UnavailableError: a broker does not answer; the others have forgotten the group.
+        """
+        self._portal.call(lambda: self._admin.delete_group(name))
+
     def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
         """Set where a group goes on, by partition key.
 

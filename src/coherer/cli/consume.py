@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -24,7 +23,7 @@ from coherer.cli.options import (
 )
 from coherer.cli.output import amount
 from coherer.cli.signals import signals_interrupt
-from coherer.errors import CohererError, UsageError
+from coherer.errors import CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from coherer.blocking import Client, Consumer
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
     from coherer.message import ReceivedMessage
     from coherer.rocketmq.subscription import Sql92
     from coherer.tubemq.delivery import MessageBatch
+
+_NOT_THERE = frozenset({17, 431})
+"""What name servers and masters say of a topic that does not exist."""
 
 _WAIT_MS = 1_000
 """How long a single wait lasts when there is no timeout: Windows sees Ctrl-C only between waits."""
@@ -107,7 +109,9 @@ def consume(
     topics: Annotated[list[str], typer.Argument(help="What to read.", show_default=False)],
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="The group. Default: a new one of its own, or none."),
+        typer.Option(
+            "--group", "-g", help="The group. Default: none; then nothing is left on the brokers."
+        ),
     ] = None,
     form: Annotated[
         Form,
@@ -136,6 +140,9 @@ def consume(
         str | None,
         typer.Option("--sql", help="RocketMQ: only with properties for which this is true."),
     ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create a topic that does not exist.")
+    ] = False,
     url: Url = "",
     admin: AdminUrl = None,
     user: User = None,
@@ -144,7 +151,7 @@ def consume(
 ) -> None:
     """Print messages as they come, and confirm them when they are printed.
 
-    Without a group, messages of RocketMQ are read without anybody's notice.
+    Without a group, messages are read without anybody's notice.
     """
     wanted = _selection(url, topics, tags or (), sql)
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
@@ -153,9 +160,10 @@ def consume(
         suppress(KeyboardInterrupt),
         signals_interrupt(),
         connect(url, user, password) as client,
-        _receiver(client, group, wanted, start) as receiver,
     ):
-        rest = printer.run(receiver, timeout_s)
+        _check_exist(client, wanted, create=create)
+        with _receiver(client, group, wanted, start) as receiver:
+            rest = printer.run(receiver, timeout_s)
     if group is not None and rest is not None and not is_rocketmq(url):
         _go_on_at(url, admin, group, rest)
     typer.echo(amount(printer.count, "message"), err=True)
@@ -172,9 +180,14 @@ def _receiver(
     from coherer import blocking
 
     if isinstance(client, blocking.Client):
-        name = group or f"cli-{uuid.uuid4().hex[:12]}"
         tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
-        with client.consumer(name, tags, start=start.value) as consumer:
+        if group is None:
+            from coherer.cli.consume_tubemq import Readers
+
+            with Readers(client, tags, start.value) as readers:
+                yield readers
+            return
+        with client.consumer(group, tags, start=start.value) as consumer:
             yield Taker(consumer)
         return
     from coherer.cli.consume_rocketmq import member, passer_by
@@ -186,6 +199,25 @@ def _receiver(
     else:
         with member(client, group, chosen, start.value) as one:
             yield one
+
+
+def _check_exist(client: Client | RocketClient, topics: Iterable[str], *, create: bool) -> None:
+    """Check that topics exist, before brokers that create topics by themselves are asked for them.
+
+    Raises:
+        RefusedError: one does not.
+    """
+    for topic in topics:
+        try:
+            client.partitions(topic)
+        except RefusedError as error:
+            if error.code not in _NOT_THERE:
+                raise
+            if create:
+                with client.producer(topic):  # publishing creates it, where brokers do that
+                    continue
+            error.hint = f"Create it: `coherer topics create {topic}`, or consume with --create."
+            raise
 
 
 def _selection(

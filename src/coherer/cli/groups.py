@@ -1,4 +1,4 @@
-"""`coherer groups`: list, describe, reset."""
+"""`coherer groups`: list, describe, reset, delete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from coherer.cli.options import (
     User,
     is_rocketmq,
 )
-from coherer.cli.output import FAILED, MISUSED, say_json, say_table
+from coherer.cli.output import FAILED, MISUSED, amount, say_json, say_table
+from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer.client.admin import GroupState
@@ -61,7 +62,7 @@ def list_groups(
         ((g.name, g.topics, len(g.members), g.lag) for g in groups),
         empty="There are no groups.",
     )
-    _say_silent(groups)
+    _say_unknown(groups)
 
 
 @app.command()
@@ -104,7 +105,35 @@ def describe(
         ),
         empty="It has no offsets.",
     )
-    _say_silent(found)
+    _say_unknown(found)
+
+
+@app.command()
+def delete(
+    group: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = "",
+    admin: AdminUrl = None,
+    token: Token = DEFAULT_TOKEN,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a group and its offsets. Its consumers have to be stopped before."""
+    whom = Whom(url, admin, token, user, password)
+    members = [member for state in _ask(whom, group) for member in state.members]
+    if members:
+        raise UsageError(
+            f"{group} has {amount(len(members), 'member')}, {members[0].id} among them.",
+            hint="Stop its consumers; with their next confirmation the group would come back.",
+        )
+    if not yes:
+        typer.confirm(f"Delete {group} with its offsets?", abort=True, err=True)
+    whom.ask(lambda admin: admin.delete_group(group))
+    if as_json:
+        say_json({"group": group, "done": "deleted"})
+    else:
+        typer.echo(f"{group}: deleted")
 
 
 @app.command()
@@ -191,11 +220,15 @@ def _summary(group: AnyGroup) -> dict[str, object]:
         "topics": group.topics,
         "members": group.members,
         "lag": group.lag,
+        "no_lag": group.no_lag,
     }
 
 
-def _say_silent(groups: Sequence[AnyGroup]) -> None:
-    silent = sorted({broker for group in groups for broker in group.silent})
-    if silent:
-        names = ", ".join(map(str, silent))
-        typer.echo(f"No answer from broker {names}: its numbers are unknown (?).", err=True)
+def _say_unknown(groups: Sequence[AnyGroup]) -> None:
+    """Why a number is shown as `?`, once for all groups with the same reason."""
+    reasons: dict[str, list[str]] = {}
+    for group in groups:
+        if group.no_lag is not None:
+            reasons.setdefault(group.no_lag, []).append(group.name)
+    for reason, names in reasons.items():
+        typer.echo(f"The lag of {', '.join(names)} is unknown: {reason}.", err=True)

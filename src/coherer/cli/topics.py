@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,14 +39,15 @@ def list_topics(
     url: Url = "",
     admin: AdminUrl = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="TubeMQ: also topics of the system.")
+        bool,
+        typer.Option("--all", help="Also topics of the system: retries, dead letters, ..."),
     ] = False,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
 ) -> None:
     """All topics of the cluster."""
-    found = Whom(url, admin, "", user, password).ask(_topics)
+    found = Whom(url, admin, "", user, password).ask(partial(_topics, system=everything))
     topics = [topic for topic in found if everything or not topic.name.startswith("__")]
     if as_json:
         say_json(topics)
@@ -151,7 +153,11 @@ def _done(topic: str, what: str, *, as_json: bool) -> None:
         typer.echo(f"{topic}: {what}")
 
 
-async def _topics(admin: AnyAdmin) -> Sequence[TopicState | RocketTopicState]:
+async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | RocketTopicState]:
+    from coherer.client.rocketmq.admin import Admin as RocketAdmin
+
+    if isinstance(admin, RocketAdmin):
+        return await admin.topics(system=system)
     return await admin.topics()
 
 

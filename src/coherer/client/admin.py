@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NOT_EXIST = 401
+NO_GROUP = 404
 EXISTED = 402
 ILLEGAL_STATUS = 406
 _DONE = frozenset({200, 201})
@@ -241,6 +242,28 @@ class Admin:
             told.group(name, online.get(name), found.get(name, ()), topics)
             for name in sorted({*online, *told.groups})
         ]
+
+    async def delete_group(self, name: str) -> None:
+        """Forget where a group stands in all topics.
+
+        A group whose consumers are running comes back with their next confirmation.
+
+        Raises:
+            RefusedError: there is no such group.
+            UnavailableError: a broker does not answer; the others have forgotten the group.
+        """
+        if not await self.groups(name):
+            raise RefusedError(
+                f"There is no group {name}.", server=self._masters[0].server, code=NO_GROUP
+            )
+        for broker in await self.brokers():
+            if broker.web_port:
+                await self._broker(broker).call(
+                    msgspec.Raw,
+                    "admin_rmv_offset",
+                    {"groupName": name, "modifyUser": self._user},
+                    post=True,
+                )
 
     async def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
         """Set where a group goes on, also while it consumes.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from coherer.client.lag import no_lag
 from coherer.client.webapi import Answer
 from coherer.errors import UsageError
 
@@ -94,8 +95,8 @@ class PartitionState(msgspec.Struct, frozen=True):
         min_offset: the oldest message; None if the broker did not tell, and so for all below.
         max_offset: where the next message will be.
         committed: where the group goes on; None also if it has not begun.
-        lag: how many messages the group is behind. Java counts those of all partitions that share
-            a store, so there it may be too much.
+        lag: how many messages the group is behind, see `coherer.client.lag`. Java counts those of
+            all partitions that share a store, so there it may be too much.
         owner: the consumer that reads it now; None also if nobody does.
     """
 
@@ -133,7 +134,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int | None:
-        """How many messages it is behind on all partitions; None if that is not known of one.
+        """How many messages it is behind on all partitions; None if that is not known (`no_lag`).
 
         >>> known, unknown = PartitionState("t", 1, 0, lag=3), PartitionState("t", 1, 1)
         >>> GroupState("g", ("t",), (), (known,)).lag
@@ -141,12 +142,14 @@ class GroupState(msgspec.Struct, frozen=True):
         >>> print(GroupState("g", ("t",), (), (known, unknown)).lag)
         None
         """
-        total = 0
-        for partition in self.partitions:
-            if partition.lag is None:
-                return None
-            total += partition.lag
-        return total
+        if self.no_lag is not None:
+            return None
+        return sum(partition.lag or 0 for partition in self.partitions)
+
+    @property
+    def no_lag(self) -> str | None:
+        """Why the lag is not known; None when it is."""
+        return no_lag(self.silent, self.partitions)
 
 
 def broker_of(key: str) -> int:
@@ -357,10 +360,17 @@ class Told:
         if group is not None:
             committed = self._committed.get(group, {}).get(key)
             owner = self._owners.get((group, key))
-        if committed is not None and high is not None:
-            lag = -(-max(high - committed, 0) // self._steps[broker])
         low = ends.offset_min if ends.offset_min >= 0 else None
+        done = committed
+        if committed is None and group is not None and self._begun(group, topic):
+            done = low
+        if done is not None and high is not None:
+            lag = -(-max(high - done, 0) // self._steps[broker])
         return PartitionState(topic, broker, number, low, high, committed, lag, owner)
+
+    def _begun(self, group: str, topic: str) -> bool:
+        """Whether a group has confirmed something of a topic."""
+        return any(begun == topic for _, begun, _ in self._committed.get(group, {}))
 
     def group(
         self,

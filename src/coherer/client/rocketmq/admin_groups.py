@@ -17,8 +17,9 @@ from coherer.rocketmq.bodies import (
     ConsumeStats,
     SubscriptionGroup,
     SubscriptionGroups,
+    TopicStats,
 )
-from coherer.rocketmq.codes import RequestCode, ResponseCode
+from coherer.rocketmq.codes import RequestCode, ResponseCode, refused
 from coherer.rocketmq.headers import (
     ConsumeStatsHeader,
     DeleteGroupHeader,
@@ -77,11 +78,21 @@ class Groups(Asking):
     async def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
         """Delete a group from all brokers.
 
+        A group whose consumers are running comes back with their next heartbeat.
+
         Args:
             name: the group.
             remove_offsets: forget where it stood, too.
+
+        Raises:
+            RefusedError: there is no such group.
         """
-        await self._instance.start()
+        [state] = await self.groups(name)
+        if not (state.members or state.partitions or state.silent) and name not in {
+            group.name for group in await self.groups()
+        }:
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            raise refused(code, f"There is no group {name}.")
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
@@ -173,6 +184,7 @@ class Groups(Asking):
             try:
                 online = await self._online(group, address)
                 stats = await self._stats(group, address)
+                oldest = await self._oldest(stats, address)
             except CohererError as error:
                 _log.warning("Broker %s does not tell of %s: %s", broker, group, error)
                 silent.append(broker)
@@ -193,7 +205,7 @@ class Groups(Asking):
                     queue.id,
                     max_offset=at.broker_offset,
                     committed=at.consumer_offset,
-                    lag=max(at.broker_offset - at.consumer_offset, 0),
+                    lag=max(at.broker_offset - max(at.consumer_offset, oldest.get(queue, 0)), 0),
                     last_ms=at.last_timestamp,
                 )
         return GroupState(
@@ -215,6 +227,21 @@ class Groups(Asking):
                 return None
             raise
         return ConsumerConnection.decode(answer.body)
+
+    async def _oldest(self, stats: ConsumeStats, address: str) -> dict[Queue, int]:
+        """Where the oldest messages are, of topics in which a group stands at 0 somewhere.
+
+        Brokers say 0 also of a queue in which the group has not begun. The messages that are not
+        kept any more would count as not consumed.
+        """
+        table = stats.offset_table.items()
+        topics = {queue.topic for queue, at in table if at.broker_offset > at.consumer_offset <= 0}
+        oldest: dict[Queue, int] = {}
+        for topic in topics:
+            answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            held = TopicStats.decode(answer.body).offset_table
+            oldest |= {queue: at.min_offset for queue, at in held.items()}
+        return oldest
 
     async def _stats(self, group: str, address: str) -> ConsumeStats:
         fields = ConsumeStatsHeader(group).fields()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from coherer.client.lag import no_lag
 from coherer.rocketmq.names import Queue
 
 
@@ -123,11 +124,20 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int | None:
-        """How many messages it is behind on all queues; None if that is not known of one.
+        """How many messages it is behind on all queues; None if that is not known (`no_lag`).
 
         >>> GroupState("g", ("t",), (), (PartitionState("t", "a", 0, lag=3),)).lag
         3
         """
-        lags = [partition.lag for partition in self.partitions]
-        known = [lag for lag in lags if lag is not None]
-        return sum(known) if len(known) == len(lags) else None
+        if self.no_lag is not None:
+            return None
+        return sum(partition.lag or 0 for partition in self.partitions)
+
+    @property
+    def no_lag(self) -> str | None:
+        """Why the lag is not known; None when it is.
+
+        >>> GroupState("g", ("t",), (), ()).no_lag
+        'it has not confirmed anything yet'
+        """
+        return no_lag(self.silent, self.partitions)

@@ -22,10 +22,12 @@ POLL_LAST_MS: Final = 500
 class Topics(Servers):
     """What `Admin` does about topics."""
 
-    async def topics(self, *names_wanted: str) -> list[TopicState]:
+    async def topics(self, *names_wanted: str, system: bool = False) -> list[TopicState]:
         """The topics in order of their names; only those named, if any are.
 
-        Without names, topics of the system are left out.
+        Args:
+            names_wanted: names; all topics when there are none.
+            system: with all topics, also RocketMQ's own: retry topics, dead letters and others.
         """
         await self._instance.start()
         wanted = list(names_wanted)
@@ -36,7 +38,7 @@ class Topics(Servers):
             wanted = [
                 topic
                 for topic in TopicList.decode(answer.body).topic_list
-                if not _of_the_system(topic) and topic not in own
+                if system or not (_of_the_system(topic) or topic in own)
             ]
         routes = await asyncio.gather(*(self._route(topic) for topic in sorted(set(wanted))))
         return [_topic_state(route) for route in routes if route is not None]

@@ -1,0 +1,8 @@
+"""`python -m coherer` does what the command `coherer` does."""
+
+from __future__ import annotations
+
+from coherer.cli.main import main
+
+if __name__ == "__main__":
+    main()
