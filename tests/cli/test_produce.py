@@ -34,11 +34,11 @@ def test_everything_is_counted() -> None:
     batches = [[Message("t", b"one"), Message("t", b"bad")], [Message("t", b"three")]]
     total, shown = Total(), list[int]()
     send_all(Sender(), batches, total, lambda total: shown.append(total.sent))
-    assert (total.sent, total.failed, total.body_bytes) == (2, 1, 11)
+    assert (total.sent, total.failed, total.body_bytes) == (2, 1, 8)
     assert total.error == "No. [code 400]"
     assert shown == [1, 2]
     total.seconds = 0.5
-    assert total.text == ("2 messages, 11 bytes in 0.5 s: 4/s; 1 failed, the first: No. [code 400]")
+    assert total.text == ("2 messages, 8 bytes in 0.5 s: 4/s; 1 failed, the first: No. [code 400]")
 
 
 def produce(node: EmbeddedNode, *words: str, stdin: bytes | None = None) -> Result:

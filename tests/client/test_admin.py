@@ -256,9 +256,9 @@ async def test_groups_and_lag(cluster: FakeCluster, admin: Admin) -> None:
     assert (g.name, g.topics, g.members) == ("g", ("t",), (MemberState("g_1", "127.0.0.9"),))
     first, second = g.partitions
     assert first == PartitionState("t", 1, 0, 28, 196, committed=84, lag=4)  # 28 bytes a message
-    assert second == PartitionState("t", 1, 1, 0, 0, owner="g_1"), "not begun: unknown, not 0"
-    assert g.lag is None
-    assert (old.name, old.members, old.lag) == ("old", (), 0)
+    assert second == PartitionState("t", 1, 1, 0, 0, lag=0, owner="g_1"), "there is nothing in it"
+    assert g.lag == 4
+    assert (old.name, old.members, old.lag) == ("old", (), None)
     await admin.groups("g", "h")
     assert cluster.called("admin_query_offset")[-1] == {"groupName": "g,h"}
     assert cluster.called("admin_query_sub_info")[-1] == {"groupName": "g,h"}

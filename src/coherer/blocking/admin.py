@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Literal
 
 from coherer.blocking.portal import Portal
@@ -112,21 +113,21 @@ class Admin:
         self._portal.call(lambda: self._admin.set_offsets(group, offsets))
 
     def reset_offsets(
-        self, group: str, topic: str, to: Literal["earliest", "latest"] | int
+        self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
     ) -> dict[str, int]:
         """Set a group's offsets of a whole topic.
 
         Args:
             group: the group; it need not exist.
             topic: the topic.
-            to: an end of the partitions, or an offset for every partition; one that is not there
-                becomes the end that is nearer.
+            to: an end of the partitions; a time of storing, which Java's brokers cannot search; or
+                an offset for every partition, moved to the nearer end where it is not there.
 
         Returns:
             The offsets by partition key, `broker:topic:partition`.
 
         Raises:
-            UsageError: there is no such place.
+            UsageError: there is no such place, or a broker cannot search by time.
             RefusedError: there is no such topic.
             UnavailableError: a broker does not tell what it holds. Nothing was changed then.
         """

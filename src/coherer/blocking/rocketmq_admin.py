@@ -47,12 +47,14 @@ class RocketAdmin:
     def __repr__(self) -> str:
         return repr(self._admin)
 
-    def topics(self, *names_wanted: str) -> list[TopicState]:
+    def topics(self, *names_wanted: str, system: bool = False) -> list[TopicState]:
         """The topics in order of their names; only those named, if any are.
 
-        Without names, topics of the system are left out.
+        Args:
+            names_wanted: names; all topics when there are none.
+            system: with all topics, also RocketMQ's own: retry topics, dead letters and others.
         """
-        return self._portal.call(lambda: self._admin.topics(*names_wanted))
+        return self._portal.call(lambda: self._admin.topics(*names_wanted, system=system))
 
     def create_topic(
         self,

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _NOT_THERE = frozenset({17, 431})
 """What name servers and masters say of a topic that does not exist."""
 
+_CREATE_MS = 10_000
+"""How long a new topic may take until name servers know of it."""
+
 _WAIT_MS = 1_000
 """How long a single wait lasts when there is no timeout: Windows sees Ctrl-C only between waits."""
 
@@ -214,10 +217,19 @@ def _check_exist(client: Client | RocketClient, topics: Iterable[str], *, create
             if error.code not in _NOT_THERE:
                 raise
             if create:
-                with client.producer(topic):  # publishing creates it, where brokers do that
-                    continue
+                _create(client, topic)
+                continue
             error.hint = f"Create it: `coherer topics create {topic}`, or consume with --create."
             raise
+
+
+def _create(client: Client | RocketClient, topic: str) -> None:
+    from coherer import blocking
+
+    if isinstance(client, blocking.Client):
+        with client.producer(topic):  # the master creates what is published, where it may
+            return
+    client.admin().create_topic(topic, wait_ms=_CREATE_MS)
 
 
 def _selection(

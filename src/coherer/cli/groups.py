@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
 
@@ -17,14 +17,12 @@ from coherer.cli.options import (
     Token,
     Url,
     User,
-    is_rocketmq,
 )
-from coherer.cli.output import FAILED, MISUSED, amount, say_json, say_table
+from coherer.cli.output import FAILED, amount, say_json, say_table
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer.client.admin import GroupState
-    from coherer.client.rocketmq.admin import Admin as RocketAdmin
     from coherer.client.rocketmq.admin import GroupState as RocketGroupState
     from coherer.rocketmq.names import Queue
 
@@ -144,7 +142,7 @@ def reset(
         str,
         typer.Option(
             "--to",
-            help="earliest, latest, or a number; RocketMQ: or a time, 2026-01-31T18:30.",
+            help="earliest, latest, a time (2026-01-31T18:30), or an offset for every partition.",
             show_default=False,
         ),
     ],
@@ -157,13 +155,13 @@ def reset(
 ) -> None:
     """Set the offsets of a group for all partitions of a topic."""
     target = parse_target(to)
-    if target is None or (isinstance(target, datetime) and not is_rocketmq(url)):
-        typer.echo(f"error: --to is {to!r}: earliest, latest, or a number.", err=True)
-        raise typer.Exit(MISUSED)
+    if target is None:
+        raise UsageError(
+            f"--to {to!r} is not a place in a topic.",
+            hint="Give earliest, latest, a time such as 2026-01-31T18:30, or an offset.",
+        )
 
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
-        if isinstance(target, datetime):
-            return await cast("RocketAdmin", admin).reset_offsets(group, topic, target)
         return await admin.reset_offsets(group, topic, target)
 
     moved = Whom(url, admin, token, user, password).ask(move)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Literal, TypeVar
 
 import msgspec
@@ -296,28 +297,29 @@ class Admin:
             )
 
     async def reset_offsets(
-        self, group: str, topic: str, to: Literal["earliest", "latest"] | int
+        self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
     ) -> dict[str, int]:
         """Set a group's offsets of a whole topic.
 
         Args:
             group: the group.
             topic: the topic.
-            to: an end of the partitions, or an offset for every partition; one that is not there
-                becomes the end that is nearer.
+            to: an end of the partitions; a time of storing, which Java's brokers cannot search; or
+                an offset for every partition, moved to the nearer end where it is not there.
 
         Returns:
             The offsets by partition key, `broker:topic:partition`.
 
         Raises:
-            UsageError: there is no such place.
+            UsageError: there is no such place, or a broker cannot search by time.
             RefusedError: there is no such topic.
             UnavailableError: a broker does not tell what it holds. Nothing was changed then.
         """
         if isinstance(to, str) and to not in {"earliest", "latest"}:
-            hint = "Say 'earliest', 'latest', or an offset."
+            hint = "Say 'earliest', 'latest', a time, or an offset."
             raise UsageError(f"There is no place {to!r} to begin at.", hint=hint)
         new: dict[str, int] = {}
+        at_time = await self._at_time(topic, to) if isinstance(to, datetime) else {}
         for partition in await self.partitions(topic):
             low, high = partition.min_offset, partition.max_offset
             if low is None or high is None:
@@ -328,11 +330,38 @@ class Admin:
                     hint="Is it running? Nothing was changed.",
                 )
             ends = {"earliest": low, "latest": high}
-            new[partition.key] = ends[to] if isinstance(to, str) else min(max(to, low), high)
+            match to:
+                case str():
+                    new[partition.key] = ends[to]
+                case int():
+                    new[partition.key] = min(max(to, low), high)
+                case _:
+                    new[partition.key] = min(max(at_time.get(partition.key, high), low), high)
         await self.set_offsets(group, new)
         return new
 
     # -- inside
+
+    async def _at_time(self, topic: str, time: datetime) -> dict[str, int]:
+        """The first offset that was stored at a time or later, by partition key."""
+        parameters = {"topicName": topic, "time": str(int(time.timestamp() * 1000))}
+        found: dict[str, int] = {}
+        for broker in await self.brokers():
+            if not broker.web_port:
+                continue
+            answer = await self._broker(broker).call(
+                records.Held, "admin_query_pubinfo", parameters
+            )
+            for held in (one for of_topic in answer.data_set for one in of_topic.offset_info):
+                if held.offset_at_time is None:
+                    raise UsageError(
+                        f"Broker {broker.id} cannot search by time.",
+                        topic=topic,
+                        hint="Java's brokers cannot: give 'earliest', 'latest' or an offset.",
+                    )
+                key = f"{broker.id}:{topic}:{held.partition_id}"
+                found[key] = held.offset_at_time
+        return found
 
     def _no_topic(self, name: str) -> RefusedError:
         return RefusedError(

@@ -149,7 +149,8 @@ class GroupState(msgspec.Struct, frozen=True):
     @property
     def no_lag(self) -> str | None:
         """Why the lag is not known; None when it is."""
-        return no_lag(self.silent, self.partitions)
+        away = {p.broker for p in self.partitions if p.lag is None and p.broker in self.silent}
+        return no_lag(away, self.partitions)
 
 
 def broker_of(key: str) -> int:
@@ -272,6 +273,7 @@ class HeldPartition(msgspec.Struct, rename="camel"):
     partition_id: int
     offset_min: int = -1
     offset_max: int = -1
+    offset_at_time: int | None = None
 
 
 class Held(msgspec.Struct, rename="camel"):

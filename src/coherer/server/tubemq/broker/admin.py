@@ -46,8 +46,12 @@ class _Desk:
         self._state = broker.state
 
     def held(self, params: Params) -> Answer:
-        """What every partition holds."""
+        """What every partition holds; with `time`, also the first offset stored at or after it.
+
+        The parameter is ours, in ms since 1970. Java's brokers ignore it.
+        """
         store = self._state.store
+        time_ms = params.number("time")
         records: list[Answer] = []
         for topic in self._state.topics:
             if not _asked(params, "topicName", topic.name):
@@ -55,15 +59,16 @@ class _Desk:
             partitions: list[Json] = []
             for number in topic.partition_ids():
                 low, high = store.queue_range(topic.name, number)
-                partitions.append(
-                    {
-                        "partitionId": number,
-                        "offsetMin": low,
-                        "offsetMax": high,
-                        "dataMin": store.min_offset,
-                        "dataMax": store.end_offset,
-                    }
-                )
+                partition: Answer = {
+                    "partitionId": number,
+                    "offsetMin": low,
+                    "offsetMax": high,
+                    "dataMin": store.min_offset,
+                    "dataMax": store.end_offset,
+                }
+                if time_ms is not None:
+                    partition["offsetAtTime"] = store.offset_at_time(topic.name, number, time_ms)
+                partitions.append(partition)
             records.append({"topicName": topic.name, "offsetInfo": partitions})
         return _answer(records)
 
