@@ -96,26 +96,29 @@ class Credentials:
         """
         options = self._options
         if options.authenticate_brokers:
-            users = {options.broker_user: options.broker_password}
-            self._check_signature(shown.authInfo, users, now_ms)
+            password = options.broker_password if options.broker_user else ""
+            name = shown.authInfo.userName
+            own = name == options.broker_user and bool(password)
+            self._check_signature(shown.authInfo, password if own else self._password(name), now_ms)
 
     def _proof(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof | None:
         if shown.HasField("authInfo"):
-            user = self._check_signature(shown.authInfo, dict(self._options.users), now_ms)
+            password = self._password(shown.authInfo.userName)
+            user = self._check_signature(shown.authInfo, password, now_ms)
             return Proof(user, self._token(client_id, user, now_ms + self._options.token_life_ms))
         return self._read_token(client_id, shown.authorizedToken, now_ms)
 
-    def _check_signature(
-        self, info: pb.AuthenticateInfo, users: dict[str, str], now_ms: int
-    ) -> str:
+    def _password(self, user: str) -> str:
+        """The password of a user; "" for nobody."""
+        users = self._options.users
+        return "" if users is None else users.get(user, "")
+
+    def _check_signature(self, info: pb.AuthenticateInfo, password: str, now_ms: int) -> str:
         # An unknown user takes as long as a wrong password, and is answered in the same words.
         wrong = credentials.verify(
-            info,
-            users.get(info.userName, ""),
-            now_ms,
-            valid_ms=self._options.signature_age_ms,
+            info, password, now_ms, valid_ms=self._options.signature_age_ms
         )
-        if wrong is None and info.userName not in users:
+        if wrong is None and not password:
             wrong = "The signature is wrong."
         if wrong is not None:
             raise _refused(wrong)
@@ -133,7 +136,7 @@ class Credentials:
         until_text, _, name = text.partition(".")
         user = base64.urlsafe_b64decode(name).decode()
         left_ms = int(until_text) - now_ms
-        if left_ms <= 0 or user not in self._options.users:
+        if left_ms <= 0 or not self._password(user):
             return None
         return Proof(user, token, require=left_ms < self._options.token_life_ms // 2)
 

@@ -8,6 +8,7 @@ those who watch the configuration (the broker in the same process, which then ta
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -81,6 +82,8 @@ class MasterState:
         credentials: who may come in.
         visit_tokens: what shows brokers that a client came through a master.
         broker_list_id: changes with the list of brokers; clients echo it.
+        master_id: a random name of this run of the master. Clients hear it, and the HTTP
+            administration repeats it, so that both are known to be of one master.
     """
 
     catalog: Catalog
@@ -99,6 +102,7 @@ class MasterState:
         now_ms: Callable[[], int],
     ) -> None:
         self.options = options
+        self.master_id = secrets.token_hex(16)
         self.now_ms = now_ms
         self.standby = options.standby
         self.watchers: list[Callable[[], None]] = []
