@@ -360,9 +360,7 @@ async def test_long_requests_are_cut_off(http: Http, monkeypatch: pytest.MonkeyP
     assert parted(await http.send(b"GET /webapi.htm?a=" + b"a" * 1001))[0] == 431
 
 
-async def test_an_error_of_ours_is_an_answer(
-    http: Http, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_error_of_ours_is_an_answer(http: Http, caplog: pytest.LogCaptureFixture) -> None:
     target = "/webapi.htm?method=admin_ask&fail=bug&confModAuthToken=secret"
     assert (await http.get(target))[0] == 500
     assert "failed at b'/webapi.htm'" in caplog.text

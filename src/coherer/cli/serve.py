@@ -78,6 +78,8 @@ def serve(
     broker_port: o.BrokerPort = None,
     admin_port: o.AdminPort = None,
     admin: o.Admin = None,
+    admin_names: o.AdminNames = None,
+    advertised_admin_port: o.AdvertisedAdminPort = None,
     flush: o.FlushMode = None,
     flush_interval_ms: o.FlushIntervalMs = None,
     retention_hours: o.RetentionHours = None,
@@ -94,6 +96,7 @@ def serve(
     broker_timeout_ms: o.BrokerTimeoutMs = None,
     heartbeat_ms: o.HeartbeatMs = None,
     users: o.Users = None,
+    unprotected: o.Unprotected = None,
     broker_user: o.BrokerUser = None,
     broker_password: o.BrokerPassword = None,
     visit_token_check: o.VisitTokenCheck = None,
@@ -152,7 +155,8 @@ def _announce(node: Node, *, as_json: bool) -> None:
     directory = str(options.directory.resolve())
     admin_url = None
     if node.admin_port >= 0:
-        admin_url = f"http://{options.reachable_host}:{node.admin_port}"
+        port = options.advertised_admin_port or node.admin_port
+        admin_url = f"http://{options.reachable_host}:{port}"
     has_rocketmq = node.namesrv_port >= 0 or node.rocketmq_port >= 0
     rocketmq_url = node.rocketmq_url if has_rocketmq else None
     if as_json:

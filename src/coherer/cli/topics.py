@@ -9,7 +9,6 @@ import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
 from coherer.cli.options import (
-    DEFAULT_TOKEN,
     AdminUrl,
     Json,
     Password,
@@ -45,7 +44,7 @@ def list_topics(
     as_json: Json = False,
 ) -> None:
     """All topics of the cluster."""
-    found = Whom(url, admin, "", user, password).ask(_topics)
+    found = Whom(url, admin, None, user, password).ask(_topics)
     topics = [topic for topic in found if everything or not topic.name.startswith("__")]
     if as_json:
         say_json(topics)
@@ -75,7 +74,7 @@ def create(
     ] = 60.0,
     url: Url = "",
     admin: AdminUrl = None,
-    token: Token = DEFAULT_TOKEN,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -98,7 +97,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = "",
     admin: AdminUrl = None,
-    token: Token = DEFAULT_TOKEN,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -124,7 +123,7 @@ def describe(
     async def look(admin: AnyAdmin) -> Sequence[PartitionState | RocketPartitionState]:
         return await admin.partitions(topic)
 
-    partitions = Whom(url, admin, "", user, password).ask(look)
+    partitions = Whom(url, admin, None, user, password).ask(look)
     if as_json:
         say_json(
             [

@@ -7,9 +7,9 @@ queries need one of them too (`Guard`).
 
 No web page can give orders to a node, which Java's servers do not check:
 
-* A request whose `Host` is a name that the node does not use is refused: a page can let its own name
-  point to this machine (DNS rebinding), but it cannot change the header. Addresses need no check,
-  because a page that was loaded from an address has that address as its origin.
+* A request whose `Host` is a name that the node does not use is refused: a page can let its own
+  name point to this machine (DNS rebinding), but it cannot change the header. Addresses need no
+  check, because a page that was loaded from an address has that address as its origin.
 * `Origin`, `Referer` and `Sec-Fetch-Site` have to name this administration, where they are present.
 * A change that a browser asks for has to be a POST that says its `Origin`. Some browsers leave out
   all other headers for an image or a link to a plain `http` address, so `User-Agent` counts too.

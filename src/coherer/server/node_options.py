@@ -215,9 +215,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         known = frozenset(get_args(Protected))
         if not self.unprotected <= known:
             wrong = ", ".join(sorted(self.unprotected - known))
-            raise UsageError(
-                f"`unprotected` names {wrong}.", hint=f"It names some of {', '.join(sorted(known))}."
-            )
+            hint = f"It names some of {', '.join(sorted(known))}."
+            raise UsageError(f"`unprotected` names {wrong}.", hint=hint)
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
@@ -343,7 +342,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def http_token(self) -> str | None:
         """What changes over HTTP may give as `confModAuthToken`; None for an account instead."""
-        return JAVA_TOKEN if self.admin_token is None and not self.has_accounts else self.admin_token
+        if self.admin_token is None and not self.has_accounts:
+            return JAVA_TOKEN
+        return self.admin_token
 
     @property
     def names(self) -> frozenset[str]:
@@ -372,10 +373,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         'TubeMQ is served without accounts: whoever reaches 127.0.'
         """
         if not self.has_accounts:
-            return [] if self.is_local else [
+            text = (
                 f"{self.host} is open to the network without accounts: whoever reaches it can read "
                 "and write everything. Set `users`, or listen on 127.0.0.1."
-            ]
+            )
+            return [] if self.is_local else [text]
         parts: dict[Protected, tuple[str, bool]] = {
             "tubemq": ("TubeMQ is served", self.has_tubemq),
             "rocketmq": ("RocketMQ is served", self.rocketmq_broker is not None),
@@ -393,9 +395,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if self._replicates and self.protects("replication"):
             found.append(
-                "The protocol of replication has no accounts: the whole log goes to whoever connects "
-                f"to port {self.ha_port} from a trusted address, or from one from which an account "
-                "that may do everything has signed a request."
+                f"The protocol of replication has no accounts: port {self.ha_port} gives the whole "
+                "log to trusted addresses, and to those from which an account that may do "
+                "everything has signed a request."
             )
         if self.admin_token == JAVA_TOKEN:
             found.append("`admin_token` is the well-known abc. Take another one, or none.")

@@ -211,8 +211,6 @@ def _certificate(
 ) -> Callable[[], pb.MasterCertificateInfo]:
     def make() -> pb.MasterCertificateInfo:
         nonce = secrets.randbelow(NONCE_LIMIT)
-        return pb.MasterCertificateInfo(
-            authInfo=authenticate_info(*account, now_ms(), nonce)
-        )
+        return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, now_ms(), nonce))
 
     return make

@@ -1,8 +1,8 @@
 """The broker's methods of the HTTP administration: what it holds, and how far groups are (10.5).
 
 The subset that people and tools use, in Java's forms. Java's brokers ask for no token; here changes
-need one, as the master's do. What counts messages with us counts bytes of an index there: `offsetStep` in the
-answers, which Java's do not have, says how far an offset moves with a message.
+need one, as the master's do. What counts messages with us counts bytes of an index there:
+`offsetStep` in the answers, which Java's do not have, says how far an offset moves with a message.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ class Credentials:
 
     def _check_signature(self, info: pb.AuthenticateInfo, password: str, now_ms: int) -> str:
         # An unknown user takes as long as a wrong password, and is answered in the same words.
-        wrong = credentials.verify(
-            info, password, now_ms, valid_ms=self._options.signature_age_ms
-        )
+        wrong = credentials.verify(info, password, now_ms, valid_ms=self._options.signature_age_ms)
         if wrong is None and not password:
             wrong = "The signature is wrong."
         if wrong is not None:
