@@ -9,7 +9,7 @@ import msgspec
 
 MASK: Final = "***"
 
-_USER_INFO: Final = re.compile(r"(?<=://)[^/?#]*@")
+_USER_INFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 _PARAMETER: Final = re.compile(
     r"(?i)((?:password|secret(?:key)?|token|confModAuthToken|authToken)=)[^&#\s]+"
 )

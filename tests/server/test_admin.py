@@ -124,7 +124,8 @@ def signed(name: str, password: str, ms: int = NOW_MS) -> str:
         (signed("bob", ""), False),
         (signed("ann", "pw", NOW_MS - 60_000), False),
         ("TubeMQ nonsense", False),
-        ("Bearer token", False),
+        ("Bearer token", True),
+        ("Bearer abc", False),
     ],
 )
 def test_with_accounts_all_calls_need_one(authorization: str, allowed: bool) -> None:
@@ -132,7 +133,8 @@ def test_with_accounts_all_calls_need_one(authorization: str, allowed: bool) -> 
     for method in METHODS:
         assert GUARDED.handle(method, {}, visit)["result"] is allowed
     assert OPEN.handle("admin_ask", {}, visit)["result"] is True, "queries are left open"
-    assert OPEN.handle("admin_change", {}, visit)["result"] is allowed
+    with_account = allowed and not authorization.startswith("Bearer")
+    assert OPEN.handle("admin_change", {}, visit)["result"] is with_account
 
 
 def test_with_accounts_a_token_works_only_where_one_was_chosen() -> None:

@@ -116,6 +116,7 @@ class Admin:
             raise UsageError("Where is the administration?", hint="Give a URL: http://host:8080.")
         self._masters = [Endpoint.parse(part) for part in url.split(",")] if url else []
         self._token = token or JAVA_TOKEN
+        self._given = token
         self._tls = tls
         self._user = user if len(user) > 1 else AUTHOR  # Java's masters want two characters
         self._signer = None if password is None else Signer(user, password)
@@ -440,9 +441,13 @@ class Admin:
             )
 
     def _api(self, endpoint: Endpoint) -> WebApi:
-        signer = self._signer
-        sign = None if signer is None else lambda: f"TubeMQ {signer.for_broker()}"
-        return WebApi(endpoint, self._tls, self._timeout_ms, sign)
+        return WebApi(endpoint, self._tls, self._timeout_ms, self._authorization)
+
+    def _authorization(self) -> str:
+        """The header that shows a node with accounts who asks; "" for nobody."""
+        if self._signer is not None:
+            return f"TubeMQ {self._signer.for_broker()}"
+        return f"Bearer {self._given}" if self._given else ""
 
     def _prefer(self, endpoint: Endpoint) -> None:
         self._masters = [endpoint, *(one for one in self._masters if one is not endpoint)]

@@ -106,8 +106,8 @@ class WebApi:
         endpoint: where it is.
         tls: for https; the system's authorities are trusted when None.
         timeout_ms: for one call with its redirections.
-        authorization: makes the header of that name; None for no header. Java's servers do not
-            look at it.
+        authorization: makes the header of that name; None, or an empty text, for no header. Java's
+            servers do not look at it.
 
     Attributes:
         master_id: which run of which master sent the last answer; "" where it does not say.
@@ -159,7 +159,8 @@ class WebApi:
                 tls=(self._tls or net.TlsOptions()) if endpoint.scheme == "https" else None,
                 timeout_ms=self._timeout_ms,
             )
-            extra = {} if self._authorization is None else {"Authorization": self._authorization()}
+            shown = "" if self._authorization is None else self._authorization()
+            extra = {"Authorization": shown} if shown else {}
             status, body, said = await exchange.ask(
                 endpoint.server, target, form if post else None, extra
             )

@@ -71,8 +71,8 @@ class Visit(msgspec.Struct, frozen=True):
     """What a request says about its sender, beside the parameters.
 
     Args:
-        authorization: the header of that name: `Basic` with name and password, or `TubeMQ` with
-            a signature in the text form of the protocol (6.4).
+        authorization: the header of that name: `Basic` with name and password, `TubeMQ` with a
+            signature in the text form of the protocol (6.4), or `Bearer` with the token.
     """
 
     authorization: str = ""
@@ -126,6 +126,8 @@ class Guard(msgspec.Struct, frozen=True):
         if self.accounts is None:
             return False
         kind, _, proof = visit.authorization.partition(" ")
+        if kind.lower() == "bearer":
+            return self.token is not None and _same(proof, self.token)
         if kind.lower() == "basic":
             name, password = _basic(proof)
             return bool(password) and _same(password, self.accounts.get(name, ""))

@@ -12,7 +12,7 @@ import msgspec
 
 from coherer import limits, net
 from coherer.errors import UsageError
-from coherer.masking import masked
+from coherer.masking import masked, masked_url
 from coherer.record.schedule import DELAY_LEVELS, parse_levels
 from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
 from coherer.server.tubemq.master.options import MasterOptions
@@ -248,7 +248,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for part in (self.master or "").removeprefix(SCHEME).strip("/").split(","):
             host, _, port = part.strip().partition(":")
             if not host or not (port or "0").isdecimal():
-                raise UsageError(f"{part!r} in `master` is not host:port.")
+                raise UsageError(f"{masked_url(f'//{part}')[2:]!r} in `master` is not host:port.")
             found.append((host, int(port or 8715)))
         return found
 

@@ -25,6 +25,7 @@ import msgspec
 
 from coherer.client.address import parse
 from coherer.errors import UsageError
+from coherer.masking import masked_url
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
 
 _OURS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})
@@ -46,7 +47,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         tls_trust: the file of certificates to trust.
         tls_certificate: our certificate.
         tls_key: the key to it.
-        admin: `http://host:port`, the HTTP interface of TubeMQ's master; its port 8080 when None.
+        admin: `http://host:port`, the HTTP interface of TubeMQ's master; where it says when None.
         timeout_ms: how long a request may take.
     """
 
@@ -73,7 +74,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.password_file).read_text(encoding="utf-8").strip()
 
     def __repr__(self) -> str:
-        return f"Access({self.url!r}, user={self.user!r})"
+        return f"Access({masked_url(self.url)!r}, user={self.user!r})"
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ import yaml
 from coherer.broker.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer.broker.versions import DataVersion
 from coherer.errors import ProtocolError, StoreError, UsageError
+from coherer.masking import masked
 from coherer.rocketmq import acl as signatures
 from coherer.rocketmq.bodies import HeartbeatData
 from coherer.rocketmq.codes import RequestCode, ResponseCode
@@ -82,6 +83,9 @@ class _File(msgspec.Struct, frozen=True):
     accounts: list[Account]
     trusted: list[str]
     version: DataVersion
+
+    def __repr__(self) -> str:
+        return masked(self, "content")
 
 
 class Access:

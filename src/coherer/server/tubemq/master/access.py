@@ -27,6 +27,7 @@ import secrets
 
 import msgspec
 
+from coherer.masking import masked
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.server.tubemq.refusal import Refusal
 from coherer.tubemq import credentials
@@ -46,6 +47,9 @@ class Proof(msgspec.Struct, frozen=True):
     user: str = ""
     token: str = ""
     require: bool = False
+
+    def __repr__(self) -> str:
+        return masked(self, "token")
 
 
 NOBODY = Proof()
