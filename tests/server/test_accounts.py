@@ -347,3 +347,19 @@ def test_errors_show_no_secret_of_a_file(tmp_path: Path) -> None:
         BrokerAccess(tmp_path, 0)
     assert SECRET not in str(caught.value)
     assert "line 2" in str(caught.value)
+
+
+async def test_clients_go_on_when_a_node_with_accounts_starts_anew(tmp_path: Path) -> None:
+    """A broker that asks for the token at once has to know those of the run before."""
+    first = guarded(tmp_path, admin_port=None)
+    await first.start()
+    first.create_topic("demo", 1)
+    ports = {"master_port": first.master_port, "broker_port": first.broker_port}
+    async with (
+        connect_tubemq(first.url, **ANN) as client,  # type: ignore[arg-type]
+        client.producer("demo") as sender,
+    ):
+        await sender.send(Message("demo", b"before"))
+        await first.stop()
+        async with guarded(tmp_path, admin_port=None, **ports):
+            await sender.send(Message("demo", b"after"))

@@ -24,6 +24,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,8 @@ from coherer.server.tubemq.refusal import Refusal
 from coherer.tubemq import credentials
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
+
+_KEY_BYTES: Final = 32
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -149,28 +152,55 @@ class Credentials:
 class VisitTokens:
     """What shows a broker that a client came through a master (6.3).
 
-    Clients get `valid`. Brokers get both, so that they know a token before any client does.
+    Clients get `valid`. Brokers get both, so that they know a token before any client does. A token
+    belongs to a period of time: with the key of the run before, a master that was started anew has
+    the same ones, and clients that have registered before go on.
+
+    Args:
+        life_ms: how long a token is valid.
+        now_ms: when it is, ms since 1970.
+        key: what tokens are made with; a random one when None.
 
     Attributes:
         valid: what clients get.
         fresh: what they will get next.
+        key: what they are made with.
+
+    >>> first = VisitTokens(300_000, 0)
+    >>> again = VisitTokens(300_000, 240_000, first.key)
+    >>> again.valid == first.fresh
+    True
     """
 
-    def __init__(self, life_ms: int, now_ms: int) -> None:
-        self.valid = self.fresh = secrets.randbits(62)
-        self._period_ms = life_ms * 4 // 5
-        self._next_ms = now_ms + self._period_ms
+    valid: int
+    fresh: int
+
+    def __init__(self, life_ms: int, now_ms: int, key: bytes | None = None) -> None:
+        self.key = key or secrets.token_bytes(_KEY_BYTES)
+        self._period_ms = max(life_ms * 4 // 5, 1)
+        self._take(now_ms // self._period_ms)
+
+    def __repr__(self) -> str:
+        return f"<VisitTokens of period {self._number}>"
 
     def rotate(self, now_ms: int) -> None:
-        """Take the next token when it is time."""
-        if now_ms >= self._next_ms:
-            self.valid, self.fresh = self.fresh, secrets.randbits(62)
-            self._next_ms = now_ms + self._period_ms
+        """Take the next token when it is time; a clock that was set back changes nothing."""
+        number = now_ms // self._period_ms
+        if number > self._number:
+            self._take(number)
 
     @property
     def text(self) -> str:
         """As brokers get them."""
         return f"{self.valid},{self.fresh}"
+
+    def _take(self, number: int) -> None:
+        self._number = number
+        self.valid, self.fresh = self._token(number), self._token(number + 1)
+
+    def _token(self, number: int) -> int:
+        digest = hmac.digest(self.key, str(number).encode(), "sha256")
+        return int.from_bytes(digest[:8], "big") >> 2  # 62 bits: a positive number in any case
 
 
 def _refused(text: str) -> Refusal:

@@ -218,7 +218,7 @@ class BrokerDesk:
             enableConsumeAuthorize=False,
             enableProduceAuthenticate=options.authenticate_producers,
             enableProduceAuthorize=False,
-            enableVisitTokenCheck=options.visit_token_check or authenticate,
+            enableVisitTokenCheck=options.checks_visit_tokens,
         )
         if authenticate:
             switches.accountsRequired = True

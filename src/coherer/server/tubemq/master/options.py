@@ -111,5 +111,11 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.authenticate_brokers and not (self.broker_user or self.users is not None):
             raise UsageError("Authentication of brokers needs broker_user and broker_password.")
 
+    @property
+    def checks_visit_tokens(self) -> bool:
+        """Whether brokers check visit tokens."""
+        authenticate = self.authenticate_producers or self.authenticate_consumers
+        return self.visit_token_check or authenticate
+
     def __repr__(self) -> str:
         return masked(self, "users", "broker_password", "admin_token")
