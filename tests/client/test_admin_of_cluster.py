@@ -145,6 +145,14 @@ async def test_a_master_that_was_started_anew_is_known_again(tmp_path: Path) -> 
                 assert name in node.topics()
 
 
+async def test_a_name_that_the_master_does_not_know_is_no_obstacle(two: tuple[Node, Node]) -> None:
+    _, b = two
+    async with connect_tubemq(f"tubemq://localhost:{b.master_port}") as client:
+        admin = client.admin()
+        await admin.topics()
+        assert repr(admin) == f"Admin('127.0.0.1:{b.admin_port}')"
+
+
 async def test_a_master_without_administration_says_so(tmp_path: Path) -> None:
     async with (
         async_embedded_node(tmp_path, admin_port=None) as node,

@@ -31,6 +31,7 @@ _RECEIPTS = {
     "async": "survive the process; a power cut may take the last {} ms (--flush sync)",
     "sync": "survive a power cut",
 }
+_NOT_OF_A_NODE = frozenset({"log", "as_json"})
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 app = typer.Typer(add_completion=False)
@@ -79,7 +80,6 @@ def serve(
     admin_port: o.AdminPort = None,
     admin: o.Admin = None,
     admin_names: o.AdminNames = None,
-    advertised_admin_port: o.AdvertisedAdminPort = None,
     flush: o.FlushMode = None,
     flush_interval_ms: o.FlushIntervalMs = None,
     retention_hours: o.RetentionHours = None,
@@ -122,10 +122,9 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run a node, for TubeMQ and RocketMQ, until Ctrl-C or SIGTERM."""
-    given = {name: value for name, value in locals().items() if name not in {"log", "as_json"}}
+    options = o.node_options({n: value for n, value in locals().items() if n not in _NOT_OF_A_NODE})
     from coherer import net
 
-    options = o.node_options(given)
     logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
     net.run(run(options, as_json=as_json))
 

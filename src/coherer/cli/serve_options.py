@@ -303,14 +303,6 @@ AdminNames = Annotated[
         metavar="NAME",
     ),
 ]
-AdvertisedAdminPort = Annotated[
-    int | None,
-    typer.Option(
-        "--advertised-admin-port",
-        help="Port of the HTTP administration that clients are told. Default: its own.",
-        rich_help_panel="Network",
-    ),
-]
 BrokerUser = Annotated[
     str | None,
     typer.Option(

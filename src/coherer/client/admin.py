@@ -587,7 +587,7 @@ def _masters_of(known: Introduction) -> list[Endpoint]:
             server=known.server,
             hint="Was it started with --no-admin?",
         )
-    return [Endpoint("http", known.hosts[0], known.web_port)]
+    return [Endpoint("http", known.host, known.web_port)]
 
 
 def _numbers(ids: Iterable[int]) -> str:

@@ -26,13 +26,16 @@ class Introduction(msgspec.Struct, frozen=True):
 
     Args:
         server: the active master, as `host:port`.
-        hosts: the host of the active master first, then those of the others.
+        host: its address, as we reached it. Not its name, which an administration may not know
+            as one of its own.
+        hosts: the host of the active master first, as it was given, then those of the others.
         master_id: the random name of this run of the master; "" from Java's.
         web_port: where its HTTP administration is; 0 from Java's, or where there is none.
         brokers: number, host and port of each broker.
     """
 
     server: str
+    host: str
     hosts: tuple[str, ...]
     master_id: str
     web_port: int
@@ -64,10 +67,12 @@ async def introduce(cluster: Cluster) -> Introduction:
         await masters.ask(methods.PRODUCER_CLOSE, close, pb.CloseResponseM2P)
     except CohererError as error:
         _log.info("The master did not take the end of %s: %s", name, error)
-    brokers = (BrokerInfo.parse(text, tls=cluster.secure) for text in answer.brokerInfos)
     first = server.rpartition(":")[0]
+    peer = (await masters.link()).connection.peer_host
+    brokers = (BrokerInfo.parse(text, tls=cluster.secure) for text in answer.brokerInfos)
     return Introduction(
         server=server,
+        host=peer or first,
         hosts=tuple(dict.fromkeys([first, *(host for host, _ in masters.addresses)])),
         master_id=answer.masterId,
         web_port=answer.webPort,
