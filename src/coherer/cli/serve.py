@@ -123,9 +123,13 @@ def serve(
 ) -> None:
     """Run a node, for TubeMQ and RocketMQ, until Ctrl-C or SIGTERM."""
     options = o.node_options({n: value for n, value in locals().items() if n not in _NOT_OF_A_NODE})
+    logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
+    _serve(options, as_json=as_json)
+
+
+def _serve(options: NodeOptions, *, as_json: bool) -> None:
     from coherer import net
 
-    logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
     net.run(run(options, as_json=as_json))
 
 
