@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from peers.rocketmq import RocketDriver, home_of
 
 from coherer.client import connect_rocketmq, connect_tubemq
 from coherer.message import Message
+from coherer.testing import async_embedded_node
 
 pytestmark = pytest.mark.interop
 
@@ -165,3 +168,27 @@ async def test_our_clients_beside_them(node: Guarded) -> None:
         assert TOPIC in [topic.name for topic in await client.admin().topics()]
     async with connect_rocketmq(f"rocketmq://{node.namesrv}", **ACCOUNT) as rocket:  # type: ignore[arg-type]
         assert TOPIC in [topic.name for topic in await rocket.admin().topics()]
+
+
+async def test_javas_administration_tool(node: Guarded) -> None:
+    """It calls by POST, without any header of a browser; with accounts it needs a token."""
+    tool = prepare("tubemq").command("org.apache.inlong.tubemq.server.tools.cli.CliWebapiAdmin")
+    async with async_embedded_node() as unguarded:
+        listed = "admin_query_topic_info"
+        for port, expected in ((unguarded.admin_port, listed), (node.admin_port, "unauthorized")):
+            asked = ["--master-portal", f"{HOST}:{port}", "--show-methods"]
+            done = await asyncio.create_subprocess_exec(
+                *tool, *asked, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            )
+            said, _ = await done.communicate()
+            assert expected in said.decode(), said.decode()[-500:]
+
+
+@pytest.mark.parametrize("agent", ["Java/17.0.9", "Apache-HttpClient/4.5.13 (Java/17.0.9)"])
+async def test_javas_tools_may_change_by_get(agent: str) -> None:
+    async with async_embedded_node() as node:
+        query = "method=admin_set_offset&groupName=g&topicName=t&modifyUser=me&confModAuthToken=abc"
+        url = f"http://{HOST}:{node.admin_port}/broker.htm?{query}"
+        asking = urllib.request.Request(url, headers={"User-Agent": agent})
+        said = await asyncio.to_thread(lambda: urllib.request.urlopen(asking).read())
+        assert b'"result":true' in said
