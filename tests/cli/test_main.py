@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 from coherer import __version__
 from coherer.cli.main import COMMANDS, app
-from coherer.cli.options import admin_url
-from coherer.errors import UsageError
 from coherer.testing import EmbeddedNode
 
 HEAVY = {"asyncio", "google", "h11", "coherer.net", "coherer.server", "pyarrow", "pyspark"}
@@ -55,8 +53,7 @@ def test_the_url_of_the_environment(
     listed = CliRunner().invoke(app, ["topics", "list", "--admin", coherer_node.admin_url])
     assert "by_name_server" in listed.stdout
     elsewhere = CliRunner().invoke(app, ["topics", "list", "--url", "tubemq://127.0.0.2"])
-    assert "[server 127.0.0.2:8080]" in elsewhere.stderr
-    assert "say so by --admin" in elsewhere.stderr
+    assert "127.0.0.2:8715" in elsewhere.stderr
     # What is given goes before everything.
     done = CliRunner().invoke(app, ["topics", "describe", "x", "--url", "rocketmq://127.0.0.1:1"])
     assert "127.0.0.1:1]" in done.stderr
@@ -93,14 +90,6 @@ def test_errors_are_one_line_without_a_traceback(words: list[str], code: int) ->
     assert done.exit_code == code
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
-
-
-def test_where_the_administration_is() -> None:
-    assert admin_url("tubemq://a:8715,b:1/", None) == "http://a:8080,http://b:8080"
-    assert admin_url("tubemq://a", None) == "http://a:8080"
-    assert admin_url("tubemq://a:1", "http://c:2") == "http://c:2"
-    with pytest.raises(UsageError, match="no URL of a cluster"):
-        admin_url("http://a", None)
 
 
 def test_the_table_of_commands_is_right() -> None:

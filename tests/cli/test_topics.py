@@ -82,5 +82,5 @@ def test_what_is_not_there(coherer_node: EmbeddedNode, name: str) -> None:
 def test_changes_need_the_token(coherer_node: EmbeddedNode, name: str) -> None:
     done = topics(coherer_node, "create", name, "--token", "wrong")
     assert done.exit_code == 1
-    assert "Is the token right?" in done.stderr
+    assert "Is the token right" in done.stderr
     assert name not in listed(coherer_node)

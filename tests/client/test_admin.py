@@ -302,7 +302,9 @@ async def test_reset(cluster: FakeCluster, admin: Admin, to: int, offsets: dict[
     assert await admin.reset_offsets("g", "t", to) == offsets
     (form,) = cluster.called("admin_set_offset")
     assert json.loads(form.pop("offsetJsonInfo")) == offsets
-    assert form == {"groupName": "g", "modifyUser": "tester", "manualSet": "true"}
+    assert form == {
+        "groupName": "g", "modifyUser": "tester", "manualSet": "true", "confModAuthToken": "secret"
+    }  # fmt: skip
 
 
 async def test_offsets_of_what_is_not_there(cluster: FakeCluster, admin: Admin) -> None:

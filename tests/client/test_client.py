@@ -344,8 +344,7 @@ async def test_tls_is_asked_for_by_the_scheme(fake) -> None:
 
 def test_administration() -> None:
     client = coherer.connect("tubemq://10.0.0.1:8715,10.0.0.2")
-    assert repr(client.admin()) == "Admin('10.0.0.1:8080,10.0.0.2:8080')"
-    assert "[::1]:8080" in repr(coherer.connect("tubemq://[::1]:8715").admin())
+    assert repr(client.admin()) == "Admin('tubemq://10.0.0.1:8715,10.0.0.2:8715')"
     other = coherer.connect("tubemq://10.0.0.1", admin="http://10.0.0.9:9999")
     assert "10.0.0.9:9999" in repr(other.admin())
 

@@ -9,8 +9,10 @@ from peers.runs import At, scenario
 from peers.site import PAIRS
 from test_matrix import drain, numbered, until
 
+from coherer.client import connect_tubemq
 from coherer.client.admin import Admin, GroupState
-from coherer.errors import RefusedError
+from coherer.errors import RefusedError, UsageError
+from coherer.testing import async_embedded_node
 
 
 def admin_of(at: At) -> Admin:
@@ -70,3 +72,27 @@ async def test_admin_creates_and_deletes(at: At) -> None:
     assert await admin.topics(name) == []
     known = {broker.id: broker for broker in await admin.brokers()}
     assert all(known[number].running for number in brokers)
+
+
+@scenario(PAIRS)
+async def test_a_change_goes_only_to_the_cluster_of_the_url(at: At) -> None:
+    """Java's masters do not say who they are; they are known by the brokers that they name."""
+    web, name = at.deployed.web, f"{at.topic}_proven"
+    url = f"http://{HOST}:{web.port}"
+    brokers = [broker.broker_id for broker in at.deployed.brokers]
+    async with connect_tubemq(f"tubemq://{at.master}", admin=url) as client:
+        admin = client.admin(web.token)
+        await admin.create_topic(name, 1, brokers)
+        async with async_embedded_node() as other:
+            other.create_topic(name)
+            async with connect_tubemq(other.url, admin=url) as wrong:
+                with pytest.raises(UsageError, match="does not prove to be of the cluster"):
+                    await wrong.admin(web.token).delete_topic(name)
+            stray = f"http://{HOST}:{other.admin_port}"
+            async with connect_tubemq(f"tubemq://{at.master}", admin=stray) as wrong:
+                with pytest.raises(UsageError, match="does not prove to be of the cluster"):
+                    await wrong.admin().delete_topic(name)
+            assert name in other.topics()
+        assert [topic.name for topic in await admin.topics(name)] == [name]
+        await admin.delete_topic(name)
+        assert await admin.topics(name) == []

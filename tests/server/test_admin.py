@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,8 +11,9 @@ import pytest
 
 from coherer import limits, net
 from coherer.errors import CohererError
-from coherer.server.admin import AdminApp, AdminService, Method
+from coherer.server.admin import AdminApp, AdminService, Guard, Method, Visit
 from coherer.server.admin_params import Answer, ParamError, Params, found
+from coherer.tubemq.credentials import broker_token
 
 # -- parameters
 
@@ -63,9 +65,8 @@ def echo(params: Params) -> Answer:
     return found([{key: params[key] for key in params if key != "confModAuthToken"}])
 
 
-APP = AdminApp(
-    {"admin_ask": Method(echo), "admin_change": Method(echo, changes=True)}, token="secret"
-)
+METHODS = {"admin_ask": Method(echo), "admin_change": Method(echo, changes=True)}
+APP = AdminApp(METHODS, Guard("secret"))
 UNAUTHORIZED = "Bad request from client, illegal access, unauthorized request!"
 
 
@@ -93,6 +94,64 @@ def test_what_is_served() -> None:
 def test_a_closed_table_says_why() -> None:
     app = AdminApp({"admin_ask": Method(echo)}, closed=lambda: "Not now.")
     assert app.handle("admin_ask", {}) == {"result": False, "errCode": 511, "errMsg": "Not now."}
+
+
+# -- accounts
+
+NOW_MS = 1_700_000_000_000
+GUARDED = AdminApp(METHODS, Guard("token", {"ann": "pw"}, now_ms=lambda: NOW_MS))
+OPEN = AdminApp(METHODS, Guard(None, {"ann": "pw"}, queries=False, now_ms=lambda: NOW_MS))
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+def signed(name: str, password: str, ms: int = NOW_MS) -> str:
+    return f"TubeMQ {broker_token(name, password, ms, 1)}"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "allowed"),
+    [
+        ("", False),
+        (basic("ann", "pw"), True),
+        (basic("ann", "PW"), False),
+        (basic("bob", ""), False),
+        ("Basic %%%", False),
+        (signed("ann", "pw"), True),
+        (signed("ann", "guess"), False),
+        (signed("bob", ""), False),
+        (signed("ann", "pw", NOW_MS - 60_000), False),
+        ("TubeMQ nonsense", False),
+        ("Bearer token", True),
+        ("Bearer abc", False),
+    ],
+)
+def test_with_accounts_all_calls_need_one(authorization: str, allowed: bool) -> None:
+    visit = Visit(authorization)
+    for method in METHODS:
+        assert GUARDED.handle(method, {}, visit)["result"] is allowed
+    assert OPEN.handle("admin_ask", {}, visit)["result"] is True, "queries are left open"
+    with_account = allowed and not authorization.startswith("Bearer")
+    assert OPEN.handle("admin_change", {}, visit)["result"] is with_account
+
+
+def test_with_accounts_a_token_works_only_where_one_was_chosen() -> None:
+    for method in METHODS:
+        assert GUARDED.handle(method, {"authToken": "token"})["result"] is True
+        assert GUARDED.handle(method, {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
+    assert OPEN.handle("admin_change", {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
+    # Our client sends the well-known token along with a signature; the signature decides.
+    visit = Visit(signed("ann", "pw"))
+    assert OPEN.handle("admin_change", {"authToken": "abc"}, visit)["result"] is True
+
+
+def test_what_guards_shows_no_secret() -> None:
+    shown = repr(Guard("token", {"ann": "pw"})) + repr(Visit(basic("ann", "pw")))
+    assert "token" not in shown
+    assert "pw" not in shown
+    assert basic("ann", "pw").split()[1] not in shown
 
 
 # -- HTTP
@@ -196,19 +255,92 @@ async def test_who_waits_for_permission_to_send_gets_it(http: Http) -> None:
     assert (status, "HTTP/1.1 100" in head) == (100, True)
 
 
+FROM_ELSEWHERE = [
+    "Origin: http://evil.example",
+    "Origin: null",
+    "Referer: http://evil.example/page",
+    "Sec-Fetch-Site: cross-site",
+    "Sec-Fetch-Site: same-site",
+]
+
+
+@pytest.mark.parametrize("header", FROM_ELSEWHERE)
+async def test_pages_from_elsewhere_are_refused(http: Http, header: str) -> None:
+    assert (await http.post("/webapi.htm", b"method=admin_ask", header))[0] == 403
+    assert (await http.get("/webapi.htm?method=admin_ask", header))[0] == 403
+
+
 @pytest.mark.parametrize(
     "header",
-    ["Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Origin: null"],
+    ["Origin: http://node:8080", "Referer: http://node:8080/a", "Sec-Fetch-Site: same-origin"],
 )
-async def test_pages_from_elsewhere_are_refused(http: Http, header: str) -> None:
-    status, _, _ = await http.post("/webapi.htm", b"method=admin_ask", header)
-    assert status == 403
-
-
-@pytest.mark.parametrize("header", ["Origin: http://node:8080", "Sec-Fetch-Site: same-origin"])
 async def test_our_own_pages_are_not(http: Http, header: str) -> None:
-    status, _, _ = await http.post("/webapi.htm", b"method=admin_ask", header)
-    assert status == 200
+    assert (await http.post("/webapi.htm", b"method=admin_ask", header))[0] == 200
+
+
+CHANGE = "method=admin_change&confModAuthToken=secret"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Referer: http://node:8080/a",
+        "Sec-Fetch-Site: none",
+        "Sec-Fetch-Mode: navigate",
+        # All that some browsers send for an image with referrerpolicy="no-referrer".
+        "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/605.1.15",
+    ],
+)
+async def test_a_browser_changes_nothing_by_a_link(http: Http, header: str) -> None:
+    status, _, body = await http.get(f"/webapi.htm?{CHANGE}", header)
+    assert (status, b"POST with its Origin" in body) == (403, True)
+    assert (await http.post("/webapi.htm", CHANGE.encode(), header))[0] == 403
+    own = "Origin: http://node:8080"
+    assert (await http.post("/webapi.htm", CHANGE.encode(), header, own))[0] == 200
+
+
+@pytest.mark.parametrize("agent", ["User-Agent: Java/1.8.0_345", "User-Agent: curl/8.5", "X: y"])
+async def test_tools_change_by_get(http: Http, agent: str) -> None:
+    status, _, body = await http.get(f"/webapi.htm?{CHANGE}", agent)
+    assert (status, msgspec.json.decode(body)["result"]) == (200, True)
+
+
+async def test_no_answer_runs_as_a_script(http: Http) -> None:
+    _, head, _ = await http.get("/webapi.htm?method=admin_ask&callback=show")
+    assert "X-Content-Type-Options: nosniff" in head
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:1", 200),
+        ("[::1]:1", 200),
+        ("10.1.2.3", 200),
+        ("NODE.example:8080", 200),
+        ("node.example.", 200),
+        ("rebound.example:8080", 403),
+        ("127.0.0.1.rebound.example", 403),
+        ("[", 403),
+    ],
+)
+async def test_a_name_that_is_not_ours(host: str, status: int) -> None:
+    service = AdminService(APP, names=["localhost", "node.example"])
+    listener = await net.listen("127.0.0.1", 0, service.make)
+    request = f"GET /webapi.htm?method=admin_ask HTTP/1.1\r\nHost: {host}\r\nConnection: close"
+    found, _, body = parted(await Http(listener.port).send(f"{request}\r\n\r\n".encode()))
+    await listener.close()
+    assert found == status
+    if "rebound" in host:
+        assert b"--admin-name" in body
+
+
+async def test_answers_say_which_master_and_broker_it_is() -> None:
+    service = AdminService(APP, master_id="m1", broker_id="1:127.0.0.1:8123")
+    listener = await net.listen("127.0.0.1", 0, service.make)
+    _, head, _ = await Http(listener.port).get("/webapi.htm?method=admin_ask")
+    await listener.close()
+    assert "Coherer-Master: m1" in head
+    assert "Coherer-Broker: 1:127.0.0.1:8123" in head
 
 
 @pytest.mark.parametrize(
@@ -230,8 +362,11 @@ async def test_long_requests_are_cut_off(http: Http, monkeypatch: pytest.MonkeyP
     assert parted(await http.send(b"GET /webapi.htm?a=" + b"a" * 1001))[0] == 431
 
 
-async def test_an_error_of_ours_is_an_answer(http: Http) -> None:
-    assert (await http.get("/webapi.htm?method=admin_ask&fail=bug"))[0] == 500
+async def test_an_error_of_ours_is_an_answer(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+    target = "/webapi.htm?method=admin_ask&fail=bug&confModAuthToken=secret"
+    assert (await http.get(target))[0] == 500
+    assert "failed at b'/webapi.htm'" in caplog.text
+    assert "secret" not in caplog.text
 
 
 async def test_a_node_without_a_role_says_so() -> None:

@@ -176,18 +176,28 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
     [
         ({}, None),
         ({"host": "localhost"}, None),
-        (OPEN, "Set `users` and `rocketmq_access`, or"),
-        ({**OPEN, "users": {"a": "b"}}, "Set `rocketmq_access`, or"),
-        ({**OPEN, "users": {"a": "b"}, "rocketmq_access": True}, None),
-        ({**OPEN, "users": {"a": "b"}, "doors": frozenset({"tubemq"})}, None),
+        (OPEN, "Set `users`, or"),
+        ({**OPEN, "users": {"a": "b"}}, None),
+        ({**OPEN, "rocketmq_access": True}, None),
+        ({"users": {"a": "b"}}, None),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"tubemq"})}, "TubeMQ is served without"),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"rocketmq"})}, "RocketMQ is served with"),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "`namesrv` out of"),
+        (
+            {"users": {"a": "b"}, "admin_port": 0, "unprotected": frozenset({"admin"})},
+            "Queries over HTTP are",
+        ),
+        ({"users": {"a": "b"}, "admin_token": "abc"}, "well-known abc"),
+        ({"users": {"a": "b"}, "ha_port": 0}, "replication has no accounts"),
     ],
 )
-async def test_open_to_the_network_without_authentication(
+async def test_what_is_open_without_accounts_is_warned_of(
     tmp_path: Path, given: dict[str, Any], advice: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(options(tmp_path, **given)) as node:
         assert (await to_master(node)).wire.peer_host == "127.0.0.1"
-    assert ("without authentication" in caplog.text) == (advice is not None)
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert bool(warned) == (advice is not None), warned
     assert (advice or "") in caplog.text
 
 

@@ -116,10 +116,11 @@ class Client(BaseClient[AsyncClient]):
         """
         return self._portal.call(lambda: self._client.away(topic))
 
-    def admin(self, token: str = "abc") -> Admin:  # noqa: S107 - the value that Java ships
+    def admin(self, token: str | None = None) -> Admin:
         """Administration of the cluster over HTTP.
 
-        It is the masters' port 8080 unless the option `admin` of `connect` says otherwise.
+        It is where the option `admin` of `connect` says, or else where the master says; see
+        `coherer.client.tubemq.client.Client.admin`.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes

@@ -4,8 +4,9 @@ An account has permissions by topic and by group (the latter stand under the nam
 topics), and others for what it does not list. An account that lists nothing and is an administrator
 may do everything; one that is no administrator may not change the broker.
 
-Stricter than Java's broker: accounts themselves are changed and shown by administrators only.
-(Java's broker shows all secrets to whoever has an account.)
+Stricter than Java's servers: accounts themselves are changed and shown by administrators only
+(Java's broker shows all secrets to whoever has an account), and so is what a name server is told
+(Java's name server checks nothing, though its clients sign what they send there, too).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from coherer.errors import UsageError
+from coherer.masking import MASK, masked
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
 """Bits of a permission."""
@@ -25,8 +27,9 @@ RETRY_PREFIX: Final = "%RETRY%"
 KEY_CHARS_MIN: Final = 7
 """Names and secrets of accounts are longer than six characters."""
 
-ADMIN_CODES: Final = frozenset((17, 25, 200, 207, 215, 50, 51, 53, 54))
-"""What only administrators ask for; the last four not with Java."""
+_NAME_SERVER_CHANGES: Final = (100, 102, 103, 104, 205, 216, 318, 327)
+ADMIN_CODES: Final = frozenset((17, 25, 200, 207, 215, 50, 51, 53, 54, *_NAME_SERVER_CHANGES))
+"""What only administrators ask for; from 50 on not with Java."""
 
 _PERMISSIONS: Final = {
     "PUB": PUB,
@@ -76,6 +79,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         default_group_perm: for groups that it does not list.
         topic_perms: `topic=PERMISSION` each; None for no list.
         group_perms: likewise.
+        short: name and secret may be short: an account of the node's own options.
 
     Raises:
         UsageError: name or secret are too short, or a permission cannot be read.
@@ -89,13 +93,23 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     default_group_perm: str | None = None
     topic_perms: Sequence[str] | None = None
     group_perms: Sequence[str] | None = None
+    short: bool = False
 
     def __post_init__(self) -> None:
-        if min(len(self.access_key), len(self.secret_key)) < KEY_CHARS_MIN:
+        shortest = min(len(self.access_key), len(self.secret_key))
+        if shortest < (1 if self.short else KEY_CHARS_MIN):
             raise UsageError(
-                f"The accessKey={self.access_key} and secretKey={'*' * len(self.secret_key)} "
+                f"The accessKey={self.access_key} and secretKey={MASK} "
                 "cannot be null and length should longer than 6"
             )
+
+    def __repr__(self) -> str:
+        return masked(self, "secret_key")
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether it may do everything."""
+        return self.admin and self.topic_perms is None and self.group_perms is None
 
     def permissions(self) -> dict[str, int] | None:
         """The listed permissions, by topic, and by retry topic for groups; None without lists."""
@@ -151,6 +165,9 @@ class _Known(msgspec.Struct, frozen=True):
     trusted: Addresses
     listed: dict[str, int] | None
 
+    def __repr__(self) -> str:
+        return f"_Known({self.account!r})"
+
 
 class AccessRules:
     """The accounts and trusted addresses of a broker.
@@ -176,9 +193,21 @@ class AccessRules:
             known = _Known(account, addresses(account.white_remote_address), account.permissions())
             self._accounts.setdefault(account.access_key, known)
 
+    def trusts(self, address: str) -> bool:
+        """Whether everything is allowed from an address."""
+        return any(trusted(address) for trusted in self._trusted)
+
+    def unlimited(self) -> dict[str, str]:
+        """The secrets of the accounts that may do everything, by name."""
+        return {
+            name: known.account.secret_key
+            for name, known in self._accounts.items()
+            if known.account.unlimited
+        }
+
     def fault(self, request: Request) -> str | None:
         """Says why a request is refused, in Java's words; None when it is not (10.2)."""
-        if any(trusted(request.address) for trusted in self._trusted):
+        if self.trusts(request.address):
             return None
         if request.access_key is None:
             return "No accessKey is configured"

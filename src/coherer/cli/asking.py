@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from coherer.cli.options import admin_url, is_rocketmq
-from coherer.errors import ConnectError
+from coherer.cli.options import DEFAULT_URL, is_rocketmq
+from coherer.masking import masked
 
 if TYPE_CHECKING:
     from coherer.client.admin import Admin
@@ -25,14 +25,14 @@ class Whom(msgspec.Struct, frozen=True):
     Args:
         url: the cluster.
         admin: TubeMQ's HTTP administration, where it is given.
-        token: what TubeMQ's master wants to hear before changes.
-        user: RocketMQ's access key.
-        password: its secret key.
+        token: what TubeMQ's administration needs for changes; None for the one that Java ships.
+        user: the account; RocketMQ's access key.
+        password: its password; RocketMQ's secret key.
     """
 
     url: str
     admin: str | None = None
-    token: str = ""
+    token: str | None = None
     user: str | None = None
     password: str | None = None
 
@@ -47,16 +47,23 @@ class Whom(msgspec.Struct, frozen=True):
         return net.run(self._ask(work))
 
     async def _ask(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
-        if not is_rocketmq(self.url):
-            from coherer.client.admin import Admin
+        if is_rocketmq(self.url):
+            from coherer.client import connect_rocketmq
 
-            try:
-                return await work(Admin(admin_url(self.url, self.admin), self.token))
-            except ConnectError as error:
-                if self.admin is None:
-                    error.hint += " If the administration is elsewhere, say so by --admin."
-                raise
-        from coherer.client import connect_rocketmq
+            async with connect_rocketmq(self.url, user=self.user, password=self.password) as rocket:
+                return await work(rocket.admin())
+        if self.admin is not None and self.url is DEFAULT_URL:
+            # No cluster was named, only an administration: that one is meant.
+            from coherer.client.admin import AUTHOR, Admin
 
-        async with connect_rocketmq(self.url, user=self.user, password=self.password) as client:
-            return await work(client.admin())
+            account = self.user or AUTHOR
+            return await work(Admin(self.admin, self.token, user=account, password=self.password))
+        from coherer.client import connect_tubemq
+
+        async with connect_tubemq(
+            self.url, user=self.user, password=self.password, admin=self.admin
+        ) as client:
+            return await work(client.admin(self.token))
+
+    def __repr__(self) -> str:
+        return masked(self, "token", "password")

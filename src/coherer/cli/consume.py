@@ -7,19 +7,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import typer
 
+from coherer.cli.asking import AnyAdmin, Whom
 from coherer.cli.options import (
     AdminUrl,
     Json,
     Password,
+    Token,
     Url,
     User,
     connect,
     is_rocketmq,
-    open_admin,
 )
 from coherer.cli.output import amount
 from coherer.cli.signals import signals_interrupt
@@ -28,6 +29,7 @@ from coherer.errors import CohererError, RefusedError, UsageError
 if TYPE_CHECKING:
     from coherer.blocking import Client, Consumer
     from coherer.blocking.rocketmq import RocketClient
+    from coherer.client.admin import Admin
     from coherer.message import ReceivedMessage
     from coherer.rocketmq.subscription import Sql92
     from coherer.tubemq.delivery import MessageBatch
@@ -148,6 +150,7 @@ def consume(
     ] = False,
     url: Url = "",
     admin: AdminUrl = None,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -168,7 +171,7 @@ def consume(
         with _receiver(client, group, wanted, start) as receiver:
             rest = printer.run(receiver, timeout_s)
     if group is not None and rest is not None and not is_rocketmq(url):
-        _go_on_at(url, admin, group, rest)
+        _go_on_at(Whom(url, admin, token, user, password), group, rest)
     typer.echo(amount(printer.count, "message"), err=True)
 
 
@@ -322,20 +325,22 @@ def _json(batch: Batch, count: int) -> Iterable[bytes]:
 _LINES = {Form.text: _text, Form.hex: _hex, Form.json: _json}
 
 
-def _go_on_at(url: str, admin: str | None, group: str, last: ReceivedMessage) -> None:
+def _go_on_at(whom: Whom, group: str, last: ReceivedMessage) -> None:
     """Set a group behind the last message that was printed.
 
     A package is confirmed as a whole or not at all; what `--max` left of one must not be lost, and
     what was printed should not come again.
     """
-    from coherer import net
-
     again = "The group will read the last package again"
     if last.offset is None:
         typer.echo(f"{again}: the broker does not tell the offsets of messages.", err=True)
         return
     offsets = {f"{last.broker}:{last.topic}:{last.partition}": last.offset + 1}
+
+    async def set_offsets(admin: AnyAdmin) -> None:
+        await cast("Admin", admin).set_offsets(group, offsets)
+
     try:
-        net.run(open_admin(url, admin, "").set_offsets(group, offsets))
+        whom.ask(set_offsets)
     except CohererError as error:
         typer.echo(f"{again}: {error}", err=True)

@@ -10,7 +10,6 @@ import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
 from coherer.cli.options import (
-    DEFAULT_TOKEN,
     AdminUrl,
     Json,
     Password,
@@ -50,7 +49,7 @@ def list_groups(
     as_json: Json = False,
 ) -> None:
     """All groups: who is there, what they consume, how far they are behind."""
-    found = _ask(Whom(url, admin, "", user, password))
+    found = _ask(Whom(url, admin, None, user, password))
     groups = [one for one in found if everything or not one.name.startswith(_OF_THE_SYSTEM)]
     if as_json:
         say_json([_summary(group) for group in groups])
@@ -73,7 +72,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Members and offsets of a group."""
-    found = _ask(Whom(url, admin, "", user, password), group)
+    found = _ask(Whom(url, admin, None, user, password), group)
     # RocketMQ's brokers tell of a group that they do not know what they tell of an idle one.
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         typer.echo(f"error: There is no group {group}, or it has read nothing yet.", err=True)
@@ -112,7 +111,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = "",
     admin: AdminUrl = None,
-    token: Token = DEFAULT_TOKEN,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -148,7 +147,7 @@ def reset(
     ],
     url: Url = "",
     admin: AdminUrl = None,
-    token: Token = DEFAULT_TOKEN,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,

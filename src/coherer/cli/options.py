@@ -9,10 +9,8 @@ import typer
 if TYPE_CHECKING:
     from coherer import blocking
     from coherer.blocking.rocketmq import RocketClient
-    from coherer.client.admin import Admin
 
 DEFAULT_URL = "tubemq://127.0.0.1:8715"
-DEFAULT_TOKEN = "abc"  # noqa: S105 - what Java ships, and what our master begins with
 
 
 def _url(given: str) -> str:
@@ -41,15 +39,18 @@ AdminUrl = Annotated[
     typer.Option(
         "--admin",
         envvar="COHERER_ADMIN",
-        help="TubeMQ: HTTP administration of the master. Default: port 8080 of the host of --url.",
+        help="TubeMQ: HTTP administration of the master, http://host:port. Default: where the "
+        "master of --url says; Java's masters do not say, it is their port 8080 then. Without "
+        "--url, whatever answers there is asked.",
     ),
 ]
 Token = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--token",
         envvar="COHERER_TOKEN",
-        help="TubeMQ: what the master wants to hear before changes.",
+        help="TubeMQ: the token that the administration needs for changes. Default: abc, which "
+        "Java ships. A node with accounts takes --user and --password instead.",
     ),
 ]
 User = Annotated[
@@ -71,23 +72,6 @@ Password = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
 
 
-def admin_url(url: str, given: str | None) -> str:
-    """Where the administration is: as given, or port 8080 of every master in the URL.
-
-    >>> admin_url("tubemq://a:8715,b:8715", None)
-    'http://a:8080,http://b:8080'
-
-    Raises:
-        UsageError: the URL is none of a cluster.
-    """
-    if given is not None:
-        return given
-    from coherer.client.address import parse
-    from coherer.client.admin import usual_url
-
-    return usual_url(host for host, _ in parse(url).servers)
-
-
 def is_rocketmq(url: str) -> bool:
     """Whether a URL is one of RocketMQ.
 
@@ -95,13 +79,6 @@ def is_rocketmq(url: str) -> bool:
     (True, False)
     """
     return url.startswith(("rocketmq://", "rocketmqs://"))
-
-
-def open_admin(url: str, given: str | None, token: str) -> Admin:
-    """TubeMQ's administration that the options mean."""
-    from coherer.client.admin import Admin
-
-    return Admin(admin_url(url, given), token)
 
 
 def connect(url: str, user: str | None, password: str | None) -> blocking.Client | RocketClient:

@@ -31,6 +31,7 @@ _RECEIPTS = {
     "async": "survive the process; a power cut may take the last {} ms (--flush sync)",
     "sync": "survive a power cut",
 }
+_NOT_OF_A_NODE = frozenset({"log", "as_json"})
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 app = typer.Typer(add_completion=False)
@@ -78,6 +79,7 @@ def serve(
     broker_port: o.BrokerPort = None,
     admin_port: o.AdminPort = None,
     admin: o.Admin = None,
+    admin_names: o.AdminNames = None,
     flush: o.FlushMode = None,
     flush_interval_ms: o.FlushIntervalMs = None,
     retention_hours: o.RetentionHours = None,
@@ -94,6 +96,7 @@ def serve(
     broker_timeout_ms: o.BrokerTimeoutMs = None,
     heartbeat_ms: o.HeartbeatMs = None,
     users: o.Users = None,
+    unprotected: o.Unprotected = None,
     broker_user: o.BrokerUser = None,
     broker_password: o.BrokerPassword = None,
     visit_token_check: o.VisitTokenCheck = None,
@@ -119,11 +122,14 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run a node, for TubeMQ and RocketMQ, until Ctrl-C or SIGTERM."""
-    given = {name: value for name, value in locals().items() if name not in {"log", "as_json"}}
+    options = o.node_options({n: value for n, value in locals().items() if n not in _NOT_OF_A_NODE})
+    logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
+    _serve(options, as_json=as_json)
+
+
+def _serve(options: NodeOptions, *, as_json: bool) -> None:
     from coherer import net
 
-    options = o.node_options(given)
-    logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
     net.run(run(options, as_json=as_json))
 
 
@@ -152,7 +158,8 @@ def _announce(node: Node, *, as_json: bool) -> None:
     directory = str(options.directory.resolve())
     admin_url = None
     if node.admin_port >= 0:
-        admin_url = f"http://{options.reachable_host}:{node.admin_port}"
+        port = options.advertised_admin_port or node.admin_port
+        admin_url = f"http://{options.reachable_host}:{port}"
     has_rocketmq = node.namesrv_port >= 0 or node.rocketmq_port >= 0
     rocketmq_url = node.rocketmq_url if has_rocketmq else None
     if as_json:

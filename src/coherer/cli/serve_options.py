@@ -50,6 +50,16 @@ class Flush(StrEnum):
     sync = "sync"
 
 
+class Part(StrEnum):
+    """What accounts protect."""
+
+    tubemq = "tubemq"
+    rocketmq = "rocketmq"
+    namesrv = "namesrv"
+    replication = "replication"
+    admin = "admin"
+
+
 Directory = Annotated[
     Path | None,
     typer.Option(
@@ -268,18 +278,37 @@ Users = Annotated[
     list[str] | None,
     typer.Option(
         "--user",
-        help="NAME=PASSWORD of a TubeMQ client; may be repeated. With any, TubeMQ's clients have "
-        "to authenticate; RocketMQ's do with --rocketmq-access.",
+        help="NAME=PASSWORD of an account; may be repeated. With any, accounts only are served: "
+        "TubeMQ, RocketMQ (access key and secret key), and the HTTP administration.",
         rich_help_panel="Security",
         metavar="NAME=PASSWORD",
         envvar="COHERER_USERS",
+    ),
+]
+Unprotected = Annotated[
+    list[Part] | None,
+    typer.Option(
+        "--unprotected",
+        help="With accounts: what is served without one nevertheless; may be repeated. namesrv is "
+        "for Java's brokers, which do not sign; admin leaves queries over HTTP open.",
+        rich_help_panel="Security",
+    ),
+]
+AdminNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--admin-name",
+        help="A further host name by which the HTTP administration may be called; may be repeated.",
+        rich_help_panel="Network",
+        metavar="NAME",
     ),
 ]
 BrokerUser = Annotated[
     str | None,
     typer.Option(
         "--broker-user",
-        help="Name that brokers authenticate with at the master.",
+        help="Name that brokers authenticate with at the master. Default with accounts: the first "
+        "--user.",
         rich_help_panel="Security",
     ),
 ]
@@ -296,7 +325,7 @@ VisitTokenCheck = Annotated[
     bool | None,
     typer.Option(
         "--visit-token-check/--no-visit-token-check",
-        help="Refuse clients that did not come through a master. Default: do not.",
+        help="Refuse clients that did not come through a master. Default: only with accounts.",
         rich_help_panel="Security",
     ),
 ]
@@ -304,7 +333,8 @@ AdminToken = Annotated[
     str | None,
     typer.Option(
         "--admin-token",
-        help="What changes over HTTP must give. Default: abc, which Java ships.",
+        help="What changes over HTTP must give. Default: abc, which Java ships; with accounts no "
+        "token, an account is needed.",
         rich_help_panel="Security",
         envvar="COHERER_TOKEN",
     ),
@@ -385,6 +415,10 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
         values["retention_hours"] = None
     if "flush" in values:
         values["flush"] = Flush(values["flush"]).value
+    if "unprotected" in values:
+        values["unprotected"] = frozenset(Part(part).value for part in values["unprotected"])
+    if "admin_names" in values:
+        values["admin_names"] = frozenset(values["admin_names"])
     if "users" in values:
         values["users"] = dict(map(_user, values["users"]))
     tls = {name: values.pop(f"tls_{name}", None) for name in _TLS}
@@ -406,11 +440,11 @@ def _more(texts: Iterable[str], types: Mapping[str, Any]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name not in types:
-            raise UsageError(f"--set {text!r}: there is no such option of a node.")
+            raise UsageError(f"--set {name!r}: there is no such option of a node.")
         try:
             found[name] = msgspec.convert(value, types[name], strict=False)
         except (msgspec.ValidationError, TypeError) as error:
-            raise UsageError(f"--set {text!r}: {error}.") from error
+            raise UsageError(f"--set {name!r}: {error}.") from error
     return found
 
 

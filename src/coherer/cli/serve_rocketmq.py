@@ -113,8 +113,8 @@ RocketmqAccess = Annotated[
     bool | None,
     typer.Option(
         "--rocketmq-access/--no-rocketmq-access",
-        help="Whether the RocketMQ broker serves accounts only; they stand in conf/plain_acl.yml "
-        "of the directory. Default: it serves everybody.",
+        help="Serve accounts only, without --user too: others stand in conf/plain_acl.yml of the "
+        "directory, with what each may do. Default: with --user, otherwise everybody is served.",
         rich_help_panel=PANEL,
     ),
 ]

@@ -10,7 +10,6 @@ import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
 from coherer.cli.options import (
-    DEFAULT_TOKEN,
     AdminUrl,
     Json,
     Password,
@@ -47,7 +46,7 @@ def list_topics(
     as_json: Json = False,
 ) -> None:
     """All topics of the cluster."""
-    found = Whom(url, admin, "", user, password).ask(partial(_topics, system=everything))
+    found = Whom(url, admin, None, user, password).ask(partial(_topics, system=everything))
     topics = [topic for topic in found if everything or not topic.name.startswith("__")]
     if as_json:
         say_json(topics)
@@ -77,7 +76,7 @@ def create(
     ] = 60.0,
     url: Url = "",
     admin: AdminUrl = None,
-    token: Token = DEFAULT_TOKEN,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -100,7 +99,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = "",
     admin: AdminUrl = None,
-    token: Token = DEFAULT_TOKEN,
+    token: Token = None,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
@@ -126,7 +125,7 @@ def describe(
     async def look(admin: AnyAdmin) -> Sequence[PartitionState | RocketPartitionState]:
         return await admin.partitions(topic)
 
-    partitions = Whom(url, admin, "", user, password).ask(look)
+    partitions = Whom(url, admin, None, user, password).ask(look)
     if as_json:
         say_json(
             [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 from coherer.client.address import Address, parse, url_of
 from coherer.client.keywords import options_of
 from coherer.errors import UsageError
+from coherer.masking import masked_url
 from coherer.net import TlsOptions
 
 if TYPE_CHECKING:
@@ -193,5 +194,5 @@ def _address(url: str | None, protocol: str) -> Address:
     url = url_of(url, protocol)
     address = parse(url)
     if address.scheme.removesuffix("s") != protocol:
-        raise UsageError(f"{url!r} is no URL of {protocol}.")
+        raise UsageError(f"{masked_url(url)!r} is no URL of {protocol}.")
     return address

@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from coherer.errors import UsageError
+from coherer.masking import masked_url
 
 _PORTS: Final[Mapping[str, int]] = {
     "tubemq": 8715,
@@ -63,7 +64,7 @@ def parse(url: str) -> Address:
     scheme, sign, rest = url.partition("://")
     if not sign or scheme not in _PORTS:
         raise UsageError(
-            f"{url!r} is no URL of a cluster.",
+            f"{masked_url(url)!r} is no URL of a cluster.",
             hint="Write rocketmq://host:9876 or tubemq://host:8715; with TLS, rocketmqs, tubemqs.",
         )
     parts = rest.rstrip("/").removesuffix(";").replace(";", ",").split(",")
@@ -123,6 +124,12 @@ def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise UsageError(
-            f"{text!r} in {url!r} is no host:port.", hint="It looks like 10.0.0.1:9876."
+            f"{masked_url(f'//{text}')[2:]!r} in {masked_url(url)!r} is no host:port.",
+            hint="It looks like 10.0.0.1:9876.",
+        )
+    if "@" in host:
+        raise UsageError(
+            f"{masked_url(url)!r} holds an account, which does not belong into a URL.",
+            hint="Give user and password as options: connect(url, user=..., password=...).",
         )
     return host, int(port)

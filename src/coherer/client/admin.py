@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -23,10 +23,13 @@ from coherer.client.admin_records import (
     PartitionState,
     TopicState,
 )
+from coherer.client.tubemq.cluster import Signer
+from coherer.client.tubemq.introduction import Introduction
 from coherer.client.webapi import Answer, Endpoint, WebApi
 from coherer.errors import (
     CohererError,
     ConnectError,
+    ProtocolError,
     RefusedError,
     RequestTimeoutError,
     UnavailableError,
@@ -52,12 +55,14 @@ _NEXT = {
 }
 """What to do after some of them."""
 
+JAVA_TOKEN: Final = "abc"  # noqa: S105 - the value that Java ships
+AUTHOR: Final = "coherer"
 _POLL_FIRST_MS, _POLL_LAST_MS = 20, 500
 _PORT = 8080
 
 
 def usual_url(hosts: Iterable[str]) -> str:
-    """Where the administration of masters is unless they say otherwise: port 8080 of each.
+    """Where the administration of Java's masters usually is: port 8080 of each.
 
     >>> usual_url(["a", "::1", "a"])
     'http://a:8080,http://[::1]:8080'
@@ -69,13 +74,22 @@ def usual_url(hosts: Iterable[str]) -> str:
 class Admin:
     """Topics, brokers, groups and offsets of a cluster.
 
+    Made by `Client.admin`, it belongs to the cluster of the client: it asks the master where its
+    administration is, and before each change it makes sure that what answers there is of that
+    cluster. Made with a URL alone, it belongs to whatever answers there.
+
     Args:
         url: the master's HTTP port, as `http://host:8080`; several, separated by commas, where
-            there are several masters.
-        token: the master's confModAuthToken; only changes need it.
+            there are several masters. None: where the cluster says.
+        token: the confModAuthToken of masters and brokers; only changes need it. None for the one
+            that Java ships.
         tls: for https.
-        user: who is written down as the author of changes, two characters at least.
+        user: who is written down as the author of changes, and, with a password, the account.
+        password: of the account, where the cluster has accounts. It is never sent, only used to
+            sign.
         timeout_ms: for each call.
+        cluster: the URL of the cluster, for errors.
+        introduce: asks the cluster about itself; None if it is only known by `url`.
         check: raises when the client that made it cannot be used any more.
 
     ```python
@@ -85,28 +99,42 @@ class Admin:
         print(group.name, group.lag)
     ```
 
-    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one says no.
+    Methods raise `UnavailableError` when no server answers, `RefusedError` when one says no, and
+    `UsageError` when what answers is not of the cluster; nothing was changed then.
     """
 
     def __init__(
         self,
-        url: str,
-        token: str = "abc",  # noqa: S107 - the value that Java ships
+        url: str | None,
+        token: str | None = None,
         tls: net.TlsOptions | None = None,
         *,
-        user: str = "coherer",
+        user: str = AUTHOR,
+        password: str | None = None,
         timeout_ms: int = 10_000,
+        cluster: str = "",
+        introduce: Callable[[], Awaitable[Introduction]] | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._check_client = check
-        self._masters = [Endpoint.parse(part) for part in url.split(",")]
-        self._token = token
+        if url is None and introduce is None:
+            raise UsageError("Where is the administration?", hint="Give a URL: http://host:8080.")
+        self._masters = [Endpoint.parse(part) for part in url.split(",")] if url else []
+        self._token = token or JAVA_TOKEN
+        self._given = token
         self._tls = tls
-        self._user = user
+        self._user = user if len(user) > 1 else AUTHOR  # Java's masters want two characters
+        self._signer = None if password is None else Signer(user, password)
         self._timeout_ms = timeout_ms
+        self._cluster = cluster
+        self._introduce = introduce
+        self._known: Introduction | None = None
+        self._located = not self._masters
+        self._same = False
 
     def __repr__(self) -> str:
-        return f"Admin({','.join(master.server for master in self._masters)!r})"
+        servers = ",".join(master.server for master in self._masters)
+        return f"Admin({servers or self._cluster!r})"
 
     # -- topics
 
@@ -146,6 +174,7 @@ class Admin:
                 f"{partitions} partitions: 1 to {limits.TOPIC_PARTITIONS_MAX} are possible.",
                 topic=name,
             )
+        await self._prepare(changes=True)
         ids = sorted(brokers) if brokers is not None else await self._online_brokers()
         if not ids:
             raise UnavailableError(
@@ -189,6 +218,7 @@ class Admin:
         Raises:
             RefusedError: there is no such topic.
         """
+        await self._prepare(changes=True)
         found = await self._ask(records.TopicRecord, "admin_query_topic_info", {"topicName": name})
         named = (record for record in found.data if record.topic_name == name)
         record = next(named, records.TopicRecord(name))
@@ -253,18 +283,27 @@ class Admin:
             RefusedError: there is no such group.
             UnavailableError: a broker does not answer; the others have forgotten the group.
         """
-        if not await self.groups(name):
+        await self._prepare(changes=True)
+        found = await self.groups(name)
+        if not found:
             raise RefusedError(
                 f"There is no group {name}.", server=self._masters[0].server, code=NO_GROUP
             )
-        for broker in await self.brokers():
-            if broker.web_port:
-                await self._broker(broker).call(
-                    msgspec.Raw,
-                    "admin_rmv_offset",
-                    {"groupName": name, "modifyUser": self._user},
-                    post=True,
-                )
+        topic = next(iter(found[0].topics), name)
+        brokers = [broker for broker in await self.brokers() if broker.web_port]
+        for broker in brokers:
+            await self._check_broker(broker, topic)
+        for broker in brokers:
+            await self._broker(broker).call(
+                msgspec.Raw,
+                "admin_rmv_offset",
+                {
+                    "groupName": name,
+                    "confModAuthToken": self._token,
+                    "modifyUser": self._user,
+                },
+                post=True,
+            )
 
     async def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
         """Set where a group goes on, also while it consumes.
@@ -280,15 +319,19 @@ class Admin:
         by_broker: dict[int, dict[str, int]] = {}
         for key, offset in offsets.items():
             by_broker.setdefault(records.broker_of(key), {})[key] = offset
+        await self._prepare(changes=True)
         brokers = {broker.id: broker for broker in await self.brokers()}
         if unknown := by_broker.keys() - brokers.keys():
             raise UsageError(f"There is no broker {_numbers(unknown)}.")
+        for number, wanted in by_broker.items():
+            await self._check_broker(brokers[number], next(iter(wanted)).split(":")[1])
         for number, wanted in by_broker.items():
             await self._broker(brokers[number]).call(
                 msgspec.Raw,
                 "admin_set_offset",
                 {
                     "groupName": group,
+                    "confModAuthToken": self._token,
                     "modifyUser": self._user,
                     "manualSet": "true",
                     "offsetJsonInfo": msgspec.json.encode(wanted).decode(),
@@ -318,6 +361,7 @@ class Admin:
         if isinstance(to, str) and to not in {"earliest", "latest"}:
             hint = "Say 'earliest', 'latest', a time, or an offset."
             raise UsageError(f"There is no place {to!r} to begin at.", hint=hint)
+        await self._prepare(changes=True)
         new: dict[str, int] = {}
         at_time = await self._at_time(topic, to) if isinstance(to, datetime) else {}
         for partition in await self.partitions(topic):
@@ -362,6 +406,122 @@ class Admin:
                 key = f"{broker.id}:{topic}:{held.partition_id}"
                 found[key] = held.offset_at_time
         return found
+
+    async def _prepare(self, *, changes: bool) -> None:
+        """Know where the administration is, and, before a change, that it is the cluster's.
+
+        Raises:
+            UsageError: it is not.
+        """
+        if self._introduce is None:
+            return
+        if not self._masters:
+            self._known = await self._introduce()
+            self._masters = _masters_of(self._known)
+        guessed = self._located and self._known is not None and not self._known.master_id
+        if changes or (guessed and not self._same):
+            await self._check_master(self._introduce)
+
+    async def _check_master(self, introduce: Callable[[], Awaitable[Introduction]]) -> None:
+        asked_anew = self._known is None
+        known = self._known = self._known or await introduce()
+        if not known.master_id:
+            await self._check_java_master(known)
+            return
+        found = await self._master_id()
+        if found != known.master_id and not asked_anew:  # it may have been started anew
+            known = self._known = await introduce()
+            if self._located:
+                self._masters = _masters_of(known)
+            found = await self._master_id()
+        if found != known.master_id:
+            raise self._stranger("it does not say that it is that master")
+
+    async def _check_java_master(self, known: Introduction) -> None:
+        """Java's masters do not say who they are; but they name the brokers of their cluster."""
+        if self._same:
+            return
+        try:
+            answer = await self._master(
+                records.BrokerRecord, "admin_query_broker_configure", {}, post=False
+            )
+        except (RefusedError, ProtocolError) as error:
+            raise self._stranger(error.text) from error
+        named: set[tuple[int, str, int]] = set()
+        for record in answer.data:
+            for port in (record.broker_port, record.broker_tls_port):
+                named.add((record.broker_id, record.broker_ip, port))
+        if not known.brokers:
+            raise self._stranger("the cluster names no brokers by which to know it")
+        if missing := known.brokers - named:
+            number, host, port = min(missing)
+            raise self._stranger(f"it does not know broker {number} at {host}:{port}")
+        self._same = True
+
+    async def _master_id(self) -> str:
+        try:
+            api = await self._asked_master("admin_query_master_group_info")
+        except (RefusedError, ProtocolError) as error:
+            raise self._stranger(error.text) from error
+        return api.master_id
+
+    async def _asked_master(self, method: str) -> WebApi:
+        """Ask the first master that can be reached, which is asked first from now on."""
+        masters = tuple(self._masters)
+        for endpoint in masters:
+            api = self._api(endpoint)
+            try:
+                await api.call(msgspec.Raw, method, {})
+            except ConnectError as error:
+                if endpoint is masters[-1]:
+                    self._add_hint(error)
+                    raise
+                continue
+            self._prefer(endpoint)
+            return api
+        raise UsageError("There is no master.")
+
+    def _stranger(self, why: str) -> UsageError:
+        master = self._known.server if self._known is not None else "?"
+        return UsageError(
+            f"The administration at {self._masters[0].server} does not prove to be of the cluster "
+            f"{self._cluster}, whose master is {master}: {why.rstrip('.')}. Nothing was changed.",
+            hint="Say where it is: admin='http://host:port', on the command line --admin.",
+        )
+
+    async def _check_broker(self, broker: BrokerState, topic: str) -> None:
+        """Make sure that a broker's administration is that of the broker that the master means.
+
+        Raises:
+            UsageError: it is that of another one. Java's brokers do not say, and are believed.
+        """
+        api = self._broker(broker)
+        await api.call(msgspec.Raw, "admin_query_pubinfo", {"topicName": topic})
+        if api.broker_id and api.broker_id != f"{broker.id}:{broker.host}:{broker.port}":
+            raise UsageError(
+                f"The administration at {api.endpoint.server} is that of broker {api.broker_id}, "
+                f"not of broker {broker.id} at {broker.host}:{broker.port}. Nothing was changed.",
+                hint="Is that broker running, and did it tell the master the right port?",
+            )
+
+    def _api(self, endpoint: Endpoint) -> WebApi:
+        return WebApi(endpoint, self._tls, self._timeout_ms, self._authorization)
+
+    def _authorization(self) -> str:
+        """The header that shows a node with accounts who asks; "" for nobody."""
+        if self._signer is not None:
+            return f"TubeMQ {self._signer.for_broker()}"
+        return f"Bearer {self._given}" if self._given else ""
+
+    def _prefer(self, endpoint: Endpoint) -> None:
+        self._masters = [endpoint, *(one for one in self._masters if one is not endpoint)]
+
+    def _add_hint(self, error: CohererError) -> None:
+        if self._located:
+            error.hint = (
+                f"{error.hint} If the administration is elsewhere, say where: "
+                "admin='http://host:port', on the command line --admin."
+            ).strip()
 
     def _no_topic(self, name: str) -> RefusedError:
         return RefusedError(
@@ -426,9 +586,10 @@ class Admin:
         if self._check_client is not None:
             self._check_client()
         endpoint = Endpoint(self._masters[0].scheme, broker.host, broker.web_port, "/broker.htm")
-        return WebApi(endpoint, self._tls, self._timeout_ms)
+        return self._api(endpoint)
 
     async def _ask(self, item: type[T], method: str, parameters: Mapping[str, str]) -> Answer[T]:
+        await self._prepare(changes=False)
         return await self._master(item, method, parameters, post=False)
 
     async def _change(
@@ -439,6 +600,7 @@ class Admin:
         pardoned: Iterable[int] = (),
         topic: str | None = None,
     ) -> None:
+        await self._prepare(changes=True)
         signed = {
             **parameters,
             "confModAuthToken": self._token,
@@ -462,20 +624,38 @@ class Admin:
         if self._check_client is not None:
             self._check_client()
         # A master that cannot be reached is passed over, and the one that answered is asked first
-        # the next time. What may have reached a master is never said to another one.
-        masters = tuple(self._masters)
+        # the next time. What may have reached a master is never said to another one, and a change
+        # goes only to the one that has just proven to be the cluster's.
+        proven = post and self._introduce is not None
+        masters = tuple(self._masters[:1] if proven else self._masters)
         for endpoint in masters:
             try:
-                answer = await WebApi(endpoint, self._tls, self._timeout_ms).call(
-                    item, method, parameters, post=post
-                )
-            except ConnectError:
+                answer = await self._api(endpoint).call(item, method, parameters, post=post)
+            except ConnectError as error:
                 if endpoint is masters[-1]:
+                    self._add_hint(error)
                     raise
                 continue
-            self._masters = [endpoint, *(other for other in masters if other is not endpoint)]
+            self._prefer(endpoint)
             return answer
         raise UsageError("There is no master.")
+
+
+def _masters_of(known: Introduction) -> list[Endpoint]:
+    """Where the administration of a cluster is: as its master says, or at the port of Java's.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    if not known.master_id:
+        return [Endpoint.parse(part) for part in usual_url(known.hosts).split(",")]
+    if not known.web_port:
+        raise UnavailableError(
+            "This master has no administration over HTTP.",
+            server=known.server,
+            hint="Was it started with --no-admin?",
+        )
+    return [Endpoint("http", known.host, known.web_port)]
 
 
 def _numbers(ids: Iterable[int]) -> str:

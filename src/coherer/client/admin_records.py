@@ -225,6 +225,7 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
     broker_id: int
     broker_ip: str
     broker_port: int
+    broker_tls_port: int = 0
     broker_web_port: int = 0
     manage_status: str = ""
 

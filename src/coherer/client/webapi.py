@@ -7,7 +7,7 @@ standby master answers with a redirection, and the call follows it with the same
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -22,6 +22,7 @@ from coherer.errors import (
     RequestTimeoutError,
     UsageError,
 )
+from coherer.masking import masked_url
 
 T = TypeVar("T")
 
@@ -30,6 +31,12 @@ JAVA_OFFSET_STEP: Final = 28
 
 _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 _REDIRECTIONS_MAX = 3
+FORBIDDEN: Final = 403
+_TOLD_CHARS_MAX = 500
+_UNAUTHORIZED = (
+    "Is the token right (--token)? A node with accounts needs one of them (--user, --password), or "
+    "the token that it was started with (--admin-token)."
+)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -85,7 +92,7 @@ class Endpoint(msgspec.Struct, frozen=True):
             parts, port = urlsplit(""), None
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise UsageError(
-                f"{url!r} is no URL of an administration.",
+                f"{masked_url(url)!r} is no URL of an administration.",
                 hint="It looks like http://127.0.0.1:8080.",
             )
         path = parts.path if parts.path.strip("/") else "/webapi.htm"
@@ -99,10 +106,24 @@ class WebApi:
         endpoint: where it is.
         tls: for https; the system's authorities are trusted when None.
         timeout_ms: for one call with its redirections.
+        authorization: makes the header of that name; None, or an empty text, for no header. Java's
+            servers do not look at it.
+
+    Attributes:
+        master_id: which run of which master sent the last answer; "" where it does not say.
+        broker_id: number, host and port of the broker that did; "" where it does not say.
     """
 
-    def __init__(self, endpoint: Endpoint, tls: net.TlsOptions | None, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tls: net.TlsOptions | None,
+        timeout_ms: int,
+        authorization: Callable[[], str] | None = None,
+    ) -> None:
         self.endpoint = endpoint
+        self.master_id = self.broker_id = ""
+        self._authorization = authorization
         self._tls = tls
         self._timeout_ms = timeout_ms
 
@@ -138,10 +159,15 @@ class WebApi:
                 tls=(self._tls or net.TlsOptions()) if endpoint.scheme == "https" else None,
                 timeout_ms=self._timeout_ms,
             )
-            status, body, location = await exchange.ask(
-                endpoint.server, target, form if post else None
+            shown = "" if self._authorization is None else self._authorization()
+            extra = {"Authorization": shown} if shown else {}
+            status, body, said = await exchange.ask(
+                endpoint.server, target, form if post else None, extra
             )
+            location = said.get("location", "")
             if status not in _REDIRECTIONS or not location:
+                self.master_id = said.get("coherer-master", "")
+                self.broker_id = said.get("coherer-broker", "")
                 return status, body
             location = urljoin(f"{endpoint.scheme}://{endpoint.server}{target}", location)
             endpoint = Endpoint.parse(location)
@@ -155,8 +181,10 @@ class WebApi:
             answer = msgspec.json.decode(body, type=Answer[item], strict=False)  # type: ignore[valid-type]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if status >= 400:
+                told = body[:_TOLD_CHARS_MAX].decode("utf-8", "replace").strip()
+                text = f": {told}" if status == FORBIDDEN and told else "."
                 raise RefusedError(
-                    f"{method}: HTTP {status}.", server=server, code=status
+                    f"{method}: HTTP {status}{text}", server=server, code=status
                 ) from None
             raise ProtocolError(f"{method}: {error}", server=server) from error
         if not answer.result:
@@ -164,7 +192,7 @@ class WebApi:
                 f"{method}: {answer.err_msg.rstrip('!.')}.",
                 server=server,
                 code=answer.err_code,
-                hint="Is the token right?" if "unauthorized" in answer.err_msg else "",
+                hint=_UNAUTHORIZED if "unauthorized" in answer.err_msg else "",
             )
         return answer
 
@@ -176,14 +204,16 @@ class _Exchange:
         self._connection = connection
         self._http = h11.Connection(h11.CLIENT)
         self._status = 0
-        self._location = ""
+        self._said: dict[str, str] = {}
         self._body = bytearray()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, host: str, target: str, form: str | None) -> tuple[int, bytes, str]:
-        """Status, body, and where a redirection leads to."""
+    async def ask(
+        self, host: str, target: str, form: str | None, extra: Mapping[str, str]
+    ) -> tuple[int, bytes, dict[str, str]]:
+        """Status, body, and headers by their names in lower case."""
         body = b"" if form is None else form.encode()
-        headers = [("Host", host), ("Connection", "close")]
+        headers = [("Host", host), ("Connection", "close"), *extra.items()]
         if form is not None:
             headers += [
                 ("Content-Type", "application/x-www-form-urlencoded"),
@@ -198,7 +228,7 @@ class _Exchange:
             await self._done
         finally:
             self._connection.close()
-        return self._status, bytes(self._body), self._location
+        return self._status, bytes(self._body), self._said
 
     def received(self, data: bytes) -> None:
         self._feed(data)
@@ -225,9 +255,9 @@ class _Exchange:
                 return
             if isinstance(event, h11.Response):
                 self._status = event.status_code
-                self._location = next(
-                    (v.decode() for k, v in event.headers if k == b"location"), ""
-                )
+                self._said = {
+                    name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers
+                }
             elif isinstance(event, h11.Data):
                 self._body += event.data
                 if len(self._body) > limits.ADMIN_ANSWER_BYTES_MAX:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from coherer.errors import UsageError
+from coherer.masking import masked
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,9 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     key_password: str | None = None
     trust: Path | None = None
     verify: bool = True
+
+    def __repr__(self) -> str:
+        return masked(self, "key_password")
 
     def client_context(self) -> ssl.SSLContext:
         """The context of a dialler.

@@ -2,16 +2,30 @@
 
 `GET /webapi.htm?method=<name>&…` asks the master, any other path the broker, as it is with Java's
 servers, which have a port for each. Parameters come in the address or as a POSTed form; answers are
-JSON. Methods that change the master need its token.
+JSON. Methods that change something need the token, or an account where the node has accounts; then
+queries need one of them too (`Guard`).
 
-A browser's script from another origin is refused, so that no web page can order a node on the same
-machine about; Java's servers have no such check.
+No web page can give orders to a node, which Java's servers do not check:
+
+* A request whose `Host` is a name that the node does not use is refused: a page can let its own
+  name point to this machine (DNS rebinding), but it cannot change the header. Addresses need no
+  check, because a page that was loaded from an address has that address as its origin.
+* `Origin`, `Referer` and `Sec-Fetch-Site` have to name this administration, where they are present.
+* A change that a browser asks for has to be a POST that says its `Origin`. Some browsers leave out
+  all other headers for an image or a link to a plain `http` address, so `User-Agent` counts too.
+
+Java's own tools call by GET and send none of these headers; they are served as before.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hmac
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from ipaddress import ip_address
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -23,11 +37,16 @@ from coherer.errors import CohererError
 from coherer.foreign import not_a_frame
 from coherer.net import Connection, Receiver
 from coherer.server.admin_params import Answer, ParamError, Params, refused
+from coherer.tubemq import credentials
 
 _log = logging.getLogger(__name__)
 
 MASTER_PATH: Final = "/webapi.htm"
 BROKER_PATH: Final = "/broker.htm"
+
+MASTER_HEADER: Final = "Coherer-Master"
+BROKER_HEADER: Final = "Coherer-Broker"
+"""Headers of answers that say which master and which broker a node is."""
 
 NOT_ACTIVE: Final = 511
 """errCode of a standby that does not know the active master."""
@@ -49,15 +68,99 @@ class Method(msgspec.Struct, frozen=True):
     changes: bool = False
 
 
+class Visit(msgspec.Struct, frozen=True):
+    """What a request says about its sender, beside the parameters.
+
+    Args:
+        authorization: the header of that name: `Basic` with name and password, `TubeMQ` with a
+            signature in the text form of the protocol (6.4), or `Bearer` with the token.
+    """
+
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        kind = self.authorization.partition(" ")[0]
+        return f"Visit(authorization={kind!r})"  # never what follows
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """Who may use an administration.
+
+    Args:
+        token: what changes may give as `confModAuthToken`; None if no token is accepted.
+        accounts: passwords by name; None if the node has no accounts.
+        queries: with accounts, whether queries need an account or the token, too.
+        now_ms: the clock, ms since 1970, that signatures are compared with.
+
+    >>> guard = Guard("secret", {"ann": "pw"})
+    >>> basic = Visit("Basic " + base64.b64encode(b"ann:pw").decode())
+    >>> guard.admits(None, basic), guard.admits("secret", Visit()), guard.admits("abc", Visit())
+    (True, True, False)
+    """
+
+    token: str | None = None
+    accounts: Mapping[str, str] | None = None
+    queries: bool = True
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    def __repr__(self) -> str:
+        return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
+
+    def refuses(self, shown: str | None, visit: Visit, *, changes: bool) -> bool:
+        """Whether a call is refused.
+
+        Args:
+            shown: the token that was given; None for none.
+            visit: what else the request says.
+            changes: whether the method changes something.
+        """
+        if self.token is None and self.accounts is None:
+            return False
+        needed = changes or (self.accounts is not None and self.queries)
+        # As with Java's master, a token that is given must be right, also where none is needed.
+        return (needed or bool(shown)) and not self.admits(shown, visit)
+
+    def admits(self, shown: str | None, visit: Visit) -> bool:
+        """Whether the token is right, or name and password or signature are those of an account."""
+        if shown and self.token is not None and _same(shown, self.token):
+            return True
+        if self.accounts is None:
+            return False
+        kind, _, proof = visit.authorization.partition(" ")
+        if kind.lower() == "bearer":
+            return self.token is not None and _same(proof, self.token)
+        if kind.lower() == "basic":
+            name, password = _basic(proof)
+            return bool(password) and _same(password, self.accounts.get(name, ""))
+        info = credentials.parse_broker_token(proof) if kind.lower() == "tubemq" else None
+        if info is None:
+            return False
+        password = self.accounts.get(info.userName, "")
+        return not credentials.verify(info, password, self.now_ms()) and bool(password)
+
+
+def _same(one: str, other: str) -> bool:
+    """Compares secrets in a time that does not depend on where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _basic(proof: str) -> tuple[str, str]:
+    try:
+        name, _, password = base64.b64decode(proof, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return name, password
+
+
 class AdminApp:
     """A table of methods.
 
     Args:
         methods: by name.
-        token: what changes must give as `confModAuthToken`; None asks for nothing.
+        guard: who may call them; everybody when None.
         closed: why nothing is served now; None while everything is.
 
-    >>> app = AdminApp({"admin_ping": Method(lambda params: {"result": True})}, token="abc")
+    >>> app = AdminApp({"admin_ping": Method(lambda params: {"result": True})}, Guard("abc"))
     >>> app.handle("admin_ping", {})
     {'result': True}
     >>> app.handle("admin_pong", {})["errMsg"]
@@ -67,15 +170,20 @@ class AdminApp:
     def __init__(
         self,
         methods: Mapping[str, Method],
-        token: str | None = None,
+        guard: Guard | None = None,
         *,
         closed: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._methods = methods
-        self._token = token
+        self._guard = guard or Guard()
         self._closed = closed
 
-    def handle(self, method: str, params: Mapping[str, str]) -> Answer:
+    def changes(self, method: str) -> bool:
+        """Whether a method changes something."""
+        row = self._methods.get(method)
+        return row is not None and row.changes
+
+    def handle(self, method: str, params: Mapping[str, str], visit: Visit = Visit()) -> Answer:  # noqa: B008 - frozen
         """Calls a method; never raises for what a caller did."""
         given = Params(params)
         row = self._methods.get(method)
@@ -83,9 +191,7 @@ class AdminApp:
             return refused("Bad request from client, Please take with method parameter!")
         if row is None:
             return refused("Bad request from client, unsupported method!")
-        shown = given.get("confModAuthToken")
-        # A token that is given must be right, also where none is needed.
-        if self._token is not None and shown != self._token and (row.changes or shown):
+        if self._guard.refuses(given.get("confModAuthToken"), visit, changes=row.changes):
             return refused("Bad request from client, illegal access, unauthorized request!")
         reason = self._closed()
         if reason is not None:
@@ -101,7 +207,11 @@ class AdminApp:
 class Admin(Protocol):
     """What answers one path."""
 
-    def handle(self, method: str, params: Mapping[str, str]) -> Answer:
+    def changes(self, method: str) -> bool:
+        """Whether a method changes something."""
+        ...
+
+    def handle(self, method: str, params: Mapping[str, str], visit: Visit = ...) -> Answer:
         """Calls a method."""
         ...
 
@@ -114,6 +224,11 @@ class AdminService:
         broker: answers every other path; None where there is no broker.
         elsewhere: gives the base URL of the active master's administration while this master is
             a standby, else None.
+        names: the host names by which this node is called; other names in `Host` are refused. None
+            leaves `Host` unchecked.
+        master_id: the random name of this run of the master, which it also tells its clients
+            (`RegisterResponseM2P.masterId`); sent with each answer.
+        broker_id: number and address of the broker, as the master knows it; sent likewise.
     """
 
     def __init__(
@@ -122,38 +237,72 @@ class AdminService:
         broker: Admin | None = None,
         *,
         elsewhere: Callable[[], str | None] = lambda: None,
+        names: Collection[str] | None = None,
+        master_id: str = "",
+        broker_id: str = "",
     ) -> None:
         self._master = master
         self._broker = broker
         self._elsewhere = elsewhere
+        self._names = None if names is None else frozenset(name.lower() for name in names)
+        self._marks = [
+            (name, value)
+            for name, value in ((MASTER_HEADER, master_id), (BROKER_HEADER, broker_id))
+            if value
+        ]
 
     def make(self, connection: Connection) -> Receiver:
         """Serves a connection."""
         return _Visitor(self, connection)
 
-    def respond(self, target: str, form: str) -> _Reply:
+    def respond(self, target: str, form: str, headers: Mapping[str, str], *, post: bool) -> _Reply:
         """Status, headers and body of an answer.
 
         Args:
             target: path and query.
             form: what was POSTed; "" for nothing.
+            headers: of the request, by their names in lower case.
+            post: whether it is a POST.
         """
+        wrong = self._wrong_host(headers) or _wrong_origin(headers)
+        if wrong:
+            return _forbidden(wrong)
         parts = urlsplit(target)
         pairs = [*parse_qsl(parts.query), *parse_qsl(form)]
         params = dict(pairs)
         is_master = parts.path == MASTER_PATH
         admin = self._master if is_master else self._broker
         if admin is None:
-            return 404, [], b""
+            return 404, self._marks, b""
         base = self._elsewhere() if is_master else None
         if base is not None:
             return 302, [("Location", base.rstrip("/") + target)], b""
-        answer = msgspec.json.encode(admin.handle(params.pop("method", "").strip(), params))
+        method = params.pop("method", "").strip()
+        if admin.changes(method) and _is_browser(headers) and not (post and "origin" in headers):
+            return _forbidden("A browser has to send a change as a POST with its Origin.")
+        visit = Visit(headers.get("authorization", ""))
+        answer = msgspec.json.encode(admin.handle(method, params, visit))
         callback = params.get("callback", "")
         if callback.isidentifier():
             text = callback.encode() + b"(" + answer + b")"
-            return 200, [("Content-Type", "text/plain;charset=utf-8")], text
-        return 200, [("Content-Type", "application/json;charset=utf-8")], answer
+            return 200, [("Content-Type", "text/plain;charset=utf-8"), *self._marks], text
+        return 200, [("Content-Type", "application/json;charset=utf-8"), *self._marks], answer
+
+    def _wrong_host(self, headers: Mapping[str, str]) -> str:
+        """Why the header `Host` is refused; "" when it is not."""
+        given = headers.get("host", "")
+        if self._names is None or not given:
+            return ""
+        try:
+            name = (urlsplit(f"//{given}").hostname or "").rstrip(".")
+        except ValueError:
+            return "The header Host cannot be read."
+        if name in self._names or _is_address(name):
+            return ""
+        return (
+            f"This node does not use the name {name!r}. If it is one of its names, start the node "
+            f"with --admin-name {name}."
+        )
 
 
 class _Visitor:
@@ -211,11 +360,8 @@ class _Visitor:
         request = self._request
         if request is None:
             return
-        headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
         if request.method not in {b"GET", b"POST"}:
             self._send(405, [("Allow", "GET, POST")], b"")
-        elif _is_foreign(headers):
-            self._send(403, [], b"")
         else:
             self._send(*self._reply(request))
         if self._http.our_state is h11.MUST_CLOSE:
@@ -225,18 +371,27 @@ class _Visitor:
 
     def _reply(self, request: h11.Request) -> _Reply:
         try:
-            form = self._form.decode() if request.method == b"POST" else ""
-            return self._service.respond(request.target.decode("ascii"), form)
+            post = request.method == b"POST"
+            form = self._form.decode() if post else ""
+            headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+            return self._service.respond(request.target.decode("ascii"), form, headers, post=post)
         except ValueError:  # not UTF-8, or no address
             return 400, [], b""
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
-            _log.exception("The administration failed at %s", request.target)
+            # Not the query: the token may stand in it.
+            _log.exception("The administration failed at %s", request.target.partition(b"?")[0])
             return 500, [], b""
 
     def _send(self, status: int, headers: _Headers, body: bytes) -> None:
         head = h11.Response(
             status_code=status,
-            headers=[*headers, ("Content-Length", str(len(body))), ("Cache-Control", "no-store")],
+            headers=[
+                *headers,
+                ("Content-Length", str(len(body))),
+                ("Cache-Control", "no-store"),
+                # A page of another origin must not run an answer with a callback as a script.
+                ("X-Content-Type-Options", "nosniff"),
+            ],
         )
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self._connection.write(self._http.send(event) or b"")
@@ -247,9 +402,31 @@ class _Visitor:
         self._connection.close()
 
 
-def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Whether a browser says that a page from somewhere else asks."""
+def _wrong_origin(headers: Mapping[str, str]) -> str:
+    """Why a browser's request is refused: a page from somewhere else asks. "" when it is not."""
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+        return "A page of another origin asks (Sec-Fetch-Site)."
+    for name in ("origin", "referer"):
+        given = headers.get(name)
+        if given is not None and urlsplit(given).netloc.lower() != headers.get("host", "").lower():
+            return f"A page of another origin asks ({name.capitalize()})."
+    return ""
+
+
+def _is_browser(headers: Mapping[str, str]) -> bool:
+    """Whether a request may come from a web page. All browsers call themselves Mozilla."""
+    if headers.get("user-agent", "").startswith("Mozilla/"):
         return True
-    origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != headers.get("host")
+    return any(name in {"origin", "referer"} or name.startswith("sec-fetch-") for name in headers)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _forbidden(text: str) -> _Reply:
+    return 403, [("Content-Type", "text/plain;charset=utf-8")], text.encode()

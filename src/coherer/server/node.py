@@ -20,11 +20,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
-from coherer.server.admin import AdminService
+from coherer.server.admin import AdminService, Guard
 from coherer.server.core import Core
 from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.rocketmq.door import RocketDoor
@@ -36,6 +36,9 @@ from coherer.server.tubemq.master.master import Master
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
 from coherer.store.disk import our_errors
+
+if TYPE_CHECKING:
+    from coherer.server.rocketmq.acl import Access
 
 __all__ = ["Node", "NodeOptions"]
 
@@ -178,13 +181,8 @@ class Node:
             UsageError: a port is in use, or the options do not fit.
             StoreError: the directory cannot be used.
         """
-        if self.options.open_to_all:
-            _log.warning(
-                "%s is open to the network without authentication: whoever reaches it can read "
-                "and write everything. Set `%s`, or listen on 127.0.0.1.",
-                self.options.host,
-                "` and `".join(self.options.open_to_all),
-            )
+        for text in self.options.warnings:
+            _log.warning("%s", text)
         try:
             await self._open()
         except BaseException:
@@ -274,26 +272,48 @@ class Node:
 
     async def _open(self) -> None:
         options, tubemq, rocketmq = self.options, self.tubemq, self.rocketmq
+        access = self._open_access()
         if options.admin_port is not None:
             # First, because the broker tells its master the port.
             self.admin_port = (await self._listen(options.admin_port, self._to_admin)).port
+        web_port = options.advertised_admin_port or max(self.admin_port, 0)
         if "broker" in options.roles:
             self.core = self._open_core()
         if self.core is not None and options.has_tubemq:
-            await tubemq.open_broker(self.core, max(self.admin_port, 0))
+            await tubemq.open_broker(self.core, web_port)
         if options.own_master:
-            await tubemq.open_master(*self._files())
+            await tubemq.open_master(*self._files(), access=access, web_port=web_port)
         if options.own_name_server is not None:
-            await rocketmq.open_name_server(options.own_name_server, *self._files())
+            await rocketmq.open_name_server(options.own_name_server, *self._files(), access)
         if self.core is not None and options.rocketmq_broker is not None:
-            await rocketmq.open_broker(options.rocketmq_broker, self.core)
-        self._admin = AdminService(
-            master_admin(self.master) if self.master is not None else None,
-            broker_admin(self.broker) if self.broker is not None else None,
-            elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
-        )
+            await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
+        self._admin = self._open_admin(access)
         tubemq.connect()
         rocketmq.connect()
+
+    def _open_access(self) -> Access | None:
+        if not self.options.has_accounts:
+            return None
+        from coherer.server.rocketmq.acl import Access  # what reads its files loads slowly
+
+        return Access(self.options.directory, self._now_ms(), self.options.accounts)
+
+    def _open_admin(self, access: Access | None) -> AdminService:
+        master, broker, options = self.master, self.broker, self.options
+        guard = Guard(
+            options.http_token,
+            None if access is None else access.passwords,
+            queries=options.protects("admin"),
+            now_ms=self._now_ms,
+        )
+        return AdminService(
+            master_admin(master, guard) if master is not None else None,
+            broker_admin(broker, guard) if broker is not None else None,
+            elsewhere=lambda: elsewhere(master) if master is not None else None,
+            names=options.names,
+            master_id=master.state.master_id if master is not None else "",
+            broker_id=broker.state.place if broker is not None else "",
+        )
 
     def _open_core(self) -> Core:
         options = self.options

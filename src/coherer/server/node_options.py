@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import platform
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from coherer import limits, net
 from coherer.errors import UsageError
+from coherer.masking import masked, masked_url
 from coherer.record.schedule import DELAY_LEVELS, parse_levels
 from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
 from coherer.server.tubemq.master.options import MasterOptions
@@ -21,6 +24,11 @@ ROCKETMQ_TLS_SCHEME = "rocketmqs://"
 NAMESRV_PORT = 9876
 FAST_PORT_STEP = -2
 """Where a RocketMQ client that is in a hurry looks for a broker, seen from its port (2.3)."""
+
+Protected: TypeAlias = Literal["tubemq", "rocketmq", "namesrv", "replication", "admin"]
+"""What accounts protect."""
+
+JAVA_TOKEN = "abc"  # noqa: S105 - what Java ships
 
 _MOST = {
     "broker_id": 0x7FFF,
@@ -64,12 +72,22 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         tls: certificate and key; then the ports below are open too.
         master_tls_port: the master's port for TLS.
         broker_tls_port: the broker's port for TLS.
-        users: passwords by name. With any, TubeMQ's producers and consumers have to authenticate;
-            RocketMQ's do with `rocketmq_access`.
-        broker_user: name that brokers authenticate with at the master, where it is set.
+        users: accounts: passwords by name. With any, or with `rocketmq_access`, everything is
+            served to accounts only: TubeMQ, RocketMQ, and the administration over HTTP. These
+            accounts may do everything.
+        unprotected: with accounts, what is served without one nevertheless: `"tubemq"`,
+            `"rocketmq"`, only its name server (`"namesrv"`, where Java's brokers register, which
+            do not sign), only its replication (`"replication"`), or queries over HTTP (`"admin"`).
+        broker_user: name that brokers authenticate with at the master, where it is set; with
+            accounts, it is one. None of it given, brokers use the first of `users`.
         broker_password: the password for it.
-        visit_token_check: brokers refuse clients that did not come through a master.
-        admin_token: what changes over HTTP must give as `confModAuthToken`.
+        visit_token_check: brokers refuse clients that did not come through a master; always with
+            accounts.
+        admin_token: what changes over HTTP may give as `confModAuthToken`; None for `abc`, which
+            Java ships, and with accounts for no token: an account is needed.
+        admin_names: host names, beside its own, by which browsers and tools may call the
+            administration over HTTP.
+        advertised_admin_port: its port that clients are told; None for its own.
         doors: which protocols are spoken. The options above that name a master or a broker are
             TubeMQ's.
         rocketmq_port: the port of the RocketMQ broker; 0 for any free ones, None for no such door.
@@ -92,9 +110,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         transaction_checks_max: how often it is asked.
         transaction_interval_ms: from one round of questions to the next.
         trace_topic: whether there is a topic for RocketMQ's message traces from the start.
-        rocketmq_access: whether the RocketMQ broker serves accounts only; who may do what stands in
-            `conf/plain_acl.yml` of the directory, in Java's form. The account by which this broker
-            itself asks others, a slave its master, stands in `conf/tools.yml`.
+        rocketmq_access: whether accounts only are served (see `users`), though `users` may name
+            none: others stand in `conf/plain_acl.yml` of the directory, in Java's form, with what
+            each may do. TubeMQ and the administration, which know no permissions, take those that
+            may do everything (`admin: true`, no lists). The account by which this broker itself
+            asks others, a slave its master, may stand in `conf/tools.yml`.
         unfinished_bytes: how much is kept of requests that are not whole yet, of all clients
             together; at least 32 MiB. Beyond that the large ones wait, and those that do not go on
             are closed.
@@ -134,7 +154,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker_user: str = ""
     broker_password: str = ""
     visit_token_check: bool = False
-    admin_token: str = "abc"  # noqa: S105 - what Java ships; changes it protects are local
+    admin_token: str | None = None
+    admin_names: frozenset[str] = frozenset()
+    advertised_admin_port: int | None = None
+    unprotected: frozenset[Protected] = frozenset()
     doors: frozenset[Literal["tubemq", "rocketmq"]] = frozenset({"tubemq", "rocketmq"})
     rocketmq_port: int | None = 10911
     rocketmq_fast_port: int | None = None
@@ -178,7 +201,22 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"unfinished_bytes is {self.unfinished_bytes}; it is {limits.INBOXES_BYTES_MIN} or "
                 "more: one large request has to fit."
             )
+        self._check_accounts()
         self._check_rocketmq()
+
+    def __repr__(self) -> str:
+        return masked(self, "users", "broker_password", "admin_token")
+
+    def _check_accounts(self) -> None:
+        if not all(self.users) or not all(self.users.values()):
+            raise UsageError("`users` holds an account without a name or without a password.")
+        if bool(self.broker_user) != bool(self.broker_password):
+            raise UsageError("`broker_user` and `broker_password` go together.")
+        known = frozenset(get_args(Protected))
+        if not self.unprotected <= known:
+            wrong = ", ".join(sorted(self.unprotected - known))
+            hint = f"It names some of {', '.join(sorted(known))}."
+            raise UsageError(f"`unprotected` names {wrong}.", hint=hint)
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
@@ -210,7 +248,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for part in (self.master or "").removeprefix(SCHEME).strip("/").split(","):
             host, _, port = part.strip().partition(":")
             if not host or not (port or "0").isdecimal():
-                raise UsageError(f"{part!r} in `master` is not host:port.")
+                raise UsageError(f"{masked_url(f'//{part}')[2:]!r} in `master` is not host:port.")
             found.append((host, int(port or 8715)))
         return found
 
@@ -278,23 +316,96 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.rocketmq_port + FAST_PORT_STEP
 
     @property
-    def open_to_all(self) -> list[str]:
-        """What closes the doors by which other machines come in and need not say who they are.
+    def has_accounts(self) -> bool:
+        """Whether what is not `unprotected` is served to accounts only."""
+        return bool(self.users) or self.rocketmq_access
 
-        >>> NodeOptions(directory=Path("."), host="10.0.0.1", users={"a": "b"}).open_to_all
-        ['rocketmq_access']
-        >>> NodeOptions(directory=Path(".")).open_to_all
-        []
-        """
+    def protects(self, part: Protected) -> bool:
+        """Whether accounts protect a part of the node."""
+        if part in {"namesrv", "replication"} and "rocketmq" in self.unprotected:
+            return False
+        return self.has_accounts and part not in self.unprotected
+
+    @property
+    def accounts(self) -> dict[str, str]:
+        """The accounts of the options: passwords by name."""
+        own = {self.broker_user: self.broker_password} if self.broker_user else {}
+        return {**self.users, **own}
+
+    @property
+    def account(self) -> tuple[str, str] | None:
+        """Name and password with which this node's brokers sign; None without."""
+        if self.broker_user:
+            return self.broker_user, self.broker_password
+        return next(iter(self.users.items()), None)
+
+    @property
+    def http_token(self) -> str | None:
+        """What changes over HTTP may give as `confModAuthToken`; None for an account instead."""
+        if self.admin_token is None and not self.has_accounts:
+            return JAVA_TOKEN
+        return self.admin_token
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The host names by which this node may be called."""
+        own = {"localhost", self.host, self.reachable_host, platform.node()}
+        return self.admin_names | {name for name in own if name}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the node."""
         try:
-            local = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            local = False
-        without = {
-            "users": self.has_tubemq and not self.users,
-            "rocketmq_access": self.rocketmq_broker is not None and not self.rocketmq_access,
-        }
-        return [name for name, missing in without.items() if missing and not local]
+            return False
+
+    @property
+    def warnings(self) -> list[str]:
+        """What everybody who reaches the node may do, and how to close it.
+
+        >>> NodeOptions(directory=Path(".")).warnings
+        []
+        >>> found = NodeOptions(
+        ...     directory=Path("."), users={"a": "b"}, unprotected=frozenset({"tubemq"})
+        ... ).warnings
+        >>> found[0][:57]
+        'TubeMQ is served without accounts: whoever reaches 127.0.'
+        """
+        if not self.has_accounts:
+            text = (
+                f"{self.host} is open to the network without accounts: whoever reaches it can read "
+                "and write everything. Set `users`, or listen on 127.0.0.1."
+            )
+            return [] if self.is_local else [text]
+        parts: dict[Protected, tuple[str, bool]] = {
+            "tubemq": ("TubeMQ is served", self.has_tubemq),
+            "rocketmq": ("RocketMQ is served", self.rocketmq_broker is not None),
+            "namesrv": ("The name server takes changes", self.own_name_server is not None),
+            "replication": ("The log is replicated", self._replicates),
+            "admin": (
+                "Queries over HTTP are answered", self.admin_port is not None and self.has_tubemq
+            ),
+        }  # fmt: skip
+        found = [
+            f"{what} without accounts: whoever reaches {self.host} can use it. "
+            f"Take `{part}` out of `unprotected`."
+            for part, (what, here) in parts.items()
+            if here and not self.protects(part)
+        ]
+        if self._replicates and self.protects("replication"):
+            found.append(
+                f"The protocol of replication has no accounts: port {self.ha_port} gives the whole "
+                "log to trusted addresses, and to those from which an account that may do "
+                "everything has signed a request."
+            )
+        if self.admin_token == JAVA_TOKEN:
+            found.append("`admin_token` is the well-known abc. Take another one, or none.")
+        return found
+
+    @property
+    def _replicates(self) -> bool:
+        return self.ha_port is not None and self.rocketmq_broker is not None and not self.is_slave
 
     @property
     def held_ms(self) -> int:
@@ -339,9 +450,16 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             transaction_interval_ms=self.transaction_interval_ms,
         )
 
-    def master_options(self) -> MasterOptions:
-        """What this means for the master."""
-        authenticate = bool(self.users)
+    def master_options(
+        self, passwords: Mapping[str, str] | None = None, web_port: int = 0
+    ) -> MasterOptions:
+        """What this means for the master.
+
+        Args:
+            passwords: of the accounts that may do everything, by name; None without accounts.
+            web_port: where its HTTP administration is; 0 for nowhere.
+        """
+        authenticate = self.protects("tubemq")
         return MasterOptions(
             host=self.reachable_host,
             port=self.master_port,
@@ -352,12 +470,12 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             consumer_timeout_ms=self.client_timeout_ms,
             broker_timeout_ms=self.broker_timeout_ms,
             balance_period_ms=self.balance_period_ms,
-            users=self.users,
+            users=passwords if self.has_accounts else None,
             authenticate_producers=authenticate,
             authenticate_consumers=authenticate,
-            authenticate_brokers=bool(self.broker_user),
+            authenticate_brokers=authenticate or bool(self.broker_user),
             broker_user=self.broker_user,
             broker_password=self.broker_password,
             visit_token_check=self.visit_token_check,
-            admin_token=self.admin_token,
+            web_port=web_port,
         )

@@ -25,6 +25,7 @@ import msgspec
 
 from coherer.client.address import parse
 from coherer.errors import UsageError
+from coherer.masking import masked_url
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
 
 _OURS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})
@@ -46,7 +47,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         tls_trust: the file of certificates to trust.
         tls_certificate: our certificate.
         tls_key: the key to it.
-        admin: `http://host:port`, the HTTP interface of TubeMQ's master; its port 8080 when None.
+        admin: `http://host:port`, the HTTP interface of TubeMQ's master; where it says when None.
+        admin_token: what it wants for changes; never shown.
         timeout_ms: how long a request may take.
     """
 
@@ -59,6 +61,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     tls_certificate: str | None = None
     tls_key: str | None = None
     admin: str | None = None
+    admin_token: str | None = None
     timeout_ms: int = 10_000
 
     @property
@@ -73,7 +76,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.password_file).read_text(encoding="utf-8").strip()
 
     def __repr__(self) -> str:
-        return f"Access({self.url!r}, user={self.user!r})"
+        return f"Access({masked_url(self.url)!r}, user={self.user!r})"
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +212,9 @@ ACCESS_TABLE: Final = (
     Option("tlsKey", "tls_key", _text, "The file of the key to it."),
     Option("admin", "admin", _text, "TubeMQ only: the master's HTTP interface, `http://host:port`.",
            "tubemq"),
+    Option("adminToken", "admin_token", _text,
+           "TubeMQ only: the token of that interface, which `commitOffsets` needs where it is not "
+           "the default and there are no accounts.", "tubemq"),
     Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
 )  # fmt: skip
 """Options of reading and of writing."""

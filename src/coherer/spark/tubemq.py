@@ -38,12 +38,13 @@ class TubeMQQueue:
 
     def __init__(self, access: Access) -> None:
         self._client = _connected(access)
+        self._admin_token = access.admin_token
         self._partitions: dict[str, dict[tuple[str, int], Partition]] = {}
         self._producer: Producer | None = None
 
     def topics(self) -> Sequence[str]:
         """All topics, from the master's HTTP interface."""
-        return [topic.name for topic in self._client.admin().topics()]
+        return [topic.name for topic in self._client.admin(self._admin_token).topics()]
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """(broker, partition) to (first offset held, offset behind the last)."""
@@ -82,7 +83,7 @@ class TubeMQQueue:
             for topic, key, offset in walk(offsets)
             for broker, _, partition in [key.rpartition(":")]
         }
-        self._client.admin().set_offsets(group, keys)
+        self._client.admin(self._admin_token).set_offsets(group, keys)
 
     def close(self) -> None:
         """Closes all connections."""

@@ -90,12 +90,15 @@ def parse_broker_token(text: str) -> pb.AuthenticateInfo | None:
 
     >>> parse_broker_token("admin 17 5 abc%3D").signature
     'abc%3D'
+    >>> parse_broker_token("admin 17 2147483646 abc%3D").nonce
+    2147483646
+    >>> parse_broker_token("admin 17 2147483648 abc%3D")
     """
     parts = text.split(" ")
     if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts[1:3]):
         return None
     user, timestamp, nonce, signature = parts
-    if len(timestamp) > 18 or len(nonce) > 9:
+    if len(timestamp) > 18 or len(nonce) > 10 or int(nonce) > NONCE_LIMIT:
         return None
     return pb.AuthenticateInfo(
         userName=user,

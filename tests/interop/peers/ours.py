@@ -92,6 +92,7 @@ class OurBroker:
             admin_port=self.web_port,
             master=f"tubemq://{self._master}",
             lease_timeout_ms=LEASE_MS,
+            admin_token=TOKEN,
             **self._options,
         )
 

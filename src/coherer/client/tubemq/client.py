@@ -60,8 +60,12 @@ class Client(BaseClient):
         self._planner: Planner | None = None
 
     def __repr__(self) -> str:
+        return f"<Client of {self._url}>"
+
+    @property
+    def _url(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self._options.addresses)
-        return f"<Client of tubemq://{hosts}>"
+        return f"tubemq://{hosts}"
 
     @property
     def options(self) -> ClientOptions:
@@ -171,21 +175,33 @@ class Client(BaseClient):
         """
         return await self._plans().away(topic)
 
-    def admin(self, token: str = "abc") -> Admin:  # noqa: S107 - the value that Java ships
+    def admin(self, token: str | None = None) -> Admin:
         """Administration of the cluster over HTTP.
 
-        It is the masters' port 8080 unless the option `admin` of `connect` says otherwise.
+        It is where the option `admin` of `connect` says, or else where the master says; that of
+        Java's masters, which do not say, is looked for at their port 8080. Before a change, what
+        answers there has to prove to be of this cluster.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
-                need it.
+                need it. None for the one that Java ships; a cluster with accounts needs the
+                client's account instead.
         """
-        from coherer.client.admin import Admin, usual_url
+        from coherer.client.admin import AUTHOR, Admin
+        from coherer.client.tubemq.introduction import introduce
 
         self._cluster.pool.check()
-        url = self._options.admin or usual_url(host for host, _ in self._options.addresses)
-        check = self._cluster.pool.check
-        return Admin(url, token, timeout_ms=self._options.timeout_ms, check=check)
+        options = self._options
+        return Admin(
+            options.admin,
+            token,
+            user=options.user or AUTHOR,
+            password=options.password,
+            timeout_ms=options.timeout_ms,
+            cluster=self._url,
+            check=self._cluster.pool.check,
+            introduce=lambda: introduce(self._cluster),
+        )
 
     def _connected(self) -> bool:
         return hasattr(self, "_cluster") and self._cluster.pool.connected

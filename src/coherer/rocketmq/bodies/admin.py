@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import field
 
+from coherer.masking import masked
 from coherer.rocketmq import fastjson
 from coherer.rocketmq.bodies.base import Body, DataVersion, Offsets
 from coherer.rocketmq.bodies.heartbeat import SubscriptionData
@@ -219,6 +220,9 @@ class PlainAccessConfig(Body, frozen=True):
     default_group_perm: str | None = None
     topic_perms: list[str] | None = None
     group_perms: list[str] | None = None
+
+    def __repr__(self) -> str:
+        return masked(self, "secret_key")
 
 
 class AclConfig(Body, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coherer.masking import masked
 from coherer.rocketmq.command import Int32, Int64
 from coherer.rocketmq.headers.base import NULL, Header
 
@@ -86,6 +87,9 @@ class AccountHeader(Header):
     default_group_perm: str | None = None
     topic_perms: str | None = None
     group_perms: str | None = None
+
+    def __repr__(self) -> str:
+        return masked(self, "secret_key")
 
 
 class AccessKeyHeader(Header):

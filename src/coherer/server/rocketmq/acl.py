@@ -2,7 +2,12 @@
 
 The files are Java's: `conf/plain_acl.yml`, and every `.yml` or `.yaml` below `conf/acl`. They are
 read again when their content changes; while one of them is wrong, what was read before holds.
-Administration writes them, and what it writes holds at once.
+Administration writes them, and what it writes holds at once. A file that is written again keeps its
+mode and owner; a new one can be read by its owner only.
+
+The accounts of the node's own options come first, may do everything, and stand in no file. TubeMQ's
+master and the HTTP administration, which know no permissions, take those accounts that may do
+everything (`Access.passwords`).
 """
 
 from __future__ import annotations
@@ -10,7 +15,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,6 +27,7 @@ import yaml
 from coherer.broker.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer.broker.versions import DataVersion
 from coherer.errors import ProtocolError, StoreError, UsageError
+from coherer.masking import masked
 from coherer.rocketmq import acl as signatures
 from coherer.rocketmq.bodies import HeartbeatData
 from coherer.rocketmq.codes import RequestCode, ResponseCode
@@ -38,6 +46,10 @@ VERSION: Final = "dataVersion"
 RELOAD_MS: Final = 5_000
 """How often the files are looked at."""
 
+NODE_ACCOUNT: Final = "%COHERER_NODE%"
+_PRIVATE: Final = 0o600
+_ADDRESSES_MAX: Final = 1_000
+
 TOPIC, GROUP = "topic", "group"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 
@@ -52,9 +64,15 @@ NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
     RequestCode.UNREGISTER_CLIENT: ((GROUP, "consumerGroup", SUB),),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: ((GROUP, "consumerGroup", SUB),),
     RequestCode.UPDATE_CONSUMER_OFFSET: ((GROUP, "consumerGroup", SUB), (TOPIC, "topic", SUB)),
+    # Java looks at the signature of these alone, so that each account may read all messages one by
+    # one, and move or read for every group.
+    RequestCode.QUERY_CONSUME_QUEUE: ((TOPIC, "topic", SUB),),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ((GROUP, "consumerGroup", SUB),),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ((GROUP, "group", SUB), (TOPIC, "topic", SUB)),
+    RequestCode.CLONE_GROUP_OFFSET: ((GROUP, "srcGroup", SUB), (GROUP, "destGroup", SUB)),
 }
 """What requests need: kind and name of the field, and the permission. Of others only the signature
-is looked at."""
+is looked at here. What needs a message first is looked at later (`Access.lacks`): 33 and 37."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -66,43 +84,89 @@ class _File(msgspec.Struct, frozen=True):
     trusted: list[str]
     version: DataVersion
 
+    def __repr__(self) -> str:
+        return masked(self, "content")
+
 
 class Access:
-    """Says which requests a broker serves: `Remoting(check=access.check)`.
+    """Says which requests a broker or name server serves: `Remoting(check=access.check)`.
 
     Args:
         home: the directory with `conf`.
         now_ms: when it is, ms since 1970.
+        own: secrets by name: accounts that stand in no file and may do everything.
+
+    Attributes:
+        passwords: of the accounts that may do everything, by name; always the latest.
+        node_account: name and secret with which the parts of this node sign among themselves.
 
     Raises:
         UsageError: a file cannot be read.
     """
 
-    def __init__(self, home: Path, now_ms: int) -> None:
+    def __init__(self, home: Path, now_ms: int, own: Mapping[str, str] | None = None) -> None:
+        self.node_account = (NODE_ACCOUNT, secrets.token_hex(16))
+        self._own = [
+            Account(access_key=name, secret_key=secret, admin=True, short=True)
+            for name, secret in [*(own or {}).items(), self.node_account]
+        ]
         self._conf = home / "conf"
         self._default = self._conf / DEFAULT_FILE
         self._files: dict[Path, _File] = {}
-        self._rules = AccessRules([], [])
+        self._rules = AccessRules([], self._own)
+        self._unlimited = self._rules.unlimited()
+        self._shown: set[str] = set()
+        self.passwords: Mapping[str, str] = _Passwords(lambda: self._unlimited)
         self._look = Beat(RELOAD_MS, now_ms)
         self._load()
+
+    def __repr__(self) -> str:
+        return f"<Access, {len(self._own) + len(self.accounts)} accounts>"
 
     def check(self, channel: Channel, request: Command) -> Command | None:
         """Refuse a request, or return None."""
         try:
-            fault = self._rules.fault(
-                Request(
-                    channel.peer.rpartition(":")[0],
-                    request.code,
-                    request.fields.get(signatures.ACCESS_KEY),
-                    resources(request),
-                    lambda secret: signatures.verify(request.fields, request.body, secret),
-                )
-            )
+            fault = self._fault(_address(channel), request, resources(request))
         except ProtocolError as error:
             fault = error.text
-        if fault is None:
-            return None
-        return Command(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}: {fault}")
+        return None if fault is None else _refusal(fault)
+
+    def lacks(self, channel: Channel, request: Command, topic: str, bits: int) -> Command | None:
+        """Refuse a request that turns out to be about a topic, or return None.
+
+        Args:
+            channel: where it comes from.
+            request: has passed `check`.
+            topic: what it is about.
+            bits: the permission that it takes.
+        """
+        fault = self._fault(_address(channel), request, {topic: bits})
+        return None if fault is None else _refusal(fault)
+
+    def knows(self, address: str) -> bool:
+        """Whether replication may go to an address.
+
+        Its protocol has no place for a signature. So the address has to be a trusted one, or one
+        from which an account that may do everything has signed a request: our slaves sign what
+        they ask their master, and Java's slaves, which do not sign, need a trusted address for that
+        anyway.
+        """
+        return self._rules.trusts(address) or address in self._shown
+
+    def _fault(self, address: str, request: Command, needed: Mapping[str, int]) -> str | None:
+        name = request.fields.get(signatures.ACCESS_KEY)
+        fault = self._rules.fault(
+            Request(
+                address,
+                request.code,
+                name,
+                needed,
+                lambda secret: signatures.verify(request.fields, request.body, secret),
+            )
+        )
+        if fault is None and name in self._unlimited and len(self._shown) < _ADDRESSES_MAX:
+            self._shown.add(address)
+        return fault
 
     def tick(self, now_ms: int) -> None:
         """Look at the files when it is time: call it every second or so."""
@@ -148,6 +212,7 @@ class Access:
             UsageError: it cannot be so.
             StoreError: the file cannot be written.
         """
+        self._check_not_own(str(changes["accessKey"]))
         check_listed(cast("Sequence[str]", changes.get("topicPerms", ())))
         check_listed(cast("Sequence[str]", changes.get("groupPerms", ())))
         path = self._file_of(str(changes["accessKey"])) or self._default
@@ -165,8 +230,10 @@ class Access:
         """Forget an account. Returns whether there was one.
 
         Raises:
+            UsageError: it stands in the node's options.
             StoreError: the file cannot be written.
         """
+        self._check_not_own(access_key)
         path = self._file_of(access_key)
         if path is None:
             return False
@@ -211,9 +278,17 @@ class Access:
     def _use(self, files: dict[Path, _File]) -> None:
         self._rules = AccessRules(
             [text for file in files.values() for text in file.trusted],
-            [account for file in files.values() for account in file.accounts],
+            [*self._own, *(account for file in files.values() for account in file.accounts)],
         )
+        self._unlimited = self._rules.unlimited()
+        self._shown.clear()  # the account that was shown there may be gone
         self._files = files
+
+    def _check_not_own(self, access_key: str) -> None:
+        if any(account.access_key == access_key for account in self._own):
+            raise UsageError(
+                f"The account {access_key} stands in the options of the node, not in a file."
+            )
 
     def _paths(self) -> list[Path]:
         below = self._conf / "acl"
@@ -240,22 +315,65 @@ class Access:
         self._use({**before, path: new})  # nothing is written that could not be read again
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.tmp")
-            with temporary.open("wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            temporary.replace(path)
+            _replace(path, data)
         except OSError as error:
             self._use(before)
             raise StoreError(f"{path} cannot be written: {error}.") from error
 
 
-def tools_signer(home: Path) -> signatures.Signer | None:
-    """What signs a broker's own requests to other servers: with the account in `conf/tools.yml`.
+class _Passwords(Mapping[str, str]):
+    """Passwords as they are at the time of each look."""
+
+    def __init__(self, now: Callable[[], Mapping[str, str]]) -> None:
+        self._now = now
+
+    def __getitem__(self, name: str) -> str:
+        return self._now()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __repr__(self) -> str:
+        return f"<passwords of {', '.join(self)}>"
+
+
+def _refusal(fault: str) -> Command:
+    return Command(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}: {fault}")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replaces a file at once or not at all; the secrets in it are for nobody new to read."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    with os.fdopen(handle, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    if path.exists():
+        before = path.stat()
+        if hasattr(os, "chown") and before.st_uid != temporary.stat().st_uid:
+            os.chown(temporary, before.st_uid, before.st_gid)
+        temporary.chmod(stat.S_IMODE(before.st_mode))
+    temporary.replace(path)
+
+
+def _trouble(error: Exception) -> str:
+    """What is wrong with a YAML file, without the line, in which a secret may stand."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
+    return type(error).__name__
+
+
+def tools_account(home: Path) -> tuple[str, str] | None:
+    """The account in `conf/tools.yml`, with which a broker signs what it asks other servers.
 
     Returns:
-        None without such a file.
+        Name and secret; None without such a file.
 
     Raises:
         UsageError: it cannot be read.
@@ -265,12 +383,28 @@ def tools_signer(home: Path) -> signatures.Signer | None:
         return None
     try:
         content: object = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no YAML: {_trouble(error)}.") from None
     account = cast("dict[str, object]", content) if isinstance(content, dict) else {}
     if not account.get("accessKey") or not account.get("secretKey"):
         raise UsageError(f"{path} has no accessKey and secretKey.")
-    return signatures.signer(str(account["accessKey"]), str(account["secretKey"]))
+    return str(account["accessKey"]), str(account["secretKey"])
+
+
+def tools_signer(home: Path) -> signatures.Signer | None:
+    """What signs with the account in `conf/tools.yml`; None without such a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    account = tools_account(home)
+    return None if account is None else signatures.signer(*account)
+
+
+def _address(channel: Channel) -> str:
+    return channel.peer.rpartition(":")[0].strip("[]")
 
 
 def resources(request: Command) -> dict[str, int]:
@@ -306,7 +440,7 @@ def _read(path: Path, data: bytes, digest: str) -> _File:
     try:
         content: object = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no YAML: {error}") from error
+        raise UsageError(f"{path} is no YAML: {_trouble(error)}.") from None
     if not isinstance(content, dict) or not content:
         raise UsageError(f"{path} file is not data")
     members = cast("dict[str, Any]", content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from coherer import net
 from coherer.broker.routes import Master
 from coherer.errors import ClosedError
-from coherer.rocketmq.acl import Signer
+from coherer.rocketmq.acl import Signer, signer
 from coherer.server.core import Core
 from coherer.server.node_options import NodeOptions
 from coherer.server.rocketmq.broker.broker import RocketBroker
@@ -26,6 +27,8 @@ from coherer.store.beat import Beat
 
 if TYPE_CHECKING:
     from coherer.server.rocketmq.acl import Access
+
+_log = logging.getLogger(__name__)
 
 REGISTER_MS: Final = 10_000
 """How often the node's own name server hears of the broker."""
@@ -66,12 +69,15 @@ class RocketDoor:
         self.replicator: Replicator | None = None
         self._outgoing = Outgoing(options.outgoing_tls, self._signer())
         self._register = Beat(REGISTER_MS, 0)
+        self._access: Access | None = None
+        self._refused = ""
 
     async def open_name_server(
         self,
         port: int,
         load: Callable[[str], bytes | None],
         save: Callable[[str, bytes], None],
+        access: Access | None = None,
     ) -> None:
         """Open the name server's port.
 
@@ -79,6 +85,7 @@ class RocketDoor:
             port: 0 for any free one.
             load: gives the content of a file; None if there is none.
             save: replaces it.
+            access: the node's accounts; None without.
 
         Raises:
             UsageError: the port cannot be had.
@@ -86,14 +93,16 @@ class RocketDoor:
         self.namesrv_port = (await self._listen(port, self._to_name_server)).port
         directory = str(self._options.directory / "config")
         options = NameServerOptions(port=self.namesrv_port, directory=directory)
-        self.name_server = NameServer(options, load, save, now_ms=self._now_ms)
+        check = access if self._options.protects("namesrv") else None
+        self.name_server = NameServer(options, load, save, now_ms=self._now_ms, access=check)
 
-    async def open_broker(self, port: int, core: Core) -> None:
+    async def open_broker(self, port: int, core: Core, access: Access | None = None) -> None:
         """Open the broker's ports.
 
         Args:
             port: the main one; 0 for any free one.
             core: what it shares with the other door.
+            access: the node's accounts; None without.
 
         Raises:
             UsageError: a port cannot be had.
@@ -104,25 +113,21 @@ class RocketDoor:
         if options.ha_port is not None and not options.is_slave:
             self.ha_port = (await self._listen(options.ha_port, self._to_replicator)).port
         chosen = options.rocket_options(self.port, max(self.ha_port, 0))
-        self.broker = RocketBroker(chosen, core, access=self._access())
+        self._access = access if options.protects("replication") else None
+        check = access if options.protects("rocketmq") else None
+        self.broker = RocketBroker(chosen, core, access=check)
         if self.ha_port >= 0 or options.is_slave:
             self.replicator = Replicator(self.broker, self._outgoing, tls=options.outgoing_tls)
             self.replicator.start()
 
     def _signer(self) -> Signer | None:
         directory = self._options.directory
-        if not (directory / "conf" / "tools.yml").exists():
-            return None
-        from coherer.server.rocketmq.acl import tools_signer
+        if (directory / "conf" / "tools.yml").exists():
+            from coherer.server.rocketmq.acl import tools_signer
 
-        return tools_signer(directory)
-
-    def _access(self) -> Access | None:
-        if not self._options.rocketmq_access:
-            return None
-        from coherer.server.rocketmq.acl import Access  # what reads its files loads slowly
-
-        return Access(self._options.directory, self._now_ms())
+            return tools_signer(directory)
+        account = self._options.account
+        return None if account is None else signer(*account)
 
     def connect(self) -> None:
         """Register the broker: with remote name servers, or with the one here."""
@@ -213,6 +218,16 @@ class RocketDoor:
     def _to_replicator(self, connection: net.Connection) -> net.Receiver:
         if self.replicator is None:
             raise ClosedError("The broker is not there yet.")
+        if self._access is not None and not self._access.knows(connection.peer_host):
+            if self._refused != connection.peer_host:
+                self._refused = connection.peer_host
+                _log.warning(
+                    "Replication is refused to %s: it is neither a trusted address "
+                    "(globalWhiteRemoteAddresses in conf/plain_acl.yml) nor one from which an "
+                    "account that may do everything has signed a request",
+                    connection.peer_host,
+                )
+            raise ClosedError(f"{connection.peer_host} has shown no account.")
         return self.replicator.make(connection)
 
     def _serving(self) -> RocketBroker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from coherer import net
 from coherer.errors import ClosedError, UsageError
@@ -18,6 +18,9 @@ from coherer.server.tubemq.master.master import Master
 from coherer.server.tubemq.master.service import MasterService
 from coherer.tubemq import messages as pb
 from coherer.tubemq.credentials import NONCE_LIMIT, authenticate_info
+
+if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
+    from coherer.server.rocketmq.acl import Access
 
 MASTER_FILE: Final = "tubemqMaster.json"
 
@@ -62,6 +65,7 @@ class TubeDoor:
         self._adoption: Adoption | None = None
         self._remote: RemoteLink | None = None
         self._next_report_ms = 0
+        self._access: Access | None = None
 
     async def open_broker(self, core: Core, web_port: int) -> None:
         """Open the broker's ports; it serves when `connect` has brought it a master's word.
@@ -94,20 +98,29 @@ class TubeDoor:
         )
 
     async def open_master(
-        self, load: Callable[[str], bytes | None], save: Callable[[str, bytes], None]
+        self,
+        load: Callable[[str], bytes | None],
+        save: Callable[[str, bytes], None],
+        *,
+        access: Access | None = None,
+        web_port: int = 0,
     ) -> None:
         """Open the master's ports.
 
         Args:
             load: gives the content of a file; None if there is none.
             save: replaces it.
+            access: the node's accounts; None without.
+            web_port: where the HTTP administration is; 0 for nowhere.
 
         Raises:
             UsageError: a port cannot be had.
         """
         options = self._options
+        self._access = access
+        passwords = None if access is None else access.passwords
         self.master = Master(
-            options.master_options(),
+            options.master_options(passwords, web_port),
             lambda: load(MASTER_FILE),
             lambda data: save(MASTER_FILE, data),
             now_ms=self._now_ms,
@@ -130,7 +143,7 @@ class TubeDoor:
         registration = Registration(
             self.broker.state,
             self.broker.configuration,
-            _certificate(options, self._now_ms) if options.broker_user else None,
+            self._certificate(),
         )
         if self.master is None:
             masters = RemoteMasters(options.masters)
@@ -181,6 +194,12 @@ class TubeDoor:
         if self.master is not None:
             self.master.close()
 
+    def _certificate(self) -> Callable[[], pb.MasterCertificateInfo] | None:
+        account = self._options.account
+        if self.master is not None and self._access is not None:
+            account = self._access.node_account
+        return None if account is None else _certificate(account, self._now_ms)
+
     def _to_broker(self, connection: net.Connection) -> net.Receiver:
         if self.broker is None:
             raise ClosedError("The broker is not there yet.")
@@ -188,14 +207,10 @@ class TubeDoor:
 
 
 def _certificate(
-    options: NodeOptions, now_ms: Callable[[], int]
+    account: tuple[str, str], now_ms: Callable[[], int]
 ) -> Callable[[], pb.MasterCertificateInfo]:
     def make() -> pb.MasterCertificateInfo:
         nonce = secrets.randbelow(NONCE_LIMIT)
-        return pb.MasterCertificateInfo(
-            authInfo=authenticate_info(
-                options.broker_user, options.broker_password, now_ms(), nonce
-            )
-        )
+        return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, now_ms(), nonce))
 
     return make

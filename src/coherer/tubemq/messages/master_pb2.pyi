@@ -18,18 +18,20 @@ class EventProto(_message.Message):
     def __init__(self, rebalanceId: _Optional[int] = ..., opType: _Optional[int] = ..., status: _Optional[int] = ..., subscribeInfo: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnableBrokerFunInfo(_message.Message):
-    __slots__ = ("enableConsumeAuthenticate", "enableConsumeAuthorize", "enableProduceAuthenticate", "enableProduceAuthorize", "enableVisitTokenCheck")
+    __slots__ = ("enableConsumeAuthenticate", "enableConsumeAuthorize", "enableProduceAuthenticate", "enableProduceAuthorize", "enableVisitTokenCheck", "accountsRequired")
     ENABLECONSUMEAUTHENTICATE_FIELD_NUMBER: _ClassVar[int]
     ENABLECONSUMEAUTHORIZE_FIELD_NUMBER: _ClassVar[int]
     ENABLEPRODUCEAUTHENTICATE_FIELD_NUMBER: _ClassVar[int]
     ENABLEPRODUCEAUTHORIZE_FIELD_NUMBER: _ClassVar[int]
     ENABLEVISITTOKENCHECK_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTSREQUIRED_FIELD_NUMBER: _ClassVar[int]
     enableConsumeAuthenticate: bool
     enableConsumeAuthorize: bool
     enableProduceAuthenticate: bool
     enableProduceAuthorize: bool
     enableVisitTokenCheck: bool
-    def __init__(self, enableConsumeAuthenticate: bool = ..., enableConsumeAuthorize: bool = ..., enableProduceAuthenticate: bool = ..., enableProduceAuthorize: bool = ..., enableVisitTokenCheck: bool = ...) -> None: ...
+    accountsRequired: bool
+    def __init__(self, enableConsumeAuthenticate: bool = ..., enableConsumeAuthorize: bool = ..., enableProduceAuthenticate: bool = ..., enableProduceAuthorize: bool = ..., enableVisitTokenCheck: bool = ..., accountsRequired: bool = ...) -> None: ...
 
 class AuthenticateInfo(_message.Message):
     __slots__ = ("userName", "timestamp", "nonce", "othParams", "signature")
@@ -104,7 +106,7 @@ class RegisterRequestP2M(_message.Message):
     def __init__(self, clientId: _Optional[str] = ..., topicList: _Optional[_Iterable[str]] = ..., brokerCheckSum: _Optional[int] = ..., hostName: _Optional[str] = ..., authInfo: _Optional[_Union[MasterCertificateInfo, _Mapping[str, object]]] = ..., jdkVersion: _Optional[str] = ..., appdConfig: _Optional[_Union[ApprovedClientConfig, _Mapping[str, object]]] = ...) -> None: ...
 
 class RegisterResponseM2P(_message.Message):
-    __slots__ = ("success", "errCode", "errMsg", "brokerCheckSum", "brokerInfos", "authorizedInfo", "appdConfig")
+    __slots__ = ("success", "errCode", "errMsg", "brokerCheckSum", "brokerInfos", "authorizedInfo", "appdConfig", "webPort", "masterId")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERRCODE_FIELD_NUMBER: _ClassVar[int]
     ERRMSG_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +114,8 @@ class RegisterResponseM2P(_message.Message):
     BROKERINFOS_FIELD_NUMBER: _ClassVar[int]
     AUTHORIZEDINFO_FIELD_NUMBER: _ClassVar[int]
     APPDCONFIG_FIELD_NUMBER: _ClassVar[int]
+    WEBPORT_FIELD_NUMBER: _ClassVar[int]
+    MASTERID_FIELD_NUMBER: _ClassVar[int]
     success: bool
     errCode: int
     errMsg: str
@@ -119,7 +123,9 @@ class RegisterResponseM2P(_message.Message):
     brokerInfos: _containers.RepeatedScalarFieldContainer[str]
     authorizedInfo: MasterAuthorizedInfo
     appdConfig: ApprovedClientConfig
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., brokerCheckSum: _Optional[int] = ..., brokerInfos: _Optional[_Iterable[str]] = ..., authorizedInfo: _Optional[_Union[MasterAuthorizedInfo, _Mapping[str, object]]] = ..., appdConfig: _Optional[_Union[ApprovedClientConfig, _Mapping[str, object]]] = ...) -> None: ...
+    webPort: int
+    masterId: str
+    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., brokerCheckSum: _Optional[int] = ..., brokerInfos: _Optional[_Iterable[str]] = ..., authorizedInfo: _Optional[_Union[MasterAuthorizedInfo, _Mapping[str, object]]] = ..., appdConfig: _Optional[_Union[ApprovedClientConfig, _Mapping[str, object]]] = ..., webPort: _Optional[int] = ..., masterId: _Optional[str] = ...) -> None: ...
 
 class HeartRequestP2M(_message.Message):
     __slots__ = ("clientId", "brokerCheckSum", "hostName", "topicList", "authInfo", "appdConfig")

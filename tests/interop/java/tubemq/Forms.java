@@ -46,6 +46,9 @@ final class Forms {
         config.setUnAvailableFbdDurationMs(number(from, "avoid_ms", config.getUnAvailableFbdDurationMs()));
         config.setLinkStatsForbiddenDurationMs(
                 number(from, "avoid_ms", config.getLinkStatsForbiddenDurationMs()));
+        if (from.has("user")) {
+            config.setAuthenticInfo(true, text(from, "user", ""), text(from, "password", ""));
+        }
         return config;
     }
 

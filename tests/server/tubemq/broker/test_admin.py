@@ -111,7 +111,7 @@ async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
     ]
     assert app.handle("admin_query_consumer_regmap", {"group": "h"})["dataSet"] == []
     methods_ = app.handle("admin_get_methods", {})
-    assert {"method": "admin_set_offset", "needAuth": False} in methods_["dataSet"]  # type: ignore[operator]
+    assert {"method": "admin_set_offset", "needAuth": True} in methods_["dataSet"]  # type: ignore[operator]
     [version] = app.handle("admin_query_server_version", {})["dataSet"]  # type: ignore[misc]
     assert version["version"].startswith("coherer-")  # type: ignore[index, union-attr, call-overload]
 

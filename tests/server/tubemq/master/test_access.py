@@ -263,7 +263,7 @@ def test_visit_tokens_cannot_be_guessed(stage: Stage) -> None:
     for _ in range(3):
         stage.wait(300_000)
         seen.update((tokens.valid, tokens.fresh))
-    assert len(seen) == 4
+    assert len(seen) >= 4
     assert all(0 < token < 2**62 and abs(token - stage.now_ms) > 2**40 for token in seen)
 
 

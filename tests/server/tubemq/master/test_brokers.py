@@ -22,8 +22,8 @@ def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:
     assert (answer.stopRead, answer.stopWrite, answer.ssdStoreId) == (False, False, -2)
     assert answer.flowCheckId == -2
     assert answer.qryPriorityId == 301
-    first = stage.master.state.visit_tokens.valid
-    assert answer.brokerAuthorizedInfo.visitAuthorizedToken == f"{first},{first}"
+    tokens = stage.master.state.visit_tokens
+    assert answer.brokerAuthorizedInfo.visitAuthorizedToken == f"{tokens.valid},{tokens.fresh}"
     assert not answer.enableBrokerInfo.enableVisitTokenCheck
     answer = broker.heartbeat()
     assert answer.takeRemoveTopicInfo

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from coherer.broker.acl import PUB
 from coherer.broker.checkback import CheckOptions
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
@@ -56,7 +57,7 @@ class RocketBroker:
         self.pulls = Pulls(self.state)
         self.retries = Retries(self.state)
         self.positions = Positions(self.state)
-        self.queries = Queries(self.state)
+        self.queries = Queries(self.state, access)
         self.delays = DelayService(core, core.store.delay_levels_ms)
         self.calls = Calls(self.state)
         self.transactions = TransactionService(
@@ -68,6 +69,9 @@ class RocketBroker:
                 interval_ms=options.transaction_interval_ms,
             ),
             is_slave=lambda: self.state.is_slave,
+            lacks=None
+            if access is None
+            else lambda channel, request, topic: access.lacks(channel, request, topic, PUB),
         )
         self._handlers: dict[int, Handler] = {}
         self._fast_handlers: dict[int, Handler] = {}

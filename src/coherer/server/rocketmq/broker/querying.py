@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from coherer.record.layout import store_ms_of
+from typing import TYPE_CHECKING
+
+from coherer.broker.acl import SUB
+from coherer.record import properties
+from coherer.record.layout import decode, store_ms_of
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import (
@@ -16,6 +20,9 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
 
+if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
+    from coherer.server.rocketmq.acl import Access
+
 _UNIQUE_KEY_MAX = 32
 """A query by a client's unique id gets so many, whatever it asks for (`defaultQueryMaxNum`)."""
 _QUERY_MAX = 64
@@ -23,10 +30,16 @@ _QUERY_MAX = 64
 
 
 class Queries:
-    """Finds messages without reading queues."""
+    """Finds messages without reading queues.
 
-    def __init__(self, state: RocketState) -> None:
+    Args:
+        state: what the broker's parts share.
+        access: who may read what; None for everybody everything.
+    """
+
+    def __init__(self, state: RocketState, access: Access | None = None) -> None:
         self._state = state
+        self._access = access
 
     def by_key(self, channel: Channel, request: Command) -> None:
         """Code 12. Java leaves it to clients to drop keys that only have the same hash.
@@ -59,10 +72,12 @@ class Queries:
         channel.respond_pieces(request, result.fields(), found)
 
     def by_offset(self, channel: Channel, request: Command) -> None:
-        """Code 33.
+        """Code 33. The request names no topic; with accounts, the message's own one decides.
+
+        Java's broker only looks at the signature, so that each account may read all messages.
 
         Raises:
-            Refusal: with 1 when no message begins there.
+            Refusal: with 1 when no message begins there, or it may not be read.
         """
         header = parse(ViewMessageHeader, request.fields)
         record = self._state.store.record_at(header.offset)
@@ -70,4 +85,12 @@ class Queries:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
             )
+        if self._access is not None:
+            found = decode(record, check_crc=False)
+            # One that waits in a topic of the broker's own has its topic in a property.
+            own = properties.decode(found.properties).get(properties.REAL_TOPIC)
+            topic = own or found.topic
+            refusal = self._access.lacks(channel, request, topic, SUB)
+            if refusal is not None:
+                raise Refusal(refusal.code, refusal.remark or "")
         channel.respond_pieces(request, None, [record])

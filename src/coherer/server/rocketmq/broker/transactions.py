@@ -65,6 +65,7 @@ class TransactionService:
         ask: asks a producer.
         options: when.
         is_slave: whether this broker only follows a master: it ends nothing then.
+        lacks: with accounts, refuses a request of somebody who may not send to a topic.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class TransactionService:
         options: CheckOptions | None = None,
         *,
         is_slave: Callable[[], bool] = lambda: False,
+        lacks: Callable[[Channel, Command, str], Command | None] | None = None,
     ) -> None:
         self._core = core
         self._ask = ask
         self._options = options or CheckOptions()
         self._is_slave = is_slave
+        self._lacks = lacks
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # when the round began that is under way
         self._rounds = Beat(self._options.interval_ms, core.now_ms())
@@ -120,6 +123,11 @@ class TransactionService:
         wrong = mismatch(record, end)
         if wrong:
             raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
+        real = None if self._lacks is None else committed(record)
+        if self._lacks is not None and real is not None:
+            refusal = self._lacks(channel, request, real.topic)
+            if refusal is not None:
+                return refusal
         self._store_end(channel, request, record, end)
         return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,6 +20,9 @@ from coherer.server.rocketmq.namesrv.registry import Registry
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer.server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
 from coherer.store.beat import Beat
+
+if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
+    from coherer.server.rocketmq.acl import Access
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ class NameServer:
         load: gives the content of a file of its own; None if there is none.
         save: replaces it.
         now_ms: the clock.
+        access: the accounts whose requests are answered; None for everybody's. Changes need an
+            account that is an administrator.
 
     Attributes:
         routes: which brokers and topics there are.
@@ -51,6 +56,7 @@ class NameServer:
         save: Callable[[str, bytes], None],
         *,
         now_ms: Callable[[], int],
+        access: Access | None = None,
     ) -> None:
         self.routes = RouteTable()
         key_values = _key_values(load(KEY_VALUE_FILE))
@@ -88,7 +94,14 @@ class NameServer:
             Code.REGISTER_BROKER: registry.register,
             **{code: of_anyone(handler) for code, handler in anyone.items()},
         }
-        self._remoting = Remoting(self.handlers, closed=self._closed, silent=True, now_ms=now_ms)
+        self._access = access
+        self._remoting = Remoting(
+            self.handlers,
+            closed=self._closed,
+            check=None if access is None else access.check,
+            silent=True,
+            now_ms=now_ms,
+        )
         self._now_ms = now_ms
         self._scan = Beat(SCAN_MS, now_ms())
 
@@ -99,6 +112,8 @@ class NameServer:
     def tick(self) -> None:
         """Take out who is silent; call it every second or so."""
         now_ms = self._now_ms()
+        if self._access is not None:
+            self._access.tick(now_ms)
         if not self._scan.is_due(now_ms):
             return
         self._remoting.tick()

@@ -3,7 +3,8 @@
 A client gets the visit token from the master; a broker hears the next one before any client does,
 and keeps the last six. Who comes without one has not asked the master. The check rests while the
 broker itself may have missed tokens: without contact to a master, and for a while after it has
-registered.
+registered. It never rests where the master says that the cluster serves accounts only: the token is
+all that shows the broker that a client has one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Access:
         self._check_token = False
         self._check_producers = False
         self._check_consumers = False
+        self._strict = False
 
     @property
     def open(self) -> bool:
@@ -45,6 +47,7 @@ class Access:
         self._check_token = switches.enableVisitTokenCheck
         self._check_producers = switches.enableProduceAuthenticate
         self._check_consumers = switches.enableConsumeAuthenticate
+        self._strict = switches.accountsRequired
 
     def settled(self, now_ms: int) -> bool:
         """Whether who may come in now may do so until something is switched or learned."""
@@ -76,4 +79,6 @@ class Access:
         return ""
 
     def _trusting(self, now_ms: int) -> bool:
+        if self._strict:
+            return False
         return not self.in_contact or now_ms - self.registered_ms < self._grace_ms

@@ -1,8 +1,8 @@
 """The broker's methods of the HTTP administration: what it holds, and how far groups are (10.5).
 
-The subset that people and tools use, in Java's forms. Java's brokers ask for no token here, so
-neither do we. What counts messages with us counts bytes of an index there: `offsetStep` in the
-answers, which Java's do not have, says how far an offset moves with a message.
+The subset that people and tools use, in Java's forms. Java's brokers ask for no token; here changes
+need one, as the master's do. What counts messages with us counts bytes of an index there:
+`offsetStep` in the answers, which Java's do not have, says how far an offset moves with a message.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from typing import cast
 import msgspec
 
 from coherer.broker.offsets import Position
-from coherer.server.admin import AdminApp, Method
+from coherer.server.admin import AdminApp, Guard, Method
 from coherer.server.admin_params import Answer, Json, ParamError, Params
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.tubemq.codes import ResultCode
 
 
-def broker_admin(broker: Broker) -> AdminApp:
-    """The administration of a broker."""
+def broker_admin(broker: Broker, guard: Guard | None = None) -> AdminApp:
+    """The administration of a broker.
+
+    Args:
+        broker: the broker.
+        guard: who may use it; everybody when None.
+    """
     desk = _Desk(broker)
     rows = {
         "admin_query_pubinfo": Method(desk.held),
@@ -30,14 +35,14 @@ def broker_admin(broker: Broker) -> AdminApp:
         "admin_get_booked_groupname": Method(desk.groups),
         "admin_query_consumer_regmap": Method(desk.readers),
         "admin_get_partition_reginfo": Method(desk.readers),
-        "admin_set_offset": Method(desk.set_positions),
-        "admin_rmv_offset": Method(desk.remove_positions),
+        "admin_set_offset": Method(desk.set_positions, changes=True),
+        "admin_rmv_offset": Method(desk.remove_positions, changes=True),
         "admin_query_server_version": Method(lambda _: _answer([_version()])),
     }
     rows["admin_get_methods"] = Method(
         lambda _: _answer({"method": name, "needAuth": row.changes} for name, row in rows.items())
     )
-    return AdminApp(rows)
+    return AdminApp(rows, guard)
 
 
 class _Desk:

@@ -153,6 +153,12 @@ class BrokerState:
         self.first_id = (options.broker_id & 0x7FFF) << 48
         core.on_change(self._grow)
 
+    @property
+    def place(self) -> str:
+        """Number and address of the broker, as its master knows it."""
+        options = self.options
+        return f"{options.broker_id}:{options.host}:{options.port}"
+
     def changed(self) -> None:
         """Topics or rights are not what they were."""
         self.core.changed()

@@ -24,14 +24,18 @@ import base64
 import hashlib
 import hmac
 import secrets
+from typing import Final
 
 import msgspec
 
+from coherer.masking import masked
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.server.tubemq.refusal import Refusal
 from coherer.tubemq import credentials
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
+
+_KEY_BYTES: Final = 32
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -46,6 +50,9 @@ class Proof(msgspec.Struct, frozen=True):
     user: str = ""
     token: str = ""
     require: bool = False
+
+    def __repr__(self) -> str:
+        return masked(self, "token")
 
 
 NOBODY = Proof()
@@ -96,26 +103,27 @@ class Credentials:
         """
         options = self._options
         if options.authenticate_brokers:
-            users = {options.broker_user: options.broker_password}
-            self._check_signature(shown.authInfo, users, now_ms)
+            password = options.broker_password if options.broker_user else ""
+            name = shown.authInfo.userName
+            own = name == options.broker_user and bool(password)
+            self._check_signature(shown.authInfo, password if own else self._password(name), now_ms)
 
     def _proof(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof | None:
         if shown.HasField("authInfo"):
-            user = self._check_signature(shown.authInfo, dict(self._options.users), now_ms)
+            password = self._password(shown.authInfo.userName)
+            user = self._check_signature(shown.authInfo, password, now_ms)
             return Proof(user, self._token(client_id, user, now_ms + self._options.token_life_ms))
         return self._read_token(client_id, shown.authorizedToken, now_ms)
 
-    def _check_signature(
-        self, info: pb.AuthenticateInfo, users: dict[str, str], now_ms: int
-    ) -> str:
+    def _password(self, user: str) -> str:
+        """The password of a user; "" for nobody."""
+        users = self._options.users
+        return "" if users is None else users.get(user, "")
+
+    def _check_signature(self, info: pb.AuthenticateInfo, password: str, now_ms: int) -> str:
         # An unknown user takes as long as a wrong password, and is answered in the same words.
-        wrong = credentials.verify(
-            info,
-            users.get(info.userName, ""),
-            now_ms,
-            valid_ms=self._options.signature_age_ms,
-        )
-        if wrong is None and info.userName not in users:
+        wrong = credentials.verify(info, password, now_ms, valid_ms=self._options.signature_age_ms)
+        if wrong is None and not password:
             wrong = "The signature is wrong."
         if wrong is not None:
             raise _refused(wrong)
@@ -133,7 +141,7 @@ class Credentials:
         until_text, _, name = text.partition(".")
         user = base64.urlsafe_b64decode(name).decode()
         left_ms = int(until_text) - now_ms
-        if left_ms <= 0 or user not in self._options.users:
+        if left_ms <= 0 or not self._password(user):
             return None
         return Proof(user, token, require=left_ms < self._options.token_life_ms // 2)
 
@@ -144,28 +152,55 @@ class Credentials:
 class VisitTokens:
     """What shows a broker that a client came through a master (6.3).
 
-    Clients get `valid`. Brokers get both, so that they know a token before any client does.
+    Clients get `valid`. Brokers get both, so that they know a token before any client does. A token
+    belongs to a period of time: with the key of the run before, a master that was started anew has
+    the same ones, and clients that have registered before go on.
+
+    Args:
+        life_ms: how long a token is valid.
+        now_ms: when it is, ms since 1970.
+        key: what tokens are made with; a random one when None.
 
     Attributes:
         valid: what clients get.
         fresh: what they will get next.
+        key: what they are made with.
+
+    >>> first = VisitTokens(300_000, 0)
+    >>> again = VisitTokens(300_000, 240_000, first.key)
+    >>> again.valid == first.fresh
+    True
     """
 
-    def __init__(self, life_ms: int, now_ms: int) -> None:
-        self.valid = self.fresh = secrets.randbits(62)
-        self._period_ms = life_ms * 4 // 5
-        self._next_ms = now_ms + self._period_ms
+    valid: int
+    fresh: int
+
+    def __init__(self, life_ms: int, now_ms: int, key: bytes | None = None) -> None:
+        self.key = key or secrets.token_bytes(_KEY_BYTES)
+        self._period_ms = max(life_ms * 4 // 5, 1)
+        self._take(now_ms // self._period_ms)
+
+    def __repr__(self) -> str:
+        return f"<VisitTokens of period {self._number}>"
 
     def rotate(self, now_ms: int) -> None:
-        """Take the next token when it is time."""
-        if now_ms >= self._next_ms:
-            self.valid, self.fresh = self.fresh, secrets.randbits(62)
-            self._next_ms = now_ms + self._period_ms
+        """Take the next token when it is time; a clock that was set back changes nothing."""
+        number = now_ms // self._period_ms
+        if number > self._number:
+            self._take(number)
 
     @property
     def text(self) -> str:
         """As brokers get them."""
         return f"{self.valid},{self.fresh}"
+
+    def _take(self, number: int) -> None:
+        self._number = number
+        self.valid, self.fresh = self._token(number), self._token(number + 1)
+
+    def _token(self, number: int) -> int:
+        digest = hmac.digest(self.key, str(number).encode(), "sha256")
+        return int.from_bytes(digest[:8], "big") >> 2  # 62 bits: a positive number in any case
 
 
 def _refused(text: str) -> Refusal:

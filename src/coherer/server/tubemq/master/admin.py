@@ -11,7 +11,7 @@ from importlib import metadata
 import msgspec
 
 from coherer.broker.configuration import UNDEFINED, ClusterSetting
-from coherer.server.admin import AdminApp, Method
+from coherer.server.admin import AdminApp, Guard, Method
 from coherer.server.admin_params import Answer, Json, Params, found
 from coherer.server.tubemq.master.admin_brokers import BrokerAdmin
 from coherer.server.tubemq.master.admin_forms import (
@@ -31,8 +31,12 @@ from coherer.server.tubemq.master.master import Master
 _MIB = 1024 * 1024
 
 
-def master_admin(master: Master) -> AdminApp:
+def master_admin(master: Master, guard: Guard | None = None) -> AdminApp:
     """The administration of a master.
+
+    Args:
+        master: the master.
+        guard: who may use it; when None, changes need the token of the master's options.
 
     >>> app = master_admin(Master())
     >>> app.handle("admin_query_broker_configure", {})
@@ -48,7 +52,8 @@ def master_admin(master: Master) -> AdminApp:
     rows["admin_get_methods"] = Method(lambda _: found(_method_form(rows, name) for name in rows))
     options = master.state.options
     text = f"{options.host}:{options.port} is not master now"
-    return AdminApp(rows, options.admin_token, closed=lambda: text if master.standby else None)
+    guard = guard or Guard(options.admin_token)
+    return AdminApp(rows, guard, closed=lambda: text if master.standby else None)
 
 
 def elsewhere(master: Master) -> str | None:

@@ -213,13 +213,16 @@ class BrokerDesk:
     def _switches(self) -> pb.EnableBrokerFunInfo:
         options = self._state.options
         authenticate = options.authenticate_producers or options.authenticate_consumers
-        return pb.EnableBrokerFunInfo(
+        switches = pb.EnableBrokerFunInfo(
             enableConsumeAuthenticate=False,  # see `access`
             enableConsumeAuthorize=False,
             enableProduceAuthenticate=options.authenticate_producers,
             enableProduceAuthorize=False,
-            enableVisitTokenCheck=options.visit_token_check or authenticate,
+            enableVisitTokenCheck=options.checks_visit_tokens,
         )
+        if authenticate:
+            switches.accountsRequired = True
+        return switches
 
     def _add_common(
         self,

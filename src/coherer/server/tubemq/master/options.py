@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from coherer.errors import UsageError
+from coherer.masking import masked
 
 
 class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +43,11 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         group_broker_rate_max: brokers per consumer that a group may have at most.
         start_offset_check: whether a bound group needs a record in the catalog.
         stopped_brokers_max: how many brokers are stopped at a time after errors of their disks.
-        users: passwords by name, for the two following.
+        users: passwords by name, for the three following; None for no users. It is read anew at
+            each request, so that it may change.
         authenticate_producers: whether producers must sign with the password of a user.
         authenticate_consumers: whether consumers must.
-        authenticate_brokers: whether brokers must sign as `broker_user`.
+        authenticate_brokers: whether brokers must sign as `broker_user`, or as one of `users`.
         broker_user: the name that brokers use.
         broker_password: its password.
         signature_age_ms: how old a signature may be.
@@ -53,6 +55,7 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         visit_token_check: whether brokers refuse clients that did not come through a master.
         visit_token_ms: how long such a token is valid.
         admin_token: what changes over HTTP must give as `confModAuthToken`.
+        web_port: where the master's HTTP administration is, told to clients; 0 for nowhere.
 
     Raises:
         UsageError: a value makes no sense.
@@ -81,7 +84,7 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
     group_broker_rate_max: int = 1_000
     start_offset_check: bool = False
     stopped_brokers_max: int = 5
-    users: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    users: Mapping[str, str] | None = None
     authenticate_producers: bool = False
     authenticate_consumers: bool = False
     authenticate_brokers: bool = False
@@ -92,6 +95,7 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
     visit_token_check: bool = False
     visit_token_ms: int = 300_000
     admin_token: str = "abc"  # noqa: S105 - the value that Java ships
+    web_port: int = 0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -100,7 +104,18 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
                 least = int(name.endswith("_timeout_ms"))  # 0 would forget everybody at once
                 if value < least:
                     raise UsageError(f"{name} is {value}; it is {least} or more.")
-        if (self.authenticate_producers or self.authenticate_consumers) and not self.users:
+        if (self.authenticate_producers or self.authenticate_consumers) and self.users is None:
             raise UsageError("Authentication needs users.", hint="Name them in `users`.")
-        if self.authenticate_brokers and not (self.broker_user and self.broker_password):
+        if bool(self.broker_user) != bool(self.broker_password):
+            raise UsageError("`broker_user` and `broker_password` go together.")
+        if self.authenticate_brokers and not (self.broker_user or self.users is not None):
             raise UsageError("Authentication of brokers needs broker_user and broker_password.")
+
+    @property
+    def checks_visit_tokens(self) -> bool:
+        """Whether brokers check visit tokens."""
+        authenticate = self.authenticate_producers or self.authenticate_consumers
+        return self.visit_token_check or authenticate
+
+    def __repr__(self) -> str:
+        return masked(self, "users", "broker_password", "admin_token")

@@ -47,6 +47,8 @@ class ProducerDesk:
             brokerInfos=state.broker_list(secure=caller.secure),
             authorizedInfo=state.authorized(proof),
             appdConfig=self._limits(request.appdConfig),
+            webPort=state.options.web_port or None,
+            masterId=state.master_id,
         )
 
     def heartbeat(

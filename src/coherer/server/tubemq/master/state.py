@@ -8,6 +8,7 @@ those who watch the configuration (the broker in the same process, which then ta
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -24,6 +25,7 @@ from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, DamagedStoreError, StoreError
+from coherer.masking import masked
 from coherer.record.reserved import is_system_topic
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
@@ -59,11 +61,19 @@ class StandbyError(CohererError):
 
 
 class _Saved(msgspec.Struct, kw_only=True):
-    """What a master keeps on disk: its catalog, and who was in which group when."""
+    """What a master keeps on disk.
+
+    Beside its catalog: who was in which group when, and the key of the visit tokens, where brokers
+    check these.
+    """
 
     catalog: msgspec.Raw
     roll: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
     roll_ms: int = 0
+    visit_key: str = ""
+
+    def __repr__(self) -> str:
+        return masked(self, "visit_key")
 
 
 class MasterState:
@@ -81,6 +91,8 @@ class MasterState:
         credentials: who may come in.
         visit_tokens: what shows brokers that a client came through a master.
         broker_list_id: changes with the list of brokers; clients echo it.
+        master_id: a random name of this run of the master. Clients hear it, and the HTTP
+            administration repeats it, so that both are known to be of one master.
     """
 
     catalog: Catalog
@@ -99,6 +111,7 @@ class MasterState:
         now_ms: Callable[[], int],
     ) -> None:
         self.options = options
+        self.master_id = secrets.token_hex(16)
         self.now_ms = now_ms
         self.standby = options.standby
         self.watchers: list[Callable[[], None]] = []
@@ -137,7 +150,8 @@ class MasterState:
         if stored and now_ms < stored.roll_ms + _ROLL_AGE_MS_MAX:
             self.groups.await_members(stored.roll, now_ms + options.return_ms)
         self.credentials = Credentials(options)
-        self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms)
+        key = bytes.fromhex(stored.visit_key) if stored and options.checks_visit_tokens else None
+        self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms, key)
         self.broker_list_id = self.new_id()
         self._brokers_version = self.catalog.brokers_version
         self._saved_version = self.catalog.version
@@ -220,7 +234,10 @@ class MasterState:
     def _write(self, now_ms: int) -> None:
         """Write everything that has to survive. A full disk is no reason to refuse heartbeats."""
         saved = _Saved(
-            catalog=msgspec.Raw(self.catalog.dump()), roll=self._roll, roll_ms=self._roll_ms
+            catalog=msgspec.Raw(self.catalog.dump()),
+            roll=self._roll,
+            roll_ms=self._roll_ms,
+            visit_key=self.visit_tokens.key.hex() if self.options.checks_visit_tokens else "",
         )
         try:
             self._save(msgspec.json.encode(saved))
