@@ -41,8 +41,9 @@ class TubeDoor:
 
     Args:
         options: the node's.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
         listen: opens ports; the node closes them.
+        wall_ms: the time of day; `now_ms` unless given.
 
     Attributes:
         master: None in a node without.
@@ -50,13 +51,21 @@ class TubeDoor:
         master_port: -1 without a master; the other ports likewise.
     """
 
-    def __init__(self, options: NodeOptions, now_ms: Callable[[], int], listen: Listen) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        now_ms: Callable[[], int],
+        listen: Listen,
+        *,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
         self.master: Master | None = None
         self.broker: Broker | None = None
         self.master_port = self.broker_port = -1
         self.master_tls_port = self.broker_tls_port = -1
         self._options = options
         self._now_ms = now_ms
+        self._wall_ms = wall_ms or now_ms
         self._listen = listen
         self._embedded: EmbeddedLink | None = None
         self._adoption: Adoption | None = None
@@ -111,6 +120,7 @@ class TubeDoor:
             lambda: load(MASTER_FILE),
             lambda data: save(MASTER_FILE, data),
             now_ms=self._now_ms,
+            wall_ms=self._wall_ms,
         )
         service = MasterService(self.master)
         self.master_port = (await self._listen(options.master_port, service.make)).port
@@ -130,7 +140,7 @@ class TubeDoor:
         registration = Registration(
             self.broker.state,
             self.broker.configuration,
-            _certificate(options, self._now_ms) if options.broker_user else None,
+            _certificate(options, self._wall_ms) if options.broker_user else None,
         )
         if self.master is None:
             masters = RemoteMasters(options.masters)
@@ -188,13 +198,13 @@ class TubeDoor:
 
 
 def _certificate(
-    options: NodeOptions, now_ms: Callable[[], int]
+    options: NodeOptions, wall_ms: Callable[[], int]
 ) -> Callable[[], pb.MasterCertificateInfo]:
     def make() -> pb.MasterCertificateInfo:
         nonce = secrets.randbelow(NONCE_LIMIT)
         return pb.MasterCertificateInfo(
             authInfo=authenticate_info(
-                options.broker_user, options.broker_password, now_ms(), nonce
+                options.broker_user, options.broker_password, wall_ms(), nonce
             )
         )
 

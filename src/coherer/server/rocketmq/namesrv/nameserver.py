@@ -36,7 +36,7 @@ class NameServer:
         options: how it behaves.
         load: gives the content of a file of its own; None if there is none.
         save: replaces it.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
 
     Attributes:
         routes: which brokers and topics there are.

@@ -93,13 +93,13 @@ class BrokerService:
         caller.connection.keeps(caller.session.unfinished)
         if failures:
             caller.connection.write_many(failures)
-        now_ms = self._broker.state.now_ms()
+        wall_ms = self._broker.state.wall_ms()
         serials: list[int] = []
         drafts: list[Draft] = []
         for request in requests:
             try:
                 if request.method == methods.SEND_MESSAGE:
-                    draft = self._sends.read(request.body, now_ms)
+                    draft = self._sends.read(request.body, wall_ms)
                     if request.timeout_ms <= 0:
                         self._broker.core.appender.submit([draft], None)
                         continue

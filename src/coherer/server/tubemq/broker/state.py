@@ -1,4 +1,4 @@
-"""What the parts of a broker share: its options, its store, the rules' tables, and its clock."""
+"""What the parts of a broker share: its options, its store, the rules' tables, and its clocks."""
 
 from __future__ import annotations
 
@@ -140,6 +140,7 @@ class BrokerState:
         self.core = core
         self.store = core.store
         self.now_ms = core.now_ms
+        self.wall_ms = core.wall_ms
         self.topics = TubeTopics(core.topics)
         self.offsets = core.offsets
         self.version = 0

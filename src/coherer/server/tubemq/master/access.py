@@ -24,6 +24,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 
 import msgspec
 
@@ -57,10 +58,12 @@ class Credentials:
 
     Args:
         options: users, passwords and periods.
+        wall_ms: the time of day, which signatures carry. Tokens end by the clock that is not set.
     """
 
-    def __init__(self, options: MasterOptions) -> None:
+    def __init__(self, options: MasterOptions, wall_ms: Callable[[], int]) -> None:
         self._options = options
+        self._wall_ms = wall_ms
         self._secret = secrets.token_bytes(32)
 
     def producer(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof:
@@ -88,7 +91,7 @@ class Credentials:
             return NOBODY
         return self._proof(client_id, shown, now_ms)
 
-    def broker(self, shown: pb.MasterCertificateInfo, now_ms: int) -> None:
+    def broker(self, shown: pb.MasterCertificateInfo) -> None:
         """What a broker shows.
 
         Raises:
@@ -97,22 +100,20 @@ class Credentials:
         options = self._options
         if options.authenticate_brokers:
             users = {options.broker_user: options.broker_password}
-            self._check_signature(shown.authInfo, users, now_ms)
+            self._check_signature(shown.authInfo, users)
 
     def _proof(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof | None:
         if shown.HasField("authInfo"):
-            user = self._check_signature(shown.authInfo, dict(self._options.users), now_ms)
+            user = self._check_signature(shown.authInfo, dict(self._options.users))
             return Proof(user, self._token(client_id, user, now_ms + self._options.token_life_ms))
         return self._read_token(client_id, shown.authorizedToken, now_ms)
 
-    def _check_signature(
-        self, info: pb.AuthenticateInfo, users: dict[str, str], now_ms: int
-    ) -> str:
+    def _check_signature(self, info: pb.AuthenticateInfo, users: dict[str, str]) -> str:
         # An unknown user takes as long as a wrong password, and is answered in the same words.
         wrong = credentials.verify(
             info,
             users.get(info.userName, ""),
-            now_ms,
+            self._wall_ms(),
             valid_ms=self._options.signature_age_ms,
         )
         if wrong is None and info.userName not in users:

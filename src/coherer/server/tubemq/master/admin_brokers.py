@@ -229,9 +229,9 @@ class BrokerAdmin:
 
     def release(self, params: Params) -> Answer:
         """admin_release_broker_autoforbidden_status."""
-        change = updating(self._office, params)
+        updating(self._office, params)
         for broker in ids(params):
-            self._office.fleet.release(broker, change.now_ms)
+            self._office.fleet.release(broker, self._office.state.now_ms())
         self._office.settle()
         return done()
 

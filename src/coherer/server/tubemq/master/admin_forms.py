@@ -91,7 +91,7 @@ def _change(office: Office, params: Params, who: str) -> Change:
     version = params.number("dataVersionId")
     return Change(
         user=params.required(who)[:_USER_CHARS_MAX],
-        now_ms=office.state.now_ms(),
+        now_ms=office.state.wall_ms(),
         data_version=UNDEFINED if version is None else version,
     )
 

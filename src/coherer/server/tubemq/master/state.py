@@ -71,7 +71,8 @@ class MasterState:
 
     Attributes:
         options: what the master was told.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
+        wall_ms: the time of day.
         standby: whether it refuses all business.
         watchers: called when the configuration of brokers has changed.
         catalog: what survives.
@@ -97,9 +98,11 @@ class MasterState:
         load: Callable[[], bytes | None],
         save: Callable[[bytes], None],
         now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         self.options = options
         self.now_ms = now_ms
+        self.wall_ms = wall_ms
         self.standby = options.standby
         self.watchers: list[Callable[[], None]] = []
         self._load = load
@@ -134,15 +137,17 @@ class MasterState:
             event_expiry_ms=options.event_expiry_ms,
         )
         self.groups = Groups(options.consumer_timeout_ms, timing)
-        if stored and now_ms < stored.roll_ms + _ROLL_AGE_MS_MAX:
+        # A roll from the future is young: the clock was set back since.
+        if stored and self.wall_ms() < stored.roll_ms + _ROLL_AGE_MS_MAX:
             self.groups.await_members(stored.roll, now_ms + options.return_ms)
-        self.credentials = Credentials(options)
+        self.credentials = Credentials(options, self.wall_ms)
         self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms)
         self.broker_list_id = self.new_id()
         self._brokers_version = self.catalog.brokers_version
         self._saved_version = self.catalog.version
         self._roll: dict[str, list[str]] = stored.roll if stored else {}
         self._roll_ms = stored.roll_ms if stored else 0
+        self._roll_again_ms = 0
         wanted = options.max_message_bytes
         if wanted is not None and wanted != self.catalog.cluster.message_bytes_max:
             self.catalog.set_cluster({"message_bytes_max": wanted}, self.change("options"))
@@ -162,12 +167,12 @@ class MasterState:
 
     def new_id(self) -> int:
         """An id that is larger than all before, those of earlier runs too: it looks like a time."""
-        self._last_id = max(self._last_id + 1, self.now_ms())
+        self._last_id = max(self._last_id + 1, self.wall_ms())
         return self._last_id
 
     def change(self, user: str) -> Change:
         """A change by this user, now."""
-        return Change(user=user, now_ms=self.now_ms())
+        return Change(user=user, now_ms=self.wall_ms())
 
     def require_active(self, client_id: str) -> None:
         """Refuse business when this is a standby.
@@ -210,9 +215,10 @@ class MasterState:
     def remember(self, now_ms: int) -> None:
         """Write who is in which group, if that is news, and what could not be written before."""
         roll = self.groups.roll(now_ms)
-        old = roll and now_ms >= self._roll_ms + _ROLL_PERIOD_MS
+        old = roll and now_ms >= self._roll_again_ms
         if old or roll != self._roll:
-            self._roll, self._roll_ms = roll, now_ms
+            self._roll, self._roll_ms = roll, self.wall_ms()
+            self._roll_again_ms = now_ms + _ROLL_PERIOD_MS
             self._write(now_ms)
         elif self._unsaved is not None and now_ms >= self._write_again_ms:
             self._write(now_ms)
