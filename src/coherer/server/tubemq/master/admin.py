@@ -25,6 +25,7 @@ from coherer.server.tubemq.master.admin_forms import (
     stamp_form,
 )
 from coherer.server.tubemq.master.admin_groups import GroupAdmin
+from coherer.server.tubemq.master.admin_old_groups import OldGroupAdmin
 from coherer.server.tubemq.master.admin_topics import TopicAdmin
 from coherer.server.tubemq.master.master import Master
 
@@ -43,6 +44,7 @@ def master_admin(master: Master) -> AdminApp:
         **BrokerAdmin(office).methods(),
         **TopicAdmin(office).methods(),
         **GroupAdmin(office).methods(),
+        **OldGroupAdmin(office).methods(),
         **ClusterAdmin(office).methods(),
     }
     rows["admin_get_methods"] = Method(lambda _: found(_method_form(rows, name) for name in rows))
