@@ -119,7 +119,6 @@ class Params(Mapping[str, str]):
         """
         return [_number(name, item) for item in self.words(name)]
 
-
     def records(self, name: str) -> list[Params]:
         """The items of a JSON array of flat objects, each with its own parameters.
 

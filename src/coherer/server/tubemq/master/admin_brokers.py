@@ -92,6 +92,7 @@ class BrokerAdmin:
         ]
 
     def _form(self, record: BrokerRecord, with_topics: bool | None) -> Answer:
+        is_running = self._office.fleet.get(record.id) is not None
         form: Answer = {
             "brokerId": record.id,
             "brokerIp": record.host,
@@ -99,7 +100,7 @@ class BrokerAdmin:
             "brokerTLSPort": record.tls_port,
             "brokerWebPort": record.web_port,
             "manageStatus": record.status.text,
-            "isConfChanged": not self._is_settled(record.id),
+            "isConfChanged": is_running and not self._is_settled(record.id),
             "isConfLoaded": self._is_settled(record.id),
             "regionId": record.region,
             "groupId": record.group,

@@ -187,7 +187,7 @@ class TopicAdmin:
                 for deployment in office.catalog.topics_of(number)
                 if not topics or deployment.topic in topics
             ]
-            if (brokers and number not in brokers) or not deployments:
+            if brokers and number not in brokers:
                 continue
             running = office.fleet.get(number)
             stopped = office.fleet.stopped(number)
@@ -348,9 +348,7 @@ class TopicAdmin:
         def call(params: Params) -> Answer:
             change = updating(self._office, params)
             catalog = self._office.catalog
-            steps = self._steps(
-                params, lambda topic, broker: move(catalog, topic, broker, change)
-            )
+            steps = self._steps(params, lambda topic, broker: move(catalog, topic, broker, change))
             return carry_out(self._office, steps)
 
         return call
@@ -525,9 +523,7 @@ class TopicAdmin:
         }
 
 
-def _counts(
-    name: str, found_: Sequence[TopicProps | Hosted], thing: str = "broker"
-) -> Answer:
+def _counts(name: str, found_: Sequence[TopicProps | Hosted], thing: str = "broker") -> Answer:
     """How many there are, with how many stores and partitions."""
     return {
         name.format(thing): len(found_),

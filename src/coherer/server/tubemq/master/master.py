@@ -19,6 +19,7 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer import clock
 from coherer.broker.configuration import CatalogError, TopicStatus
+from coherer.broker.rebalance import GroupKind
 from coherer.errors import UsageError
 from coherer.server.tubemq.master.brokers import BrokerDesk
 from coherer.server.tubemq.master.choosers import ChooserDesk
@@ -150,9 +151,15 @@ class Master:
         if state.standby:
             return
         now_ms = state.now_ms()
-        state.producers.expire(now_ms)
-        state.groups.expire(now_ms)
-        state.fleet.expire(now_ms)
+        counts, kinds = state.counts, {g.name: g.subscription.kind for g in state.groups}
+        counts.producers_timed_out += len(state.producers.expire(now_ms))
+        lost = state.groups.expire(now_ms)
+        counts.consumers_timed_out += len(lost)
+        gone = {name for name, _ in lost if state.groups.get(name) is None}
+        counts.groups_timed_out += len(gone)
+        chose = [name for name in gone if kinds[name] is GroupKind.CLIENT_BALANCED]
+        counts.choosers_timed_out += len(chose)
+        counts.brokers_timed_out += len(state.fleet.expire(now_ms))
         state.visit_tokens.rotate(now_ms)
         state.absorb(now_ms)
         for group in state.groups.due(now_ms):

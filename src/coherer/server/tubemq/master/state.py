@@ -8,6 +8,7 @@ those who watch the configuration (the broker in the same process, which then ta
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -25,6 +26,7 @@ from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, DamagedStoreError, StoreError
 from coherer.record.reserved import is_system_topic
+from coherer.server.admin_figures import Histogram
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
@@ -66,6 +68,29 @@ class _Saved(msgspec.Struct, kw_only=True):
     roll_ms: int = 0
 
 
+class Counts:
+    """What a master has seen happen since somebody asked for it to be counted anew.
+
+    Attributes:
+        since_ms: when that was, ms since 1970.
+        producers_timed_out: producers that were silent for too long; consumers, brokers likewise.
+        groups_timed_out: groups whose last member was; `choosers_timed_out` those among them that
+            balance themselves.
+        balances: how long the balance of a group took.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self.balances = Histogram()
+        self.clear(now_ms)
+
+    def clear(self, now_ms: int) -> None:
+        """Begin anew."""
+        self.since_ms = now_ms
+        self.producers_timed_out = self.consumers_timed_out = self.brokers_timed_out = 0
+        self.groups_timed_out = self.choosers_timed_out = 0
+        self.balances.clear()
+
+
 class MasterState:
     """The parts of a master meet here.
 
@@ -82,6 +107,7 @@ class MasterState:
         credentials: who may come in.
         visit_tokens: what shows brokers that a client came through a master.
         broker_list_id: changes with the list of brokers; clients echo it.
+        counts: what the administration shows.
     """
 
     catalog: Catalog
@@ -110,6 +136,7 @@ class MasterState:
         self._unsaved: StoreError | None = None
         self._write_again_ms = 0
         self._last_id = 0
+        self.counts = Counts(wall_ms())
         self.begin()
 
     def begin(self) -> None:
@@ -286,12 +313,14 @@ class MasterState:
         if group.members and brokers // len(group.members) > rate_max:
             group.due_ms = None
             return
+        began_s = time.perf_counter()
         group.balance(
             partitions,
             dormant=lambda p: p.topic in topics and self.fleet.is_dormant(p, now_ms),
             new_id=self.new_id,
             now_ms=now_ms,
         )
+        self.counts.balances.count(int((time.perf_counter() - began_s) * 1000))
 
     def plausible(self, reported: set[Partition], member: Member) -> frozenset[Partition]:
         """What a consumer may hold of what it says: partitions that exist, or that we gave it.
