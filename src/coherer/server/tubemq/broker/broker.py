@@ -130,7 +130,8 @@ class BrokerService:
     def _other(self, request: Request) -> None:
         readers = self._broker.reads.readers
         if request.method == methods.PARTITION_REGISTER:
-            answer = readers.register(methods.parse(pb.RegisterRequestC2B, request.body))
+            asked = methods.parse(pb.RegisterRequestC2B, request.body)
+            answer = readers.register(asked, self._caller.connection.peer_host)
             self._caller.reply(request, answer)
         elif request.method == methods.PARTITION_HEARTBEAT:
             beat = readers.heartbeat(methods.parse(pb.HeartBeatRequestC2B, request.body))

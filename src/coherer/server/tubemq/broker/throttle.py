@@ -73,6 +73,21 @@ class Throttle:
             return 0
         return self._pause_ms
 
+    @property
+    def limit_bytes(self) -> int | None:
+        """How much may be read in a minute now; None for any amount."""
+        return self._limit_bytes
+
+    @property
+    def rest_ms(self) -> int:
+        """How long a reader waits that has read too much."""
+        return self._pause_ms
+
+    @property
+    def counted_bytes(self) -> tuple[int, int]:
+        """What was read in these five seconds and in this minute, as far as there are rules."""
+        return self._slice_bytes, self._minute_bytes
+
     def unit_bytes(self, transfer_bytes: int) -> int:
         """How much one read may bring."""
         if self._limit_bytes is None:
