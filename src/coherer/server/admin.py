@@ -60,7 +60,7 @@ class AdminApp:
     >>> app.handle("admin_ping", {})
     {'result': True}
     >>> app.handle("admin_pong", {})["errMsg"]
-    'Bad request from client, unsupported method!'
+    'Bad request from client, unsupported method admin_pong!'
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AdminApp:
         if not method:
             return refused("Bad request from client, Please take with method parameter!")
         if row is None:
-            return refused("Bad request from client, unsupported method!")
+            return refused(f"Bad request from client, unsupported method {method[:100]}!")
         shown = given.get("confModAuthToken")
         # A token that is given must be right, also where none is needed.
         if self._token is not None and shown != self._token and (row.changes or shown):

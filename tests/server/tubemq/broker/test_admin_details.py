@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from broker_stage import Peer
+from java_methods import BROKER
 
 from coherer.server.admin import AdminApp
 from coherer.server.tubemq.broker.admin import broker_admin
@@ -163,6 +164,10 @@ def test_what_is_refused_names_the_method(app: AdminApp) -> None:
         answer = ask(app, method)
         assert (answer["result"], answer["errCode"]) == (False, 400)
         assert answer["errMsg"].startswith(f"{method} is not supported: ")
+
+
+def test_every_method_of_java_is_there(app: AdminApp) -> None:
+    assert {row["method"] for row in found(app, "admin_get_methods")} >= BROKER
 
 
 def test_calls_are_counted(app: AdminApp) -> None:

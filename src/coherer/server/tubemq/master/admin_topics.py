@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -19,10 +19,11 @@ from coherer.broker.configuration import (
 )
 from coherer.broker.fleet import Hosted
 from coherer.server.admin import Method
-from coherer.server.admin_params import Answer, Json, Params, found
+from coherer.server.admin_params import Answer, Json, ParamError, Params, found
 from coherer.server.tubemq.master.admin_forms import (
     MIB,
     Office,
+    Plan,
     Step,
     adding,
     batch,
@@ -310,7 +311,7 @@ class TopicAdmin:
 
     def add_batch(self, params: Params) -> Answer:
         """admin_bath_add_topic_deploy_info, admin_bath_add_new_topic_record."""
-        return batch(self._office, params, "topicJsonSet", self._adding)
+        return batch(self._office, params, "topicJsonSet", self._known(self._adding))
 
     def _adding(self, params: Params) -> list[Step]:
         change = adding(self._office, params)
@@ -329,7 +330,7 @@ class TopicAdmin:
 
     def update_batch(self, params: Params) -> Answer:
         """admin_batch_update_topic_deploy_info."""
-        return batch(self._office, params, "topicJsonSet", self._updating)
+        return batch(self._office, params, "topicJsonSet", self._known(self._updating))
 
     def _updating(self, params: Params) -> list[Step]:
         change = updating(self._office, params)
@@ -352,6 +353,17 @@ class TopicAdmin:
             return carry_out(self._office, steps)
 
         return call
+
+    def _known(self, plan: Plan) -> Plan:
+        """The same, for brokers that are there; in a batch, another one refuses all of it."""
+
+        def checked(params: Params) -> Iterable[Step]:
+            for broker in ids(params):
+                if broker not in self._office.catalog.brokers:
+                    raise ParamError(f"Not found broker configure by brokerId = {broker}")
+            return plan(params)
+
+        return checked
 
     def _steps(self, params: Params, act: Callable[[str, int], object]) -> list[Step]:
         topics, _ = listed(params, "topicName", "brokerId")
