@@ -1,8 +1,8 @@
 """The broker's methods of the HTTP administration: what it holds, and how far groups are (10.5).
 
-The subset that people and tools use, in Java's forms. Java's brokers ask for no token here, so
-neither do we. What counts messages with us counts bytes of an index there: `offsetStep` in the
-answers, which Java's do not have, says how far an offset moves with a message.
+The methods of Java's broker, in its forms; `admin_details` has the other half. Java's brokers ask
+for no token here, so neither do we. What counts messages with us counts bytes of an index there:
+`offsetStep` in the answers, which Java's do not have, says how far an offset moves with a message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The master's methods of the HTTP administration: cluster settings, and the table of all (10).
 
-The subset that people and tools use, in Java's forms. What is not here answers "unsupported
-method". Records show times in the machine's zone, as Java does.
+All methods of Java's master, in its forms. What cannot be is refused by the method's name. Records
+show times in the machine's zone, as Java does.
 """
 
 from __future__ import annotations
