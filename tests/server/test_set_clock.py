@@ -14,6 +14,7 @@ from client_stage import tags
 from master_stage import Consumer, Producer
 from master_stage import Stage as MasterStage
 from node_stage import options
+from rocket_stage import running
 
 import coherer
 import coherer.client.rocketmq.client
@@ -24,8 +25,10 @@ from coherer.server.core import Core
 from coherer.server.node import Node
 from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.server.tubemq.broker.broker import Broker
+from coherer.server.tubemq.broker.throttle import Throttle
 from coherer.store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
+from coherer.tubemq.flow import FlowRules
 
 HOUR_MS = 3_600_000
 both_ways = pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
@@ -219,3 +222,49 @@ async def test_members_and_locks_end_in_time(
     async with asyncio.timeout(10):
         await stage.lost.get()
     await stage.stop()
+
+
+@both_ways
+async def test_a_get_waits_as_long_as_it_should(
+    tmp_path: Path, clock: ManualClock, by_ms: int
+) -> None:
+    store_options = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
+    with Store.open(tmp_path, store_options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
+        broker = Broker(BROKER_OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
+        serve(broker)
+        peer = Peer(broker)
+        peer.register()
+        serial = peer.post_get()
+        clock.turn(by_ms)
+        clock.advance(BROKER_OPTIONS.hold_ms - 1)
+        broker.tick()
+        assert peer.got(serial) is None
+        clock.advance(1)
+        broker.tick()
+        assert peer.got(serial) is not None
+        await close(broker)
+
+
+@both_ways
+def test_a_reader_that_read_too_much_rests_as_long_as_it_should(by_ms: int) -> None:
+    rules = FlowRules.parse(
+        '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":12,'
+        '"freqInMs":500}]}]'
+    )
+    throttle, behind = Throttle(), 1 << 30
+    assert throttle.pause_ms(rules, behind, 100_000, wall_ms=100_000) == 0
+    throttle.count(1 << 20)
+    assert throttle.pause_ms(rules, behind, 104_999, wall_ms=104_999 + by_ms) == 500
+    assert throttle.pause_ms(rules, behind, 105_000, wall_ms=105_000 + by_ms) == 0
+
+
+@both_ways
+async def test_sends_are_accepted_from_a_time_of_day_on(
+    tmp_path: Path, clock: ManualClock, by_ms: int
+) -> None:
+    begins_ms = clock.wall_ms() + HOUR_MS // 2
+    async with running(tmp_path, clock, accept_sends_from_ms=begins_ms) as stage:
+        client = await stage.dial()
+        clock.turn(by_ms)
+        assert ((await client.send()).code == 0) is (by_ms > 0)
+        client.connection.close()
