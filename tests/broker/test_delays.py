@@ -10,12 +10,14 @@ from coherer.broker.delays import (
     delay_level,
     delayed,
     due_count,
+    due_ms,
     released,
 )
 from coherer.errors import DamagedStoreError, UsageError
 from coherer.record import layout
 from coherer.record.properties import decode, encode
 from coherer.store import Draft, Entry
+from coherer.store.times import StoredTimes
 
 
 def stored(draft: Draft) -> layout.Record:
@@ -76,12 +78,27 @@ def test_what_has_no_place_to_go_is_not_released(properties: dict[str, str]) -> 
 
 def test_due() -> None:
     entries = [Entry(n, n * 100, 100, 10_000 + n) for n in range(5)]
-    assert due_count(entries, 9_999, 5_000) == (0, 10_000)
-    assert due_count(entries, 10_000, 5_000) == (1, 10_001)
-    assert due_count(entries, 10_004, 5_000) == (5, None)
-    assert due_count([], 0, 5_000) == (0, None)
-    # The clock went back: nobody waits longer than the level's delay.
-    assert due_count(entries, 1_000, 5_000) == (5, None)
+
+    def due_at(entry: Entry) -> int:
+        return entry.code
+
+    assert due_count(entries, 9_999, due_at) == (0, 10_000)
+    assert due_count(entries, 10_000, due_at) == (1, 10_001)
+    assert due_count(entries, 10_004, due_at) == (5, None)
+    assert due_count([], 0, due_at) == (0, None)
+
+
+def test_due_by_a_clock_that_is_not_set() -> None:
+    times = StoredTimes(1_000, now_ms=50_000, wall_ms=50_000)
+    times.note(1_000, now_ms=60_000, wall_ms=60_000, store_ms=60_000)
+    times.note(2_000, now_ms=61_000, wall_ms=31_000, store_ms=60_000)  # half a minute back
+    times.note(3_000, now_ms=62_000, wall_ms=92_000, store_ms=92_000)  # half a minute ahead
+    due = [
+        due_ms(Entry(0, place, 100, stored_ms + 5_000), times, 5_000)
+        for place, stored_ms in [(0, 48_000), (500, 80_000), (1_000, 60_000), (2_000, 60_000),
+                                 (3_000, 92_000)]
+    ]  # fmt: skip
+    assert due == [53_000, 55_000, 65_000, 66_000, 67_000]
 
 
 def test_positions_are_corrected_into_the_queues() -> None:

@@ -464,3 +464,90 @@ def test_any_group_settles(members: int, partitions: int) -> None:
     assert sum(loads) == partitions
     assert max(loads) - min(loads) <= 1
     assert not scene.group.unfinished
+
+
+# -- members that give up everything for a while
+
+EVERYTHING = frozenset(parts(0, 1, 2, 3))
+
+
+def pass_ms(scene: Scene, ms: int) -> None:
+    scene.now_ms += ms
+    scene.settle()
+
+
+def test_the_others_take_what_it_gave_up_until_its_time_is_over() -> None:
+    scene = Scene()
+    a, b = scene.join("a"), scene.join("b")
+    scene.settle()
+    assert (len(a.held), len(b.held)) == (2, 2)
+    scene.group.rest(["a"], scene.now_ms, scene.now_ms + 10_000)
+    scene.settle()
+    assert (a.held, b.held) == (frozenset(), EVERYTHING)
+    pass_ms(scene, 9_999)
+    assert (a.held, b.held) == (frozenset(), EVERYTHING)
+    pass_ms(scene, 1)
+    assert (len(a.held), len(b.held)) == (2, 2)
+    assert not scene.group.resting
+
+
+def test_without_a_time_it_comes_back_when_it_has_given_up() -> None:
+    scene = Scene()
+    a, b = scene.join("a"), scene.join("b")
+    scene.settle()
+    first = a.held
+    scene.group.rest(["a"], scene.now_ms, scene.now_ms)
+    event = scene.beat(a)
+    assert event is not None
+    assert frozenset(event.partitions) == first
+    scene.obey(a, event)
+    scene.settle()
+    pass_ms(scene, 1)
+    assert (len(a.held), len(b.held)) == (2, 2)
+    assert not scene.group.resting
+
+
+def test_a_member_alone_gives_up_everything_and_takes_it_again() -> None:
+    scene = Scene()
+    a = scene.join("a")
+    scene.settle()
+    scene.group.rest(["a"], scene.now_ms, scene.now_ms + 5_000)
+    scene.settle()
+    assert a.held == frozenset()
+    pass_ms(scene, 5_000)
+    assert a.held == EVERYTHING
+
+
+def test_who_leaves_rests_no_longer() -> None:
+    scene = Scene()
+    scene.join("a")
+    b = scene.join("b")
+    scene.settle()
+    scene.group.rest(["a", "stranger"], scene.now_ms, scene.now_ms + 60_000)
+    assert list(scene.group.resting) == ["a"]
+    scene.settle()
+    scene.group.leave("a", scene.now_ms)
+    scene.settle()
+    assert (b.held, scene.group.resting) == (EVERYTHING, {})
+
+
+@pytest.mark.parametrize("kind", [GroupKind.BOUND, GroupKind.NORMAL])
+def test_a_bound_group_whose_member_rests(kind: GroupKind) -> None:
+    subscription = Subscription(kind=kind, topics=frozenset({"flights"}), source_count=2)
+    scene = Scene(subscription)
+    a = scene.join("a", named=dict.fromkeys(parts(0), 0))
+    b = scene.join("b", named=dict.fromkeys(parts(1), 0))
+    scene.group.rest(["a"], scene.now_ms, scene.now_ms + 5_000)
+    scene.settle()
+    assert (a.held, b.held) == (frozenset(), EVERYTHING)
+    pass_ms(scene, 5_000)
+    assert a.held | b.held == EVERYTHING
+    assert a.held
+
+
+def test_a_group_that_balances_itself_has_nobody_who_rests() -> None:
+    subscription = Subscription(kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"}))
+    group = Group("g", subscription, GroupTiming())
+    group.join(Member(id="a", host="10.0.0.1"), 0)
+    group.rest(["a"], 0, 1_000)
+    assert not group.resting

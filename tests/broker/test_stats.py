@@ -127,3 +127,19 @@ def test_what_the_days_began_with(offset_ms: int) -> None:
     totals.numbers["x"] = 9
     totals.tick(midnight_ms + DAY_MS)
     assert totals.mornings("x") == (5, 9)
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_rates_and_days_when_the_clock_is_set(by_ms: int) -> None:
+    """Rates count what passed; a day begins when the time of day says so."""
+    noon_ms = 20_000 * DAY_MS + 12 * HOUR_MS
+    totals = Totals(["x"], noon_ms, 0)
+    for second in range(1, 21):
+        totals.numbers["x"] += 10
+        totals.tick(noon_ms + second * 1000, 0 if second < 10 else by_ms)
+    assert totals.rates("x")[0] == pytest.approx(10.0)
+    assert totals.mornings("x") == (0, 0)
+    totals.tick(noon_ms + 12 * HOUR_MS - by_ms - 1, by_ms)
+    assert totals.mornings("x") == (0, 0)
+    totals.tick(noon_ms + 12 * HOUR_MS - by_ms, by_ms)
+    assert totals.mornings("x") == (0, 200)

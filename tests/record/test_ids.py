@@ -52,3 +52,18 @@ def test_unique_ids_differ_and_tell_the_time() -> None:
     begin = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     since_ms = int(made[-1][20:28], 16)
     assert abs(begin + since_ms / 1000 - time.time()) < 3600
+
+
+def test_unique_ids_of_a_clock_that_is_set_back_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter begins again after 65,536 ids, so the times must not come again."""
+    told_ms = 1_700_000_000_000
+    monkeypatch.setattr("time.time_ns", lambda: told_ms * 1_000_000)
+    ids = UniqueIds(bytes([127, 0, 0, 1]), loader=7)
+    made = ids.take(65_536)
+    told_ms -= 3_600_000
+    made += ids.take(65_535)
+    told_ms += 1
+    made += ids.take(65_535)
+    told_ms += 3_600_000
+    made += ids.take(65_535)
+    assert len(set(made)) == 65_536 + 3 * 65_535

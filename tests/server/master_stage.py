@@ -24,6 +24,7 @@ class Stage:
 
     def __init__(self, **options: Any) -> None:
         self.now_ms = START_MS
+        self.ahead_ms = 0  # so far has somebody set the time of day
         self.saved: bytes | None = None
         self.saves = 0
         self.disk_full = False
@@ -32,7 +33,13 @@ class Stage:
 
     def another(self) -> Master:
         """A master on the same memory, as after a restart."""
-        return Master(self.options, lambda: self.saved, self._save, now_ms=lambda: self.now_ms)
+        return Master(
+            self.options,
+            lambda: self.saved,
+            self._save,
+            now_ms=lambda: self.now_ms,
+            wall_ms=lambda: self.now_ms + self.ahead_ms,
+        )
 
     def restart(self) -> None:
         self.master = self.another()

@@ -74,7 +74,7 @@ UNAUTHORIZED = "Bad request from client, illegal access, unauthorized request!"
     ("method", "params", "text"),
     [
         ("", {}, "Bad request from client, Please take with method parameter!"),
-        ("admin_other", {}, "Bad request from client, unsupported method!"),
+        ("admin_other", {}, "Bad request from client, unsupported method admin_other!"),
         ("admin_change", {}, UNAUTHORIZED),
         ("admin_change", {"confModAuthToken": "wrong"}, UNAUTHORIZED),
         ("admin_ask", {"authToken": "wrong"}, UNAUTHORIZED),

@@ -342,6 +342,18 @@ class Catalog:
         self.version += 1
         return control
 
+    def release_topic(self, topic: str) -> None:
+        """Forgets what holds for a topic everywhere.
+
+        Raises:
+            CatalogError: the topic is on a broker.
+        """
+        if topic in self.topics:
+            raise CatalogError(
+                OpCode.ILLEGAL_STATUS, f"Topic {topic} is on a broker: remove it there first."
+            )
+        self.version += self.topic_controls.pop(topic, None) is not None
+
     def release_group(self, group: str) -> bool:
         """Forgets what holds for a group; False when nothing did."""
         self.version += 1

@@ -34,6 +34,7 @@ from coherer.broker.transactions import (
 from coherer.record.layout import Record
 from coherer.record.properties import decode
 from coherer.store.model import Draft
+from coherer.store.times import StoredTimes
 
 _HOUR_MS: Final = 3_600_000
 
@@ -152,7 +153,11 @@ class Ledger:
         self._spent = {offset for offset in self._spent if offset >= op_offset}
 
     def plan(
-        self, started_ms: int, now_ms: int, read: Callable[[int], tuple[Sequence[Record], int]]
+        self,
+        started_ms: int,
+        now_ms: int,
+        read: Callable[[int], tuple[Sequence[Record], int]],
+        times: StoredTimes | None = None,
     ) -> Plan:
         """Go on with a round; all marks have been noted.
 
@@ -161,8 +166,10 @@ class Ledger:
             now_ms: the time.
             read: gives some half messages from an offset on, and the offset where to read on;
                 that offset again when there are no more.
+            times: turns the times of half messages into those of the clock that says `now_ms`;
+                unless given, they are of that clock.
         """
-        walk = _Walk(self._options, self._marks, self._late, started_ms, now_ms)
+        walk = _Walk(self._options, self._marks, self._late, started_ms, now_ms, times)
         at = begin = self.half_offset
         while not walk.over:
             while at in self._marks:
@@ -214,12 +221,14 @@ class _Walk:
         late: Container[int],
         started_ms: int,
         now_ms: int,
+        times: StoredTimes | None,
     ) -> None:
         self._options = options
         self._marks = marks
         self._late = late
         self._started_ms = started_ms
         self._now_ms = now_ms
+        self._times = times
         self.drafts: list[Draft] = []
         self.sources: list[Record] = []
         self.asked: list[bool] = []
@@ -235,16 +244,27 @@ class _Walk:
             return False
         properties = decode(record.properties)
         checks = _number(properties.get(CHECK_TIMES, "0"))
-        age_ms = self._now_ms - record.born_ms
+        born_ms, stored_ms = self._when(record)
+        age_ms = self._now_ms - born_ms
         if (CHECK_TIMES in properties and checks >= self._options.checks_max) or (
             age_ms > self._options.keep_ms
         ):
             self._store(record, given_up(record, {}))
             return True
-        if record.store_ms >= self._started_ms:
+        if stored_ms >= self._started_ms:
             self.over = True
             return False
         return self._check(record, properties, checks, age_ms)
+
+    def _when(self, record: Record) -> tuple[int, int]:
+        """When a half message was born and stored, by the clock that is not set."""
+        if self._times is None:
+            return record.born_ms, record.store_ms
+        offset = record.physical_offset
+        return (
+            self._times.born_ms(offset, record.born_ms),
+            self._times.stored_ms(offset, record.store_ms),
+        )
 
     def _check(
         self, record: Record, properties: Mapping[str, str], checks: int, age_ms: int

@@ -31,8 +31,17 @@ from coherer.record.properties import (
 )
 from coherer.record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer.store.model import Draft, Entry
+from coherer.store.times import StoredTimes
 
-__all__ = ["SCHEDULE_TOPIC", "DelayPositions", "delay_level", "delayed", "due_count", "released"]
+__all__ = [
+    "SCHEDULE_TOPIC",
+    "DelayPositions",
+    "delay_level",
+    "delayed",
+    "due_count",
+    "due_ms",
+    "released",
+]
 
 _MARK: Final = b"DELAY\x01"
 
@@ -110,28 +119,49 @@ def released(record: Record) -> Draft | None:
     )
 
 
-def due_count(entries: Sequence[Entry], now_ms: int, delay_ms: int) -> tuple[int, int | None]:
-    """Say how many entries at the front are due, and when the next one is.
+def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
+    """Say when an entry is due, by the clock that is not set.
 
-    A time of delivery further away than the whole delay cannot be: it is due now, as in Java.
+    Somebody may set the time of day while a message waits: it waits neither longer nor shorter.
+    A message that an earlier process stored is not due later than its whole delay after the start:
+    a time of delivery further away cannot be, and comes from a clock that was ahead.
+
+    Args:
+        entry: of the schedule topic; its code is the time of delivery by the time of day.
+        times: when what was stored.
+        delay_ms: the level's delay.
+
+    >>> times = StoredTimes(100, now_ms=5_000, wall_ms=5_000)
+    >>> [due_ms(Entry(0, 0, 100, code), times, 1_000) for code in (4_500, 5_500, 9_000)]
+    [4500, 5500, 6000]
+    """
+    due = times.stored_ms(entry.physical_offset, entry.code)
+    if times.is_older(entry.physical_offset):
+        return min(due, times.opened_ms + delay_ms)
+    return due
+
+
+def due_count(
+    entries: Sequence[Entry], now_ms: int, due_at: Callable[[Entry], int]
+) -> tuple[int, int | None]:
+    """Say how many entries at the front are due, and when the next one is.
 
     Args:
         entries: entries of one level, in order.
         now_ms: the time.
-        delay_ms: the level's delay.
+        due_at: says when an entry is due, by the same clock.
 
     Returns:
         Their number, and the time of delivery of the entry behind them (None if there is none).
 
     >>> entries = [Entry(0, 0, 100, 5_000), Entry(1, 100, 100, 6_000), Entry(2, 200, 100, 9_000)]
-    >>> due_count(entries, 6_500, 5_000)
+    >>> due_count(entries, 6_500, lambda entry: entry.code)
     (2, 9000)
-    >>> due_count(entries, 6_500, 1_000)
-    (3, None)
     """
     for count, entry in enumerate(entries):
-        if now_ms < entry.code <= now_ms + delay_ms:
-            return count, entry.code
+        due = due_at(entry)
+        if now_ms < due:
+            return count, due
     return len(entries), None
 
 

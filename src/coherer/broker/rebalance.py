@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -162,6 +162,20 @@ class GroupTiming(msgspec.Struct, frozen=True, kw_only=True):
     event_expiry_ms: int = 120_000
 
 
+class Rest(msgspec.Struct):
+    """A member that an administrator has told to give up everything.
+
+    Args:
+        since_ms: when that was.
+        until_ms: before then it gets nothing.
+        begun: it was told.
+    """
+
+    since_ms: int
+    until_ms: int
+    begun: bool = False
+
+
 class Group:
     """A consumer group: its members, what they hold and what they have been told.
 
@@ -172,6 +186,7 @@ class Group:
         allocated: whether a bound group has got its partitions once.
         due_ms: when to balance next; None: nothing to do.
         from_max_id: client balance: the order to go on from the newest messages; -2: none.
+        resting: members that give up everything for a while, by client id; see `rest`.
     """
 
     def __init__(self, name: str, subscription: Subscription, timing: GroupTiming) -> None:
@@ -181,6 +196,7 @@ class Group:
         self.allocated = False
         self.due_ms: int | None = None
         self.from_max_id = -2
+        self.resting: dict[str, Rest] = {}
         self._timing = timing
         self._named_rounds = 0
 
@@ -292,6 +308,27 @@ class Group:
 
     # -- balance
 
+    def rest(self, member_ids: Iterable[str], now_ms: int, until_ms: int) -> None:
+        """Have members give up all they hold, and get nothing until a time, or as soon as they did.
+
+        Members of a group that balances itself, and who is not in the group, do not rest.
+        """
+        if self.subscription.kind is GroupKind.CLIENT_BALANCED:
+            return
+        for member_id in member_ids:
+            if member_id in self.members:
+                self.resting[member_id] = Rest(now_ms, until_ms)
+                self.due_ms = now_ms
+
+    def _rested(self, now_ms: int) -> None:
+        """Ends the rest of those who gave up what they had, when it is time, and of who is gone."""
+        for member_id, rest in list(self.resting.items()):
+            member = self.members.get(member_id)
+            if member is None or (rest.begun and not member.held and now_ms >= rest.until_ms):
+                del self.resting[member_id]
+            else:
+                rest.begun = True
+
     def balance(
         self,
         partitions: Collection[Partition],
@@ -319,7 +356,15 @@ class Group:
             member.id: frozenset(p for p in member.held if not dormant(p))
             for member in self.members.values()
         }
-        plan = self._plan(held, partitions)
+        self._rested(now_ms)
+        if self.resting:
+            awake = {name: owned for name, owned in held.items() if name not in self.resting}
+            plan: Assignment = {name: [] for name in held}
+            if awake:
+                plan |= self._plan(awake, partitions)
+            self.due_ms = max(now_ms + 1, min(rest.until_ms for rest in self.resting.values()))
+        else:
+            plan = self._plan(held, partitions)
         for member_id, change in changes(held, plan).items():
             member = self.members[member_id]
             both = bool(change.give and change.take)
@@ -338,7 +383,7 @@ class Group:
         if self._named_first():
             self._named_rounds += 1
             plan = named_assignment(
-                {member.id: member.named for member in self.members.values()},
+                {name: self.members[name].named for name in held},
                 partitions,
                 larger_wins=self.subscription.select_big,
             )

@@ -197,7 +197,7 @@ class Totals:
     Args:
         names: of the numbers.
         now_ms: the time.
-        offset_ms: what the local clock is ahead of UTC, which says when a day begins.
+        offset_ms: what the local time of day is ahead of `now_ms`, which says when a day begins.
 
     Attributes:
         numbers: they only grow.
@@ -211,8 +211,14 @@ class Totals:
         self._day = self._day_of(now_ms)
         self._mornings = [dict(self.numbers), dict(self.numbers)]
 
-    def tick(self, now_ms: int) -> None:
-        """Look at the numbers: call it every second or so."""
+    def tick(self, now_ms: int, offset_ms: int | None = None) -> None:
+        """Look at the numbers: call it every second or so.
+
+        Args:
+            now_ms: the time, by a clock that is not set.
+            offset_ms: what the local time of day is ahead of that, if it is another now.
+        """
+        self._offset_ms = self._offset_ms if offset_ms is None else offset_ms
         if self._beat.is_due(now_ms):
             self._looks.append((now_ms, tuple(self.numbers.values())))
         day = self._day_of(now_ms)

@@ -88,6 +88,7 @@ class UniqueIds:
         self._month_ms = 0
         self._month_ends_ms = 0
         self._now_ms = -1
+        self._ahead_ms = 0  # so far has the clock been set back
         self._head = ""  # everything before the counter, for the present millisecond
 
     # Threads may share this without a lock: no two of them get the same count, and a head that is
@@ -106,9 +107,12 @@ class UniqueIds:
         return [f"{head}{n & 0xFFFF:04X}" for n in islice(self._counter, count)]
 
     def _head_at(self, now_ms: int) -> str:
-        if now_ms >= self._month_ends_ms:
-            self._month_ms, self._month_ends_ms = _month_around(now_ms)
-        since_ms = now_ms - self._month_ms
+        if now_ms < self._now_ms:  # go on from there, so that no id is given twice
+            self._ahead_ms += self._now_ms - now_ms + 1
+        told_ms = now_ms + self._ahead_ms
+        if told_ms >= self._month_ends_ms:
+            self._month_ms, self._month_ends_ms = _month_around(told_ms)
+        since_ms = told_ms - self._month_ms
         head = unique_id(self._address, os.getpid(), self._loader, since_ms, 0)[:-4]
         self._head = head
         self._now_ms = now_ms

@@ -164,7 +164,7 @@ class AdminApp:
     >>> app.handle("admin_ping", {})
     {'result': True}
     >>> app.handle("admin_pong", {})["errMsg"]
-    'Bad request from client, unsupported method!'
+    'Bad request from client, unsupported method admin_pong!'
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class AdminApp:
         if not method:
             return refused("Bad request from client, Please take with method parameter!")
         if row is None:
-            return refused("Bad request from client, unsupported method!")
+            return refused(f"Bad request from client, unsupported method {method[:100]}!")
         if self._guard.refuses(given.get("confModAuthToken"), visit, changes=row.changes):
             return refused("Bad request from client, illegal access, unauthorized request!")
         reason = self._closed()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+import msgspec
+
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """What an answer is made of."""
 
@@ -116,6 +118,37 @@ class Params(Mapping[str, str]):
             ParamError: one is no number.
         """
         return [_number(name, item) for item in self.words(name)]
+
+    def records(self, name: str) -> list[Params]:
+        """The items of a JSON array of flat objects, each with its own parameters.
+
+        What all items have in common (who changes something, and the data version) is taken from
+        these parameters where an item does not say it.
+
+        Raises:
+            ParamError: there is no item, or it is no such array.
+        """
+        text = self.required(name)
+        try:
+            items = msgspec.json.decode(text, type=list[dict[str, str | int | float | bool | None]])
+        except msgspec.MsgspecError as error:
+            raise ParamError(f"Parameter {name} value parse failure, error is {error}!") from error
+        if not items:
+            raise ParamError(f"Not found record in {name} parameter!")
+        common = {key: self[key] for key in _COMMON if key in self}
+        return [
+            Params({**common, **{key: _text(value) for key, value in item.items()}})
+            for item in items
+        ]
+
+
+_COMMON: Final = ("createUser", "modifyUser", "dataVersionId")
+
+
+def _text(value: str | float | bool | None) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
 
 
 def _number(name: str, text: str) -> int:

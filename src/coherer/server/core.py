@@ -71,7 +71,8 @@ class Core:
 
     Args:
         store: where messages are kept; the caller opens and closes it.
-        now_ms: the clock, ms since 1970.
+        now_ms: a clock that is not set, ms since 1970: for leases, timeouts and "seen since".
+        wall_ms: the time of day, which people and messages go by; `now_ms` unless given.
         sync_flush: acknowledge a send after its bytes are on the disk, not when they are written.
         group_idle_ms: positions of a group that did not read for so long are forgotten.
 
@@ -90,11 +91,13 @@ class Core:
         store: Store,
         now_ms: Callable[[], int],
         *,
+        wall_ms: Callable[[], int] | None = None,
         sync_flush: bool = False,
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
         self.store = store
         self.now_ms = now_ms
+        self.wall_ms = wall_ms or now_ms
         self.sync_flush = sync_flush
         self.write_failed = False
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
@@ -208,7 +211,8 @@ class Core:
         now_ms = self.now_ms()
         in_use = {pair for pairs in self._readers for pair in pairs()}
         self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
-        deleted = self.store.clean(now_ms)
+        # A clock that was set forward must not delete what is young.
+        deleted = self.store.clean(min(now_ms, self.wall_ms()))
         if deleted:
             _log.info("%d old files of the log deleted", deleted)
 

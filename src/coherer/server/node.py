@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from coherer import net
+from coherer import clock, net
 from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.server.admin import AdminService, Guard
 from coherer.server.core import Core
@@ -70,14 +70,20 @@ class Node:
     """
 
     def __init__(
-        self, options: NodeOptions, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6
+        self,
+        options: NodeOptions,
+        *,
+        now_ms: Callable[[], int] = clock.now_ms,
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
         self.options = options
         self.core: Core | None = None
-        self.tubemq = TubeDoor(options, now_ms, self._listen)
+        if wall_ms is None:
+            wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
+        self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
         self.rocketmq = RocketDoor(options, now_ms, self._listen_shared)
         self.admin_port = -1
-        self._now_ms = now_ms
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
         self._listeners: list[net.Listener] = []
@@ -317,10 +323,15 @@ class Node:
 
     def _open_core(self) -> Core:
         options = self.options
-        store = Store.open(options.directory, options.store_options(), now_ms=self._now_ms)
+        store = Store.open(
+            options.directory,
+            options.store_options(),
+            now_ms=self._wall_ms,
+            steady_ms=self._now_ms,
+        )
         self._store = store
         (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
-        return Core(store, self._now_ms, sync_flush=options.flush == "sync")
+        return Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=options.flush == "sync")
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
         if self._admin is None:

@@ -12,7 +12,8 @@ Rules:
   log can rebuild what they lack.
 * `abort` lies in the directory from the first moment to the last; who finds it recovers.
 
-Store times never go back: when the clock does, they stand still until it has caught up.
+Store times never go back: when the time of day does, they stand still until it has caught up.
+`times` knows when messages were stored by a clock that is not set.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from coherer.store.recovery import Recovery, verify
 from coherer.store.replay import Replayer
 from coherer.store.replica import Replica
 from coherer.store.retention import first_is_over
+from coherer.store.times import StoredTimes
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
@@ -69,7 +71,12 @@ class Store(Contents):
     """
 
     def __init__(
-        self, directory: Path, options: StoreOptions, now_ms: Callable[[], int], files: Files
+        self,
+        directory: Path,
+        options: StoreOptions,
+        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
+        files: Files,
     ) -> None:
         log = CommitLog(files, directory / "commitlog", options.segment_bytes)
         queue_files = QueueDirectory(
@@ -82,6 +89,7 @@ class Store(Contents):
             index = KeyIndex(files, directory / "index", *size)
         super().__init__(directory, options, log, queue_files, index)
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._files = files
         self._config = ConfigFiles(files, directory / "config")
         self._encoder = Encoder(log.segment_bytes, queue_files.get)
@@ -94,6 +102,7 @@ class Store(Contents):
         self._replica: Replica | None = None
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
+        self.times = StoredTimes(0, steady_ms(), now_ms())
 
     @classmethod
     def open(
@@ -102,6 +111,7 @@ class Store(Contents):
         options: StoreOptions = _DEFAULTS,
         *,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
         files: Files = _OS_FILES,
     ) -> Self:
         """Open a directory, made if it is missing, and put right what a crash left behind.
@@ -109,7 +119,8 @@ class Store(Contents):
         Args:
             directory: where; Java's name for it is storePathRootDir.
             options: see `StoreOptions`.
-            now_ms: the clock, ms since 1970.
+            now_ms: the time of day, ms since 1970: messages get it.
+            steady_ms: a clock that is not set; `now_ms` unless given.
             files: how to reach files.
 
         Raises:
@@ -120,7 +131,7 @@ class Store(Contents):
             files.make_directory(directory)
             handle = files.lock(directory / "lock")
             try:
-                store = cls(directory, options, now_ms, files)
+                store = cls(directory, options, now_ms, steady_ms or now_ms, files)
                 store._lock_handle = handle
                 store._recover()
             except BaseException:
@@ -152,6 +163,7 @@ class Store(Contents):
             self._log, self._queues, checkpoint, clean=clean, replica=self._options.replica
         )
         report, self._last_ms = recovery.run(replayer, self._options.verify_bytes)
+        self.times = StoredTimes(report.log_end, self._steady_ms(), self._now_ms())
         self._flushing.start(report.log_end, self._last_ms, replayer.dirty)
         self._log.damage = report.damage
         if replayer.replayed or not clean or rebuild:
@@ -171,9 +183,11 @@ class Store(Contents):
             ClosedError: the store is closed.
         """
         self._check_open()
-        store_ms = self._last_ms = max(self._now_ms(), self._last_ms)
-        batch = self._encoder.encode(drafts, self._log.end, store_ms, self.store_host)
+        now_ms, steady_ms, begin = self._now_ms(), self._steady_ms(), self._log.end
+        store_ms = self._last_ms = max(now_ms, self._last_ms)
+        batch = self._encoder.encode(drafts, begin, store_ms, self.store_host)
         self._flushing.wrote(batch.end, store_ms, self._write(batch, store_ms), batch.keys)
+        self.times.note(begin, steady_ms, now_ms, store_ms)
         return batch.appended
 
     def append_raw(self, offset: int, data: bytes) -> tuple[list[Draft], list[Appended]]:
@@ -199,6 +213,7 @@ class Store(Contents):
             self._replica = Replica(self._log, self._queue_files, self._index, self._now_ms())
         end, store_ms, dirty, drafts, appended = self._replica.take(offset, data)
         self._last_ms = max(self._last_ms, store_ms)
+        self.times.copied(end, self._steady_ms())
         self._flushing.wrote(end, self._last_ms, dirty)
         return drafts, appended
 
@@ -252,7 +267,7 @@ class Store(Contents):
             ClosedError: the store is closed.
         """
         self._check_open()
-        now_ms = self._now_ms()
+        now_ms = self._steady_ms()
         if self._queue_flushes.is_due(now_ms):
             if self._flushing.due:
                 self.flush_queues()
@@ -260,7 +275,7 @@ class Store(Contents):
             self.flush()
         if self._index is not None:
             with suppress(OSError):  # they wait; `flush_queues` tells of it
-                self._index.catch_up(now_ms)
+                self._index.catch_up(self._now_ms())
         if self._relaxations.is_due(now_ms):
             self._log.relax()
 

@@ -24,6 +24,7 @@ class ManualClock:
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
+        self._ahead_ms = 0
         self._order = itertools.count()
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._fell_asleep = asyncio.Event()
@@ -34,6 +35,22 @@ class ManualClock:
     def now_ms(self) -> int:
         """The time, ms since 1970. Give this method to what wants a clock."""
         return self._now_ms
+
+    def wall_ms(self) -> int:
+        """The time of day, ms since 1970: as `now_ms`, until `turn` has set it."""
+        return self._now_ms + self._ahead_ms
+
+    def turn(self, by_ms: int) -> int:
+        """Set the time of day forward, or back, while no time passes; the new time of day.
+
+        What people do to the clocks of machines. `now_ms` is a clock that nobody sets.
+
+        >>> clock = ManualClock(10_000)
+        >>> clock.turn(-3_000), clock.advance(500), clock.wall_ms()
+        (7000, 10500, 7500)
+        """
+        self._ahead_ms += by_ms
+        return self.wall_ms()
 
     def advance(self, by_ms: int) -> int:
         """Move the clock and wake who waited for what has come; the new time.

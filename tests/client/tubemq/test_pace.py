@@ -117,3 +117,15 @@ def test_new_rules_count_from_the_next_minute() -> None:
     changing.default_rules = FlowRules.parse(LOW)
     assert pace.delivered(package(), NOON + MINUTE_MS - 1) == 0
     assert pace.delivered(package(), NOON + MINUTE_MS) == 5
+
+
+def test_a_clock_that_is_set_back_ends_no_rest_later() -> None:
+    ahead = 0
+    pace = Pace(rules(DATA), filtered=False, wall_ms=lambda now_ms: now_ms + ahead)
+    assert pace.delivered(package(1), NOON) == 0  # learns the backlog
+    now = NOON + MINUTE_MS
+    assert pace.delivered(package(13 * MIB), now) == 1000
+    ahead = -3_600_000
+    assert pace.delivered(package(1), now + MINUTE_MS) == 0, "it is another minute"
+    ahead = NIGHT - NOON  # at this time of day there is no limit
+    assert pace.delivered(package(100 * MIB), now + 2 * MINUTE_MS) == 0

@@ -419,13 +419,19 @@ async def test_a_pull_waits_so_long_as_it_says(
     assert (answer.code, places(answer)) == (RETRY, (2, 0, 2)), "it was read again"
 
 
-async def test_a_clock_that_is_set_back_holds_no_pull(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+async def test_a_clock_that_is_set_ends_no_pull_and_holds_none(
+    broker_stage: BrokerStage, peer: Client, clock: ManualClock, by_ms: int
 ) -> None:
     await fill(peer, 1)
-    waits = peer.begin_pull(**waiting(queueOffset=1))
+    waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=20_000))
     await peer.settle()
-    clock.set(clock.now_ms() - 3_600_000)
+    clock.turn(by_ms)
+    clock.advance(19_999)
+    broker_stage.broker.tick()
+    await peer.settle()
+    assert not waits.done()
+    clock.advance(1)
     broker_stage.broker.tick()
     async with asyncio.timeout(10):
         assert (await waits).code == NOT_FOUND

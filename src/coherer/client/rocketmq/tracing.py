@@ -158,7 +158,7 @@ class Tracer:
 class _Publishing:
     """A send that is traced."""
 
-    __slots__ = ("_began_ms", "_group", "_kind", "_messages", "_tracer")
+    __slots__ = ("_began_ms", "_group", "_kind", "_messages", "_ticks_s", "_tracer")
 
     def __init__(
         self, tracer: Tracer, messages: Sequence[Message], group: str, kind: Kind, began_ms: int
@@ -168,6 +168,7 @@ class _Publishing:
         self._group = group
         self._kind = kind
         self._began_ms = began_ms
+        self._ticks_s = time.monotonic()
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -192,7 +193,7 @@ class _Publishing:
             keys or None,
             outcome.server,
             sum(len(message.body) for message in self._messages),
-            _now_ms() - self._began_ms,
+            int((time.monotonic() - self._ticks_s) * 1000),
             int(self._kind),
             receipt.id,
             receipt.status == "SEND_OK",

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar, Final
 
+from coherer import clock
 from coherer.client.base import Startable
 from coherer.client.handling import Stop, handle
 from coherer.client.iteration import BatchIterator
@@ -158,7 +159,7 @@ class Consumer(Startable):
             self._positions,
             membership.assignment,
             self._inbox,
-            lambda filtered: Pace(membership, filtered=filtered),
+            lambda filtered: Pace(membership, filtered=filtered, wall_ms=lambda _: clock.wall_ms()),
             lambda topic: topics[topic] or None,
             membership.hurry,
             HoldOptions(

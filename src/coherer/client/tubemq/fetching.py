@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Final, Protocol
 
 import msgspec
 
+from coherer.client.clock import now_ms
 from coherer.client.tasks import waits
 from coherer.client.tubemq.door import Door
 from coherer.client.tubemq.door import Place as Start
@@ -224,7 +224,7 @@ class Fetcher:
             link,
             held.partition,
             confirmed=confirmed,
-            escapes=held.pace.limits_itself(_now_ms()),
+            escapes=held.pace.limits_itself(now_ms()),
             timeout_ms=self._options.poll_ms,
         )
         heard = self._loop.time()
@@ -250,7 +250,7 @@ class Fetcher:
             self._inbox.put(held.key, batch)
             await held.free.wait()
         spent_ms = int((self._loop.time() - heard) * 1000)
-        return held.pace.delivered(batch, _now_ms()) - spent_ms
+        return held.pace.delivered(batch, now_ms()) - spent_ms
 
     def _nothing(self, batch: MessageBatch, took: float, server: str) -> int:
         held = self._held
@@ -262,15 +262,11 @@ class Fetcher:
         if batch.code == ResultCode.NOT_FOUND:
             waited = held.holds_gets and took * 1000 >= HELD_MS_MIN
             pause_ms = 0 if waited else self._options.empty_ms
-            return held.pace.empty(pause_ms, _now_ms())
+            return held.pace.empty(pause_ms, now_ms())
         pause_ms = PAUSES_MS.get(batch.code, PAUSE_MS)
         if batch.code == ResultCode.SERVER_CONSUME_SPEED_LIMIT:
             pause_ms = batch.wait_ms if batch.wait_ms > 0 else LIMITED_MS
         elif batch.code != self._told:
             self._told = batch.code  # once: a closed topic would fill the log
             _log.warning("%s answers for %s: %d %s", server, held.key, batch.code, batch.text)
-        return held.pace.refused(pause_ms, _now_ms())
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)  # flow rules hold at times of the day
+        return held.pace.refused(pause_ms, now_ms())

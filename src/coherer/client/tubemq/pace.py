@@ -11,11 +11,13 @@ For each package a partition rests as long as they say:
 The group's rules count where it has some of the kind, otherwise the default ones. Bytes are those
 of the answers; Java counts bodies, which are a few percent less.
 
-Pure: the caller tells the time, in ms since 1970 (data limits hold at times of the day).
+Pure: the caller tells the time, by a clock that is not set, and what time of day that is (data
+limits hold at times of the day).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from coherer.tubemq.flow import (
@@ -72,9 +74,17 @@ class Pace:
     Args:
         rules: the rules in force.
         filtered: whether the consumer has filters for the topic.
+        wall_ms: gives the time of day at the time that the caller tells; unless given, that.
     """
 
-    def __init__(self, rules: Rules, *, filtered: bool) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        filtered: bool,
+        wall_ms: Callable[[int], int] = lambda now_ms: now_ms,
+    ) -> None:
+        self._wall_ms = wall_ms
         self._rules = rules
         self._filtered = filtered
         self._minute_ms: int | None = None  # when the minute began
@@ -93,7 +103,7 @@ class Pace:
         """Whether the group has a data limit at this time: the broker then leaves it to us."""
         if self._escape_ms is None or now_ms - self._escape_ms >= ESCAPE_CHECK_MS:
             self._escape_ms = now_ms
-            limit = self._rules.group_rules.data_limit(UNLIMITED_BYTES, now_ms)
+            limit = self._rules.group_rules.data_limit(UNLIMITED_BYTES, self._wall_ms(now_ms))
             self._escapes = limit is not None
         return self._escapes
 
@@ -159,6 +169,7 @@ class Pace:
         if self._backlog < 0:
             self._limit_bytes, self._limit_pause_ms = UNKNOWN_BACKLOG, UNKNOWN_BACKLOG_PAUSE_MS
             return
-        limit = group.data_limit(self._backlog, now_ms) or default.data_limit(self._backlog, now_ms)
+        day_ms = self._wall_ms(now_ms)
+        limit = group.data_limit(self._backlog, day_ms) or default.data_limit(self._backlog, day_ms)
         if limit is not None:
             self._limit_bytes, self._limit_pause_ms = limit.limit_bytes, limit.pause_ms

@@ -44,7 +44,7 @@ class RocketDoor:
 
     Args:
         options: the node's.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
         listen: opens ports; the node closes them.
 
     Attributes:

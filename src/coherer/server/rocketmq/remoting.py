@@ -277,7 +277,7 @@ class Remoting:
         together: what the requests of a socket read are handled in; it ends before they are
             answered.
         silent: unknown codes get no answer at all, as from Java's name server (2.15).
-        now_ms: the clock.
+        now_ms: a clock that is not set.
 
     Attributes:
         channels: the connections.

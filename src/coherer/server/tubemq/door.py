@@ -44,8 +44,9 @@ class TubeDoor:
 
     Args:
         options: the node's.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
         listen: opens ports; the node closes them.
+        wall_ms: the time of day; `now_ms` unless given.
 
     Attributes:
         master: None in a node without.
@@ -53,13 +54,21 @@ class TubeDoor:
         master_port: -1 without a master; the other ports likewise.
     """
 
-    def __init__(self, options: NodeOptions, now_ms: Callable[[], int], listen: Listen) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        now_ms: Callable[[], int],
+        listen: Listen,
+        *,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
         self.master: Master | None = None
         self.broker: Broker | None = None
         self.master_port = self.broker_port = -1
         self.master_tls_port = self.broker_tls_port = -1
         self._options = options
         self._now_ms = now_ms
+        self._wall_ms = wall_ms or now_ms
         self._listen = listen
         self._embedded: EmbeddedLink | None = None
         self._adoption: Adoption | None = None
@@ -124,6 +133,7 @@ class TubeDoor:
             lambda: load(MASTER_FILE),
             lambda data: save(MASTER_FILE, data),
             now_ms=self._now_ms,
+            wall_ms=self._wall_ms,
         )
         service = MasterService(self.master)
         self.master_port = (await self._listen(options.master_port, service.make)).port
@@ -198,7 +208,7 @@ class TubeDoor:
         account = self._options.account
         if self.master is not None and self._access is not None:
             account = self._access.node_account
-        return None if account is None else _certificate(account, self._now_ms)
+        return None if account is None else _certificate(account, self._wall_ms)
 
     def _to_broker(self, connection: net.Connection) -> net.Receiver:
         if self.broker is None:
@@ -207,10 +217,10 @@ class TubeDoor:
 
 
 def _certificate(
-    account: tuple[str, str], now_ms: Callable[[], int]
+    account: tuple[str, str], wall_ms: Callable[[], int]
 ) -> Callable[[], pb.MasterCertificateInfo]:
     def make() -> pb.MasterCertificateInfo:
         nonce = secrets.randbelow(NONCE_LIMIT)
-        return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, now_ms(), nonce))
+        return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, wall_ms(), nonce))
 
     return make

@@ -22,13 +22,13 @@ def clock() -> ManualClock:
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterable[Store]:
     options = StoreOptions(segment_bytes=1 << 24, index_enabled=False)
-    with Store.open(tmp_path, options, now_ms=clock.now_ms) as store:
+    with Store.open(tmp_path, options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
         yield store
 
 
 @pytest.fixture
 async def broker(store: Store, clock: ManualClock) -> AsyncIterator[Broker]:
-    broker = Broker(OPTIONS, Core(store, clock.now_ms))
+    broker = Broker(OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
     serve(broker)
     yield broker
     await close(broker)

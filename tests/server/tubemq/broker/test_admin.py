@@ -79,14 +79,14 @@ def groups_of(app: AdminApp, **params: str) -> dict[str, list[str]]:
 
 async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
     held = app.handle("admin_query_pubinfo", {"topicName": "demo"})
-    assert (held["result"], held["offsetStep"], held["totalCnt"]) == (True, 1, 1)
+    assert (held["result"], held["offsetStep"], held["dataCount"]) == (True, 1, 1)
     [topic] = held["dataSet"]  # type: ignore[misc]
     assert topic["topicName"] == "demo"  # type: ignore[index, call-overload]
     zero, one = topic["offsetInfo"]  # type: ignore[index, call-overload, misc]
     assert (zero["partitionId"], zero["offsetMin"], zero["offsetMax"]) == (0, 0, 0)
     assert (one["partitionId"], one["offsetMin"], one["offsetMax"]) == (1, 0, 4)
     assert 0 == one["dataMin"] < one["dataMax"]
-    assert app.handle("admin_query_pubinfo", {})["totalCnt"] == 3
+    assert app.handle("admin_query_pubinfo", {})["dataCount"] == 3
 
     assert len(await get(asker)) == 4
     place = {
@@ -100,19 +100,23 @@ async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
         "dataMax": one["dataMax"],
     }
     assert app.handle("admin_query_offset", {"group": "g", "topic": "demo"})["dataSet"] == [
-        {"groupName": "g", "subInfo": [{"topicName": "demo", "offsets": [place]}]}
+        {
+            "groupName": "g",
+            "subInfo": [{"topicName": "demo", "offsets": [place], "partCount": 1}],
+            "topicCount": 1,
+        }
     ]
     assert app.handle("admin_query_offset", {"group": "h"})["dataSet"] == []
     assert app.handle("admin_query_offset", {"topic": "other"})["dataSet"] == []
     assert groups_of(app) == {"all": ["g"]}
     assert groups_of(app, divide="true") == {"online": ["g"], "offline": []}
     assert app.handle("admin_query_consumer_regmap", {})["dataSet"] == [
-        {"Partition": "g:demo:1", "Consumer": "c", "index": 0}
+        {"Partition": "g:demo:1", "Consumer": "c", "index": 1}
     ]
     assert app.handle("admin_query_consumer_regmap", {"group": "h"})["dataSet"] == []
     methods_ = app.handle("admin_get_methods", {})
     assert {"method": "admin_set_offset", "needAuth": True} in methods_["dataSet"]  # type: ignore[operator]
-    [version] = app.handle("admin_query_server_version", {})["dataSet"]  # type: ignore[misc]
+    [version] = app.handle("admin_query_server_version", {})["data"]  # type: ignore[misc]
     assert version["version"].startswith("coherer-")  # type: ignore[index, union-attr, call-overload]
 
 

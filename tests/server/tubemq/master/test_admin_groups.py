@@ -128,6 +128,8 @@ def test_what_holds_for_a_group(desk: Desk) -> None:
 
 
 def test_what_a_group_may_read(desk: Desk) -> None:
+    desk.order("admin_add_broker_configure", brokerId=1, brokerIp="h")
+    desk.order("admin_add_new_topic_record", brokerId=1, topicName="flights")
     grant = {"topicName": "flights", "groupName": "g1,g2", "consumeEnable": "false"}
     outcomes = desk.order("admin_add_group_csmctrl_info", **grant, disableCsmRsn="no")
     assert [item["groupName"] for item in outcomes] == ["g1", "g2"]

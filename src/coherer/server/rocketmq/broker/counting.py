@@ -48,9 +48,12 @@ class Counts:
 
     def __init__(self, core: Core, cluster: str) -> None:
         now_ms = core.now_ms()
-        offset_ms = time.localtime(now_ms // 1000).tm_gmtoff * 1000
+        self._zone_ms = time.localtime(core.wall_ms() // 1000).tm_gmtoff * 1000
+        self._wall_ms = core.wall_ms
         self.stats = StatsTable(now_ms)
-        self.totals = Totals((PUT, PUT_BYTES, GOT, FOUND, MISSED), now_ms, offset_ms)
+        self.totals = Totals(
+            (PUT, PUT_BYTES, GOT, FOUND, MISSED), now_ms, self._day_offset_ms(now_ms)
+        )
         self.started_ms = now_ms
         self._cluster = cluster
         core.on_arrival(self._arrived)
@@ -74,7 +77,10 @@ class Counts:
     def tick(self, now_ms: int) -> None:
         """Look at the counters when it is time: call it every second or so."""
         self.stats.tick(now_ms)
-        self.totals.tick(now_ms)
+        self.totals.tick(now_ms, self._day_offset_ms(now_ms))
+
+    def _day_offset_ms(self, now_ms: int) -> int:
+        return self._zone_ms + self._wall_ms() - now_ms
 
     def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
         count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))

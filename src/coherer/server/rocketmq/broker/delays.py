@@ -5,6 +5,8 @@ real queue, and the level's position moves behind it. A level has one delivery u
 so that its messages keep their order; a burst comes in pieces, one per turn of the loop. What could
 not be stored is tried again with the next tick.
 
+Setting the machine's clock makes no message early or late (`coherer.broker.delays.due_ms`).
+
 The positions are written every few seconds, and only when the messages that they count as
 delivered are on the disk: a power cut repeats deliveries, it loses none.
 """
@@ -16,7 +18,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from coherer.broker.delays import SCHEDULE_TOPIC, DelayPositions, due_count, released
+from coherer.broker.delays import SCHEDULE_TOPIC, DelayPositions, due_count, due_ms, released
 from coherer.broker.transactions import HALF_TOPIC
 from coherer.errors import CohererError, DamagedStoreError
 from coherer.record.layout import decode
@@ -88,7 +90,7 @@ class DelayService:
             if level in self._busy:
                 continue
             next_ms = self._next_ms.get(level)
-            if next_ms is None or not now_ms < next_ms <= now_ms + delay_ms:
+            if next_ms is None or now_ms >= next_ms:
                 self._deliver(level, delay_ms, now_ms)
 
     async def save(self) -> None:
@@ -130,7 +132,8 @@ class DelayService:
         if at >= end:
             return
         entries = self._core.store.entries(SCHEDULE_TOPIC, level - 1, at, ENTRIES_AT_ONCE)
-        count, next_ms = due_count(entries, now_ms, delay_ms)
+        times = self._core.store.times
+        count, next_ms = due_count(entries, now_ms, lambda entry: due_ms(entry, times, delay_ms))
         if next_ms is not None:
             self._next_ms[level] = next_ms
         if count == 0:

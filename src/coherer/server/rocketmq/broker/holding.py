@@ -37,11 +37,10 @@ class Held:
         request: what is answered.
         header: the same, read.
         wanted: what it wants.
-        since_ms: when it began to wait.
         deadline_ms: when it is answered at the latest.
     """
 
-    __slots__ = ("channel", "deadline_ms", "header", "request", "since_ms", "wanted")
+    __slots__ = ("channel", "deadline_ms", "header", "request", "wanted")
 
     def __init__(
         self, channel: Channel, request: Command, header: PullHeader, wanted: Wanted
@@ -50,7 +49,7 @@ class Held:
         self.request = request
         self.header = header
         self.wanted = wanted
-        self.since_ms = self.deadline_ms = 0
+        self.deadline_ms = 0
 
     @property
     def queue(self) -> tuple[str, int]:
@@ -58,8 +57,8 @@ class Held:
         return self.header.topic, self.header.queue_id
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether its time is up, or the clock was set back and does not tell."""
-        return not self.since_ms <= now_ms < self.deadline_ms
+        """Whether its time is up."""
+        return now_ms >= self.deadline_ms
 
     def wants(self, draft: Draft) -> bool:
         """Whether a new message is one for it."""
@@ -98,8 +97,7 @@ class Holding:
             raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         options, header = self._state.options, held.header
         wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
-        held.since_ms = self._state.now_ms()
-        held.deadline_ms = held.since_ms + wait_ms
+        held.deadline_ms = self._state.now_ms() + wait_ms
         self._held.setdefault(held.queue, {})[held] = None
         self._by_channel.setdefault(held.channel, {})[held] = None
         self._count += 1

@@ -202,7 +202,7 @@ class Pulls:
             json.dumps(event, separators=(",", ":")).encode(),
             encode(properties),
             tag_code(group),
-            born_ms=self._state.now_ms(),
+            born_ms=self._state.wall_ms(),
             born_host=self._state.store.store_host,
             keys=index_keys(properties),
         )

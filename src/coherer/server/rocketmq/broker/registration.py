@@ -43,7 +43,7 @@ class Registration:
         options: who it is, as it is now; without reading or writing in its permission, its topics
             have the same.
         topics: what it has; changes of them are seen.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
         master_found: told where a slave's master is: its address, and its address for slaves.
     """
 

@@ -94,7 +94,7 @@ class ReplyMessages:
         asker = self._state.producers.find(client_id)
         if asker is None:
             return f"push reply message fail, channel of <{client_id}> not found."
-        properties[PUSHED] = str(self._state.now_ms())
+        properties[PUSHED] = str(self._state.wall_ms())
         fields = self._push_header(channel, header, properties).fields()
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         try:
@@ -124,7 +124,7 @@ class ReplyMessages:
             properties=encode(properties).decode(),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
-            stored_ms=self._state.now_ms(),
+            stored_ms=self._state.wall_ms(),
         )
 
     async def _store(self, channel: Channel, header: SendHeader, body: bytes) -> Appended | None:

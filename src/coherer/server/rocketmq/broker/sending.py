@@ -173,7 +173,7 @@ class Sends:
         state, options = self._state, self._state.options
         if self._version != state.version:
             self._refresh()
-        if now_ms < options.accept_sends_from_ms:
+        if options.accept_sends_from_ms and self._state.wall_ms() < options.accept_sends_from_ms:
             until = datetime.fromtimestamp(options.accept_sends_from_ms / 1000)  # noqa: DTZ006 - Java's
             text = f"{until:%Y-%m-%d %H:%M:%S},{options.accept_sends_from_ms % 1000:03}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")

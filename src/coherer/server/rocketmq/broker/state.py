@@ -55,6 +55,7 @@ class RocketState:
         self.core = core
         self.store = core.store
         self.now_ms = core.now_ms
+        self.wall_ms = core.wall_ms
         self.topics = core.topics
         self.groups = core.groups
         self.offsets = core.offsets

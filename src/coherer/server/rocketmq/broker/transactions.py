@@ -170,7 +170,7 @@ class TransactionService:
             drafts.append(real)
         self._need_topic(OP_TOPIC)
         store = self._core.store
-        drafts.append(done_mark(end.half_offset, store.store_host, self._core.now_ms()))
+        drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))
 
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
@@ -204,7 +204,8 @@ class TransactionService:
             if not self._rounds.is_due(now_ms):
                 return
             self._round_ms = now_ms
-        self._carry_out(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves))
+        times = self._core.store.times
+        self._carry_out(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
     def _read_marks(self) -> bool:
         """Read marks that this process did not make; says whether all are known."""

@@ -39,7 +39,7 @@ class NameServer:
         options: how it behaves.
         load: gives the content of a file of its own; None if there is none.
         save: replaces it.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
         access: the accounts whose requests are answered; None for everybody's. Changes need an
             account that is an administrator.
 

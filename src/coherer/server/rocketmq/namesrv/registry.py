@@ -33,7 +33,7 @@ class Registry:
     Args:
         routes: which brokers and topics there are.
         key_values: what is kept for others.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
     """
 
     def __init__(

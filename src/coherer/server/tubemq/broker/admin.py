@@ -1,21 +1,25 @@
 """The broker's methods of the HTTP administration: what it holds, and how far groups are (10.5).
 
-The subset that people and tools use, in Java's forms. Java's brokers ask for no token; here changes
-need one, as the master's do. What counts messages with us counts bytes of an index there:
+The methods of Java's broker, in its forms; `admin_details` has the other half. Java's brokers ask
+for no token; here changes need one, as the master's do. What counts messages with us counts bytes
+of an index there:
 `offsetStep` in the answers, which Java's do not have, says how far an offset moves with a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import cast
 
 import msgspec
 
 from coherer.broker.offsets import Position
+from coherer.broker.topics import Topic
 from coherer.server.admin import AdminApp, Guard, Method
+from coherer.server.admin_figures import WebCalls
 from coherer.server.admin_params import Answer, Json, ParamError, Params
+from coherer.server.tubemq.broker.admin_details import Details
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.tubemq.codes import ResultCode
 
@@ -27,7 +31,8 @@ def broker_admin(broker: Broker, guard: Guard | None = None) -> AdminApp:
         broker: the broker.
         guard: who may use it; everybody when None.
     """
-    desk = _Desk(broker)
+    desk, calls = _Desk(broker), WebCalls(broker.state.wall_ms)
+    details = Details(broker, calls)
     rows = {
         "admin_query_pubinfo": Method(desk.held),
         "admin_query_offset": Method(desk.positions),
@@ -37,12 +42,17 @@ def broker_admin(broker: Broker, guard: Guard | None = None) -> AdminApp:
         "admin_get_partition_reginfo": Method(desk.readers),
         "admin_set_offset": Method(desk.set_positions, changes=True),
         "admin_rmv_offset": Method(desk.remove_positions, changes=True),
-        "admin_query_server_version": Method(lambda _: _answer([_version()])),
+        "admin_clone_offset": Method(desk.clone_positions, changes=True),
+        "admin_manual_set_current_offset": Method(
+            lambda params: desk.set_position(params, *details.partition(params)), changes=True
+        ),
+        "admin_query_server_version": Method(lambda _: _answer([_version()], name="data")),
+        **details.methods(),
     }
     rows["admin_get_methods"] = Method(
         lambda _: _answer({"method": name, "needAuth": row.changes} for name, row in rows.items())
     )
-    return AdminApp(rows, guard)
+    return AdminApp(calls.counted(rows), guard)
 
 
 class _Desk:
@@ -74,8 +84,9 @@ class _Desk:
                 if time_ms is not None:
                     partition["offsetAtTime"] = store.offset_at_time(topic.name, number, time_ms)
                 partitions.append(partition)
-            records.append({"topicName": topic.name, "offsetInfo": partitions})
-        return _answer(records)
+            count = len(partitions)
+            records.append({"topicName": topic.name, "offsetInfo": partitions, "itemCount": count})
+        return _answer(records, count="dataCount")
 
     def positions(self, params: Params) -> Answer:
         """How far groups are."""
@@ -89,10 +100,12 @@ class _Desk:
                 if _asked(params, "topicName", topic) and position.offset >= 0:
                     topics.setdefault(topic, []).append(self._place(topic, number, position))
             places: list[Json] = [
-                {"topicName": topic, "offsets": found} for topic, found in sorted(topics.items())
+                {"topicName": topic, "offsets": found, "partCount": len(found)}
+                for topic, found in sorted(topics.items())
             ]
             if places:
-                records.append({"groupName": group, "subInfo": places})
+                count = len(places)
+                records.append({"groupName": group, "subInfo": places, "topicCount": count})
         return _answer(records)
 
     def groups(self, params: Params) -> Answer:
@@ -102,21 +115,22 @@ class _Desk:
         parts = {"all": known}
         if params.flag("divide"):
             parts = {"online": online, "offline": known - online}
-        return _answer(
+        records: list[Answer] = [
             {
                 "type": kind,
                 "groupName": cast("list[Json]", sorted(names)),
                 "groupCount": len(names),
             }
             for kind, names in parts.items()
-        )
+        ]
+        return _answer(records, count="dataCount")
 
     def readers(self, params: Params) -> Answer:
         """Who reads what now."""
         return _answer(
             {"Partition": f"{reader.group}:{reader.topic}:{reader.partition}",
              "Consumer": reader.holder, "index": number}
-            for number, reader in enumerate(self._state.leases)
+            for number, reader in enumerate(self._state.leases, 1)
             if _asked(params, "groupName", reader.group)
         )  # fmt: skip
 
@@ -128,6 +142,56 @@ class _Desk:
             places = self._named_places(params.required("offsetJsonInfo"))
         else:
             places = self._ends(_required_words(params, "topicName"))
+        self._move(groups, places)
+        return _answer([])
+
+    def clone_positions(self, params: Params) -> Answer:
+        """Put groups where another one is, in the topics that it reads or in some of them."""
+        source = params.required("sourceGroupName")
+        topics = set(params.words("topicName"))
+        known = [
+            (topic, number, position.offset)
+            for topic, number, position in self._state.offsets.of(source)
+            if position.offset >= 0 and self._state.topics.get(topic) is not None
+        ]
+        if not known:
+            raise ParamError(
+                f"Parameter sourceGroupName: {source} has not been registered on this Broker!"
+            )
+        places = {(topic, n): at for topic, n, at in known if not topics or topic in topics}
+        if not places:
+            raise ParamError(
+                f"Parameter sourceGroupName: {source} unsubscribed to the specified topic set!"
+            )
+        groups = _required_words(params, "targetGroupName")
+        params.required("modifyUser")
+        for (topic, number), offset in places.items():
+            low, high = self._state.store.queue_range(topic, number)
+            places[topic, number] = max(low, min(offset, high))
+        self._move(groups, places)
+        return _answer([])
+
+    def set_position(self, params: Params, topic: Topic, number: int) -> Answer:
+        """Move a group in one partition; the answer tells where it was."""
+        params.required("modifyUser")
+        params.required("manualOffset")
+        group, offset = params.required("groupName"), params.number("manualOffset") or 0
+        low, high = self._state.store.queue_range(topic.name, number)
+        if offset < low:
+            raise ParamError(
+                f"Invalid parameter: manualOffset lower than Current MinOffset:({offset}<{low})"
+            )
+        if offset > high:
+            raise ParamError(
+                f"Invalid parameter: manualOffset bigger than Current MaxOffset:({offset}>{high})"
+            )
+        before = self._state.offsets.find(group, topic.name, number)
+        old = max(before.offset, 0) if before else 0
+        self._move([group], {(topic.name, number): offset})
+        text = "Manual update current Offset success!"
+        return {"result": True, "errCode": 0, "errMsg": text, "oldOffset": old}
+
+    def _move(self, groups: Iterable[str], places: Mapping[tuple[str, int], int]) -> None:
         for group in groups:
             self._state.core.name_group(group)
             for (topic, number), offset in places.items():
@@ -135,7 +199,6 @@ class _Desk:
                 position.offset, position.delta, position.passing = offset, 0, False
         for topic, number in places:
             self._broker.reads.moved(topic, number)
-        return _answer([])
 
     def remove_positions(self, params: Params) -> Answer:
         """Forget how far groups are. Who reads is told to register again."""
@@ -208,13 +271,14 @@ def _version() -> Answer:
     return {"version": f"coherer-{metadata.version('coherer')}"}
 
 
-def _answer(records: Iterable[Answer]) -> Answer:
+def _answer(records: Iterable[Answer], *, name: str = "dataSet", count: str = "totalCnt") -> Answer:
+    """An answer with records. Java's methods do not agree how they and their number are called."""
     found = cast("list[Json]", list(records))
     return {
         "result": True,
         "errCode": 0,
         "errMsg": "OK",
-        "dataSet": found,
-        "totalCnt": len(found),
+        name: found,
+        count: len(found),
         "offsetStep": 1,
     }

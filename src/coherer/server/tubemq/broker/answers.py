@@ -39,7 +39,7 @@ class Answers:
             code, text = _refusal(outcome)
             connection.write_many(refuse_send(serial, code, text) for serial in self._serials)
             return
-        connection.write(send_replies(self._serials, outcome, state.first_id, state.now_ms()))
+        connection.write(send_replies(self._serials, outcome, state.first_id, state.wall_ms()))
         connection.flush()
 
 

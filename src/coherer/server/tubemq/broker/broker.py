@@ -93,13 +93,13 @@ class BrokerService:
         caller.connection.keeps(caller.session.unfinished)
         if failures:
             caller.connection.write_many(failures)
-        now_ms = self._broker.state.now_ms()
+        wall_ms = self._broker.state.wall_ms()
         serials: list[int] = []
         drafts: list[Draft] = []
         for request in requests:
             try:
                 if request.method == methods.SEND_MESSAGE:
-                    draft = self._sends.read(request.body, now_ms)
+                    draft = self._sends.read(request.body, wall_ms)
                     if request.timeout_ms <= 0:
                         self._broker.core.appender.submit([draft], None)
                         continue
@@ -130,7 +130,8 @@ class BrokerService:
     def _other(self, request: Request) -> None:
         readers = self._broker.reads.readers
         if request.method == methods.PARTITION_REGISTER:
-            answer = readers.register(methods.parse(pb.RegisterRequestC2B, request.body))
+            asked = methods.parse(pb.RegisterRequestC2B, request.body)
+            answer = readers.register(asked, self._caller.connection.peer_host)
             self._caller.reply(request, answer)
         elif request.method == methods.PARTITION_HEARTBEAT:
             beat = readers.heartbeat(methods.parse(pb.HeartBeatRequestC2B, request.body))

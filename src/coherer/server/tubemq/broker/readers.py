@@ -77,10 +77,10 @@ class Readers:
             )
         return reader
 
-    def register(self, request: pb.RegisterRequestC2B) -> pb.RegisterResponseB2C:
-        """Method 15."""
+    def register(self, request: pb.RegisterRequestC2B, peer: str = "") -> pb.RegisterResponseB2C:
+        """Method 15; `peer` is the address that it came from."""
         try:
-            return self._register(request, self._state.now_ms())
+            return self._register(request, self._state.now_ms(), peer)
         except Refusal as refusal:
             return pb.RegisterResponseB2C(
                 success=False, errCode=refusal.code, errMsg=refusal.text, currOffset=-1
@@ -134,6 +134,7 @@ class Readers:
     def expire(self, now_ms: int) -> None:
         """End what has run out."""
         for reader in self._state.leases.expire(now_ms):
+            self._state.readers_timed_out += 1
             _log.warning(
                 "Consumer %s has not shown itself: partition %s:%d of group %s is free",
                 reader.holder, reader.topic, reader.partition, reader.group,
@@ -147,7 +148,9 @@ class Readers:
         for reader in [reader for reader in self._state.leases if of(reader)]:
             self.end(reader, code, text)
 
-    def _register(self, request: pb.RegisterRequestC2B, now_ms: int) -> pb.RegisterResponseB2C:
+    def _register(
+        self, request: pb.RegisterRequestC2B, now_ms: int, peer: str
+    ) -> pb.RegisterResponseB2C:
         self._check_access(request.authInfo, now_ms)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         topic = known_topic(self._state.topics, request.topicName)
@@ -158,7 +161,7 @@ class Readers:
             )
         _check_filters(request.filterCondStr)
         if request.opType == REGISTER:
-            return self._take(request, now_ms)
+            return self._take(request, now_ms, peer)
         if request.opType == UNREGISTER:
             return self._give_up(request, now_ms)
         raise Refusal(ResultCode.BAD_REQUEST, f"There is no operation {request.opType}.")
@@ -186,7 +189,9 @@ class Readers:
         if refusal:
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, refusal)
 
-    def _take(self, request: pb.RegisterRequestC2B, now_ms: int) -> pb.RegisterResponseB2C:
+    def _take(
+        self, request: pb.RegisterRequestC2B, now_ms: int, peer: str
+    ) -> pb.RegisterResponseB2C:
         state = self._state
         group, topic, partition = request.groupName, request.topicName, request.partitionId
         held = state.leases.find(group, topic, partition)
@@ -199,7 +204,7 @@ class Readers:
             self.end(held, ResultCode.HB_NO_NODE, "The partition was registered anew.")
         if len(state.leases) >= limits.LEASES_MAX:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many partitions are being read.")
-        reader = self._reader(request)
+        reader = self._reader(request, peer)
         low, high = state.store.queue_range(topic, partition)
         exact = request.currOffset if request.HasField("currOffset") else None
         start = _STARTS.get(request.readStatus, Start.LATEST)
@@ -217,7 +222,7 @@ class Readers:
             offsetStep=1,  # our offsets count messages
         )
 
-    def _reader(self, request: pb.RegisterRequestC2B) -> Reader:
+    def _reader(self, request: pb.RegisterRequestC2B, peer: str) -> Reader:
         self._state.core.name_group(request.groupName)
         position = self._state.offsets.open(
             request.groupName, request.topicName, request.partitionId
@@ -232,6 +237,8 @@ class Readers:
             tuple(request.filterCondStr),
             request.qryPriorityId if request.HasField("qryPriorityId") else -2,
             self._consumers.setdefault(request.clientId, Consumer()),
+            since_ms=self._state.wall_ms(),
+            peer=peer,
         )
 
     def _give_up(self, request: pb.RegisterRequestC2B, now_ms: int) -> pb.RegisterResponseB2C:

@@ -164,7 +164,7 @@ class Reads:
         if not rules.data_limits or reader.fresh or get.escape:
             return 0
         backlog_bytes = self._state.store.end_offset - reader.throttle.read_to
-        return reader.throttle.pause_ms(rules, backlog_bytes, now_ms)
+        return reader.throttle.pause_ms(rules, backlog_bytes, now_ms, wall_ms=self._state.wall_ms())
 
     def _serve(self, get: Get) -> bool:
         """Answer with messages, or with a refusal. False when there is nothing to read."""

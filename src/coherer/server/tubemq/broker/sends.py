@@ -109,12 +109,12 @@ class SendReader:
         self._mapper = memory.mapper
         self._lane: _Lane | None = None
 
-    def read(self, body: bytes, now_ms: int) -> Draft:
+    def read(self, body: bytes, wall_ms: int) -> Draft:
         """Turn a request into what is to be stored.
 
         Args:
             body: the request's message.
-            now_ms: the time.
+            wall_ms: the time of day: when the message was born.
 
         Raises:
             Refusal: it is refused.
@@ -124,11 +124,11 @@ class SendReader:
         if lane is None or not body.startswith(lane.prefix):
             lane = self._find_lane(body)
         if lane is None or lane.version != self._state.version:
-            return self._read_slowly(body, now_ms)
+            return self._read_slowly(body, wall_ms)
         try:
             partition, start, end = _payload(body, lane.at)
         except IndexError:
-            return self._read_slowly(body, now_ms)
+            return self._read_slowly(body, wall_ms)
         if 0 < end - start <= lane.bytes_max and partition in lane.partitions:
             rest = body[end:]
             tail = self._memory.tails.get(rest) or self._memory.learn_tail(rest)
@@ -136,14 +136,14 @@ class SendReader:
                 data = body[start:end]
                 if tail.plain:
                     return Draft(
-                        lane.topic, partition, data, b"", 0, tail.flag, 0, now_ms, tail.host
+                        lane.topic, partition, data, b"", 0, tail.flag, 0, wall_ms, tail.host
                     )
                 stored, properties, code, keys = self._mapper.to_record(data, tail.flag, tail.tag)
                 return Draft(
                     lane.topic, partition, stored, properties, code,
-                    tail.flag, 0, now_ms, tail.host, 0, 0, keys,
+                    tail.flag, 0, wall_ms, tail.host, 0, 0, keys,
                 )  # fmt: skip
-        return self._read_slowly(body, now_ms)
+        return self._read_slowly(body, wall_ms)
 
     def _find_lane(self, body: bytes) -> _Lane | None:
         lane = self._memory.lanes.get(_prefix(body))
@@ -151,24 +151,24 @@ class SendReader:
             self._lane = lane
         return lane
 
-    def _read_slowly(self, body: bytes, now_ms: int) -> Draft:
+    def _read_slowly(self, body: bytes, wall_ms: int) -> Draft:
         request = parse(pb.SendMessageRequestP2B, body)
-        topic = self._check(request, now_ms)
+        topic = self._check(request)
         tag = request.msgType.strip()
         stored, properties, code, keys = self._mapper.to_record(request.data, request.flag, tag)
         host = _HOST.pack(request.sentAddr, 0)
         draft = Draft(
             topic.name, request.partitionId, stored, properties, code,
-            request.flag, 0, now_ms, host, 0, 0, keys,
+            request.flag, 0, wall_ms, host, 0, 0, keys,
         )  # fmt: skip
         self._learn_lane(body, request, topic)
         return draft
 
-    def _check(self, request: pb.SendMessageRequestP2B, now_ms: int) -> Topic:
+    def _check(self, request: pb.SendMessageRequestP2B) -> Topic:
         state = self._state
         if not state.serving or state.stop_write or state.core.write_failed:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "The broker takes no messages now.")
-        refusal = state.access.refusal(request.authInfo, produce=True, now_ms=now_ms)
+        refusal = state.access.refusal(request.authInfo, produce=True, now_ms=state.now_ms())
         if refusal:
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, refusal)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)

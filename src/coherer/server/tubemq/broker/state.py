@@ -1,4 +1,4 @@
-"""What the parts of a broker share: its options, its store, the rules' tables, and its clock."""
+"""What the parts of a broker share: its options, its store, the rules' tables, and its clocks."""
 
 from __future__ import annotations
 
@@ -80,6 +80,8 @@ class Reader(Lease):
         priority: the consumer's read priority; -2 when it has none. Everything is served at once.
         fresh: nothing has been read under this lease yet.
         consumer: the consumer that holds it.
+        since_ms: when it took the partition, by the time of day.
+        peer: the address that it came from.
         announced: it has messages that nobody has asked for since they came.
         told: the announcement that was last answered here (`Consumer.round`).
         throttle: how fast it reads; looked at only while there are rules.
@@ -90,8 +92,10 @@ class Reader(Lease):
         "consumer",
         "filters",
         "fresh",
+        "peer",
         "position",
         "priority",
+        "since_ms",
         "tags",
         "throttle",
         "told",
@@ -108,6 +112,9 @@ class Reader(Lease):
         filters: tuple[str, ...],
         priority: int,
         consumer: Consumer,
+        *,
+        since_ms: int = 0,
+        peer: str = "",
     ) -> None:
         super().__init__(holder, group, topic, partition)
         self.position = position
@@ -119,6 +126,8 @@ class Reader(Lease):
         self.announced = False
         self.told = 0
         self.throttle = Throttle()
+        self.since_ms = since_ms
+        self.peer = peer
 
 
 class BrokerState:
@@ -133,6 +142,7 @@ class BrokerState:
         stop_write: the master wants no sends.
         message_bytes_max: the cluster's limit for a client's message.
         flow: the cluster's flow rules.
+        readers_timed_out: leases that ran out since `counts_since_ms`, a time of day.
     """
 
     def __init__(self, options: BrokerOptions, core: Core) -> None:
@@ -140,6 +150,7 @@ class BrokerState:
         self.core = core
         self.store = core.store
         self.now_ms = core.now_ms
+        self.wall_ms = core.wall_ms
         self.topics = TubeTopics(core.topics)
         self.offsets = core.offsets
         self.version = 0
@@ -151,6 +162,7 @@ class BrokerState:
         self.access = Access(options.token_grace_ms)
         self.leases = LeaseTable[Reader](options.lease_timeout_ms)
         self.first_id = (options.broker_id & 0x7FFF) << 48
+        self.readers_timed_out, self.counts_since_ms = 0, core.wall_ms()
         core.on_change(self._grow)
 
     @property

@@ -46,10 +46,19 @@ class Throttle:
         self._minute_ms = self._slice_ms = 0
         self._minute_bytes = self._slice_bytes = 0
 
-    def pause_ms(self, rules: FlowRules, backlog_bytes: int, now_ms: int) -> int:
-        """How long to wait before the next read; 0 when it may be now."""
+    def pause_ms(
+        self, rules: FlowRules, backlog_bytes: int, now_ms: int, wall_ms: int | None = None
+    ) -> int:
+        """How long to wait before the next read; 0 when it may be now.
+
+        Args:
+            rules: those in force.
+            backlog_bytes: what there is to read.
+            now_ms: the time, by a clock that is not set.
+            wall_ms: the time of day, which says what rule is in force; `now_ms` unless given.
+        """
         if rules is not self._rules or now_ms - self._minute_ms >= _MINUTE_MS:
-            limit = rules.data_limit(backlog_bytes, now_ms)
+            limit = rules.data_limit(backlog_bytes, now_ms if wall_ms is None else wall_ms)
             self._rules = rules
             self._limit_bytes = None if limit is None else limit.limit_bytes
             self._pause_ms = 0 if limit is None else limit.pause_ms
@@ -63,6 +72,21 @@ class Throttle:
         ):
             return 0
         return self._pause_ms
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """How much may be read in a minute now; None for any amount."""
+        return self._limit_bytes
+
+    @property
+    def rest_ms(self) -> int:
+        """How long a reader waits that has read too much."""
+        return self._pause_ms
+
+    @property
+    def counted_bytes(self) -> tuple[int, int]:
+        """What was read in these five seconds and in this minute, as far as there are rules."""
+        return self._slice_bytes, self._minute_bytes
 
     def unit_bytes(self, transfer_bytes: int) -> int:
         """How much one read may bring."""

@@ -24,6 +24,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -64,10 +65,12 @@ class Credentials:
 
     Args:
         options: users, passwords and periods.
+        wall_ms: the time of day, which signatures carry. Tokens end by the clock that is not set.
     """
 
-    def __init__(self, options: MasterOptions) -> None:
+    def __init__(self, options: MasterOptions, wall_ms: Callable[[], int]) -> None:
         self._options = options
+        self._wall_ms = wall_ms
         self._secret = secrets.token_bytes(32)
 
     def producer(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof:
@@ -95,7 +98,7 @@ class Credentials:
             return NOBODY
         return self._proof(client_id, shown, now_ms)
 
-    def broker(self, shown: pb.MasterCertificateInfo, now_ms: int) -> None:
+    def broker(self, shown: pb.MasterCertificateInfo) -> None:
         """What a broker shows.
 
         Raises:
@@ -106,12 +109,12 @@ class Credentials:
             password = options.broker_password if options.broker_user else ""
             name = shown.authInfo.userName
             own = name == options.broker_user and bool(password)
-            self._check_signature(shown.authInfo, password if own else self._password(name), now_ms)
+            self._check_signature(shown.authInfo, password if own else self._password(name))
 
     def _proof(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof | None:
         if shown.HasField("authInfo"):
             password = self._password(shown.authInfo.userName)
-            user = self._check_signature(shown.authInfo, password, now_ms)
+            user = self._check_signature(shown.authInfo, password)
             return Proof(user, self._token(client_id, user, now_ms + self._options.token_life_ms))
         return self._read_token(client_id, shown.authorizedToken, now_ms)
 
@@ -120,9 +123,11 @@ class Credentials:
         users = self._options.users
         return "" if users is None else users.get(user, "")
 
-    def _check_signature(self, info: pb.AuthenticateInfo, password: str, now_ms: int) -> str:
+    def _check_signature(self, info: pb.AuthenticateInfo, password: str) -> str:
         # An unknown user takes as long as a wrong password, and is answered in the same words.
-        wrong = credentials.verify(info, password, now_ms, valid_ms=self._options.signature_age_ms)
+        wrong = credentials.verify(
+            info, password, self._wall_ms(), valid_ms=self._options.signature_age_ms
+        )
         if wrong is None and not password:
             wrong = "The signature is wrong."
         if wrong is not None:

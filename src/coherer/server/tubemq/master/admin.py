@@ -1,7 +1,7 @@
 """The master's methods of the HTTP administration: cluster settings, and the table of all (10).
 
-The subset that people and tools use, in Java's forms. What is not here answers "unsupported
-method". Records show times in the machine's zone, as Java does.
+All methods of Java's master, in its forms. What cannot be is refused by the method's name. Records
+show times in the machine's zone, as Java does.
 """
 
 from __future__ import annotations
@@ -11,8 +11,20 @@ from importlib import metadata
 import msgspec
 
 from coherer.broker.configuration import UNDEFINED, ClusterSetting
+from coherer.broker.fleet import PAUSED_BY_ERRORS
+from coherer.broker.rebalance import GroupKind
 from coherer.server.admin import AdminApp, Guard, Method
-from coherer.server.admin_params import Answer, Json, Params, found
+from coherer.server.admin_figures import (
+    ALL,
+    SERVICE,
+    WEB,
+    Histogram,
+    Switches,
+    WebCalls,
+    metrics_form,
+    time_text,
+)
+from coherer.server.admin_params import Answer, Json, ParamError, Params, found
 from coherer.server.tubemq.master.admin_brokers import BrokerAdmin
 from coherer.server.tubemq.master.admin_forms import (
     Office,
@@ -25,6 +37,7 @@ from coherer.server.tubemq.master.admin_forms import (
     stamp_form,
 )
 from coherer.server.tubemq.master.admin_groups import GroupAdmin
+from coherer.server.tubemq.master.admin_old_groups import OldGroupAdmin
 from coherer.server.tubemq.master.admin_topics import TopicAdmin
 from coherer.server.tubemq.master.master import Master
 
@@ -43,17 +56,85 @@ def master_admin(master: Master, guard: Guard | None = None) -> AdminApp:
     {'result': True, 'errCode': 0, 'errMsg': 'OK', 'data': [], 'count': 0}
     """
     office = Office(master)
+    calls = WebCalls(master.state.wall_ms)
     rows: dict[str, Method] = {
         **BrokerAdmin(office).methods(),
         **TopicAdmin(office).methods(),
         **GroupAdmin(office).methods(),
+        **OldGroupAdmin(office).methods(),
         **ClusterAdmin(office).methods(),
+        **MasterFigures(office, calls).methods(),
+        **Switches(calls, (ALL, SERVICE, WEB)).methods(changes=True),
+        "admin_transfer_current_master": Method(_one_master, changes=True),
     }
     rows["admin_get_methods"] = Method(lambda _: found(_method_form(rows, name) for name in rows))
+    rows = calls.counted(rows)
     options = master.state.options
     text = f"{options.host}:{options.port} is not master now"
     guard = guard or Guard(options.admin_token)
     return AdminApp(rows, guard, closed=lambda: text if master.standby else None)
+
+
+def _one_master(params: Params) -> Answer:
+    del params
+    raise ParamError(
+        "admin_transfer_current_master is not supported: this cluster has one master. "
+        "Start a standby and stop this one to move it."
+    )
+
+
+class MasterFigures:
+    """What a master counts.
+
+    Args:
+        office: the master.
+        calls: the calls of its administration.
+    """
+
+    def __init__(self, office: Office, calls: WebCalls) -> None:
+        self._office = office
+        self._calls = calls
+
+    def methods(self) -> dict[str, Method]:
+        """By name."""
+        return {"admin_get_metrics_info": Method(self.metrics)}
+
+    def metrics(self, params: Params) -> Answer:
+        """admin_get_metrics_info; with `needRefresh` what grows begins anew."""
+        state, refresh = self._office.state, params.flag("needRefresh") or False
+        service = self._service()
+        if refresh:
+            state.counts.clear(state.wall_ms())
+        calls = self._calls.form(refresh=refresh)
+        return found(metrics_form(state.options.host, "Master", state.wall_ms(), service, calls))
+
+    def _service(self) -> Answer:
+        state = self._office.state
+        counts, fleet, groups = state.counts, list(state.fleet), list(state.groups)
+        choosers = [g for g in groups if g.subscription.kind is GroupKind.CLIENT_BALANCED]
+        members = [member for group in groups for member in group.members.values()]
+        stopped = [state.fleet.stopped(broker.id) for broker in fleet]
+        abnormal = [b for b in fleet if PAUSED_BY_ERRORS in (b.read_status, b.write_status)]
+        return {
+            "reset_time": time_text(counts.since_ms),
+            "csm_online_group_cnt": len(groups),
+            "csm_group_timeout_cnt": counts.groups_timed_out,
+            "csm_client_bal_group_cnt": len(choosers),
+            "client_balance_timeout_cnt": counts.choosers_timed_out,
+            "server_balance_normal": counts.balances.form(),
+            "server_balance_reset": Histogram().form(),
+            "consumer_online_cnt": len(members),
+            "consumer_timeout_cnt": counts.consumers_timed_out,
+            "consumer_con_event_cnt": sum(len(member.takes) for member in members),
+            "consumer_discon_event_cnt": sum(len(member.gives) for member in members),
+            "producer_online_cnt": len(state.producers),
+            "producer_timeout_cnt": counts.producers_timed_out,
+            "broker_configured_cnt": len(state.catalog.brokers),
+            "broker_online_cnt": sum(broker.online for broker in fleet),
+            "broker_timeout_cnt": counts.brokers_timed_out,
+            "broker_abnormal_cnt": len(abnormal),
+            "broker_forbidden_cnt": sum(any(pair) for pair in stopped),
+        }
 
 
 def elsewhere(master: Master) -> str | None:

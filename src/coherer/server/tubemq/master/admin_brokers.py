@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from coherer.broker.configuration import BrokerRecord, ManageStatus
 from coherer.broker.fleet import PAUSED_BY_ERRORS
 from coherer.server.admin import Method
-from coherer.server.admin_params import Answer, Json, ParamError, Params, done, found
+from coherer.server.admin_params import Answer, ParamError, Params, done, found
 from coherer.server.tubemq.master.admin_forms import (
     Office,
+    Step,
     adding,
+    batch,
+    carry_out,
     deployment_form,
     ids,
-    outcomes,
     props_changes,
     props_form,
     stamp_form,
@@ -44,7 +47,10 @@ class BrokerAdmin:
             "admin_query_broker_configure": Method(self.query),
             "admin_query_broker_run_status": Method(self.status),
             "admin_add_broker_configure": Method(self.add, changes=True),
+            "admin_batch_add_broker_configure": Method(self.add_batch, changes=True),
+            "admin_bath_add_broker_configure": Method(self.add_batch, changes=True),
             "admin_update_broker_configure": Method(self.update, changes=True),
+            "admin_batch_update_broker_configure": Method(self.update_batch, changes=True),
             "admin_delete_broker_configure": Method(self.delete, changes=True),
             "admin_online_broker_configure": Method(self._setter(ManageStatus.ONLINE), True),
             "admin_offline_broker_configure": Method(self._setter(ManageStatus.OFFLINE), True),
@@ -86,6 +92,7 @@ class BrokerAdmin:
         ]
 
     def _form(self, record: BrokerRecord, with_topics: bool | None) -> Answer:
+        is_running = self._office.fleet.get(record.id) is not None
         form: Answer = {
             "brokerId": record.id,
             "brokerIp": record.host,
@@ -93,7 +100,7 @@ class BrokerAdmin:
             "brokerTLSPort": record.tls_port,
             "brokerWebPort": record.web_port,
             "manageStatus": record.status.text,
-            "isConfChanged": not self._is_settled(record.id),
+            "isConfChanged": is_running and not self._is_settled(record.id),
             "isConfLoaded": self._is_settled(record.id),
             "regionId": record.region,
             "groupId": record.group,
@@ -157,6 +164,13 @@ class BrokerAdmin:
 
     def add(self, params: Params) -> Answer:
         """admin_add_broker_configure."""
+        return carry_out(self._office, self._adding(params))
+
+    def add_batch(self, params: Params) -> Answer:
+        """admin_batch_add_broker_configure, admin_bath_add_broker_configure."""
+        return batch(self._office, params, "brokerJsonSet", self._adding)
+
+    def _adding(self, params: Params) -> list[Step]:
         change = adding(self._office, params)
         host = params.required("brokerIp")
         number = params.number("brokerId") or _id_of(host)
@@ -170,15 +184,18 @@ class BrokerAdmin:
         props = msgspec.structs.replace(cluster.props, **props_changes(params))
         record = BrokerRecord(id=number, host=host, props=props)
         record = msgspec.structs.replace(record, **fields)
-        answer = outcomes(
-            [{"brokerId": number, "brokerIp": host}],
-            lambda _: self._office.catalog.add_broker(record, change),
-        )
-        self._office.settle()
-        return answer
+        item: Answer = {"brokerId": number, "brokerIp": host}
+        return [(item, lambda: self._office.catalog.add_broker(record, change))]
 
     def update(self, params: Params) -> Answer:
         """admin_update_broker_configure."""
+        return carry_out(self._office, self._updating(params))
+
+    def update_batch(self, params: Params) -> Answer:
+        """admin_batch_update_broker_configure."""
+        return batch(self._office, params, "brokerJsonSet", self._updating)
+
+    def _updating(self, params: Params) -> list[Step]:
         change = updating(self._office, params)
         props, numbers = props_changes(params), self._numbers(params)
 
@@ -192,7 +209,7 @@ class BrokerAdmin:
                 raise unchanged("Nothing is to be changed!")
             catalog.update_broker(broker, fields, change)
 
-        return self._each(params, act)
+        return self._steps(params, act)
 
     def delete(self, params: Params) -> Answer:
         """admin_delete_broker_configure."""
@@ -229,9 +246,9 @@ class BrokerAdmin:
 
     def release(self, params: Params) -> Answer:
         """admin_release_broker_autoforbidden_status."""
-        change = updating(self._office, params)
+        updating(self._office, params)
         for broker in ids(params):
-            self._office.fleet.release(broker, change.now_ms)
+            self._office.fleet.release(broker, self._office.state.now_ms())
         self._office.settle()
         return done()
 
@@ -249,14 +266,17 @@ class BrokerAdmin:
         return call
 
     def _each(self, params: Params, act: Callable[[int], object]) -> Answer:
-        catalog = self._office.catalog
-        items: list[Mapping[str, Json]] = [
-            {"brokerId": n, "brokerIp": catalog.brokers[n].host if n in catalog.brokers else ""}
-            for n in ids(params)
+        return carry_out(self._office, self._steps(params, act))
+
+    def _steps(self, params: Params, act: Callable[[int], object]) -> list[Step]:
+        known = self._office.catalog.brokers
+        return [
+            (
+                {"brokerId": number, "brokerIp": known[number].host if number in known else ""},
+                partial(act, number),
+            )
+            for number in ids(params)
         ]
-        answer = outcomes(items, lambda item: act(int(str(item["brokerId"]))))
-        self._office.settle()
-        return answer
 
     def _numbers(self, params: Params) -> dict[str, object]:
         given = ((field, params.number(name)) for field, name in _NUMBERS.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 import msgspec
 
@@ -12,6 +13,7 @@ from coherer.broker.configuration import (
     UNDEFINED,
     CatalogError,
     Change,
+    ConsumeControl,
     Deployment,
     OpCode,
     Stamp,
@@ -91,7 +93,7 @@ def _change(office: Office, params: Params, who: str) -> Change:
     version = params.number("dataVersionId")
     return Change(
         user=params.required(who)[:_USER_CHARS_MAX],
-        now_ms=office.state.now_ms(),
+        now_ms=office.state.wall_ms(),
         data_version=UNDEFINED if version is None else version,
     )
 
@@ -114,6 +116,74 @@ def outcomes(
             outcome |= {"success": False, "errCode": error.code, "errInfo": error.text}
         data.append(outcome)
     return {"result": True, "errCode": 0, "errMsg": "OK", "data": data, "count": len(data)}
+
+
+Step: TypeAlias = "tuple[Answer, Callable[[], object]]"
+"""What names a record in the answer, and what is done with it."""
+
+Plan: TypeAlias = "Callable[[Params], Iterable[Step]]"
+"""Reads parameters, and says what is to be done; nothing is done while it reads."""
+
+
+def carry_out(office: Office, steps: Iterable[Step]) -> Answer:
+    """Do what was planned, save it, and tell what became of each record.
+
+    Raises:
+        StoreError: it counts, but could not be saved.
+    """
+    todo = list(steps)
+    acts = iter([act for _, act in todo])
+    answer = outcomes([item for item, _ in todo], lambda _: next(acts)())
+    office.settle()
+    return answer
+
+
+def batch(office: Office, params: Params, name: str, plan: Plan) -> Answer:
+    """Do for every item of a JSON array what a method does for its parameters.
+
+    All items are read before anything is done. Of several items for one record the last counts.
+
+    Args:
+        office: where.
+        params: of the call.
+        name: the parameter with the array.
+        plan: what one item means.
+
+    Raises:
+        ParamError: an item cannot be; nothing was done then.
+        StoreError: it counts, but could not be saved.
+    """
+    steps: dict[bytes, Step] = {}
+    for record in params.records(name):
+        for item, act in plan(record):
+            steps[msgspec.json.encode(item)] = item, act
+    if len(steps) > _RECORDS_MAX:
+        raise ParamError(f"{len(steps)} records; {_RECORDS_MAX} are allowed in one call")
+    return carry_out(office, steps.values())
+
+
+def deployed(office: Office, params: Params) -> list[str]:
+    """The topics that a caller names; all must be on some broker.
+
+    Raises:
+        ParamError: none is named, or one is not there.
+    """
+    params.required("topicName")
+    topics = params.words("topicName")
+    for topic in topics:
+        if topic not in office.catalog.topics:
+            raise ParamError(f"topicName value {topic} is not configure, please configure first!")
+    return topics
+
+
+def rights(office: Office, params: Params) -> list[ConsumeControl]:
+    """What groups may do with topics, of those that a caller names."""
+    groups, topics = set(params.words("groupName")), set(params.words("topicName"))
+    return [
+        control
+        for control in office.catalog.consume_controls.values()
+        if (not groups or control.group in groups) and (not topics or control.topic in topics)
+    ]
 
 
 def listed(params: Params, *names: str) -> list[list[str]]:
@@ -232,6 +302,23 @@ def stamp_form(stamp: Stamp) -> Answer:
     }
 
 
+def old_stamp_form(stamp: Stamp) -> Answer:
+    """The same in the old forms of methods, which have no serial number."""
+    form = stamp_form(stamp)
+    del form["serialId"]
+    return form
+
+
+def filters_text(filters: Iterable[str]) -> str:
+    """Filter words as they are shown; nothing for none.
+
+    >>> filters_text(["b", "a"]), filters_text([])
+    (',a,b,', '')
+    """
+    words = sorted(filters)
+    return f",{','.join(words)}," if words else ""
+
+
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime(_TIME) if ms else ""
 
@@ -240,6 +327,19 @@ def rules_form(rules: str) -> list[Json]:
     """Flow rules as they are shown."""
     shown: list[Json] = msgspec.json.decode(rules or "[]")
     return shown
+
+
+def right_form(control: ConsumeControl) -> Answer:
+    """What a group may do with a topic, as it is shown."""
+    return {
+        "topicName": control.topic,
+        "groupName": control.group,
+        "consumeEnable": control.enabled,
+        "disableCsmRsn": control.reason,
+        "filterEnable": control.filtered,
+        "filterConds": filters_text(control.filters),
+        **stamp_form(control.stamp),
+    }
 
 
 def deployment_form(office: Office, deployment: Deployment) -> Answer:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from coherer.broker.configuration import (
     UNDEFINED,
     CatalogError,
-    ConsumeControl,
     GroupControl,
     OpCode,
 )
 from coherer.broker.rebalance import Group, GroupKind, Member
 from coherer.server.admin import Method
-from coherer.server.admin_params import Answer, Json, Params, done, found
+from coherer.server.admin_params import Answer, Json, ParamError, Params, done, found
 from coherer.server.tubemq.master.admin_forms import (
     Office,
+    Step,
     adding,
+    batch,
+    carry_out,
+    deployed,
     flow_changes,
     listed,
     outcomes,
+    right_form,
+    rights,
     rules_form,
     stamp_form,
     updating,
 )
-
-_Act: TypeAlias = "Callable[[Mapping[str, Json]], object]"
 
 _KINDS = {
     GroupKind.NORMAL: "unbound",
@@ -52,7 +55,10 @@ class GroupAdmin:
             "admin_query_group_resctrl_info": Method(self.query_controls),
             "admin_add_group_resctrl_info": Method(self.control, changes=True),
             "admin_update_group_resctrl_info": Method(self.control, changes=True),
+            "admin_batch_add_group_resctrl_info": Method(self.control_batch, changes=True),
+            "admin_batch_update_group_resctrl_info": Method(self.control_batch, changes=True),
             "admin_delete_group_resctrl_info": Method(self.release, changes=True),
+            "admin_query_booked_resctrl_groups": Method(self.controlled),
             "admin_query_group_flow_control_rule": Method(self.query_rules),
             "admin_set_group_flow_control_rule": Method(self.set_rules, changes=True),
             "admin_upd_group_flow_control_rule": Method(self.set_rules, changes=True),
@@ -60,7 +66,12 @@ class GroupAdmin:
             "admin_query_group_csmctrl_info": Method(self.query_rights),
             "admin_add_group_csmctrl_info": Method(self.grant, changes=True),
             "admin_update_group_csmctrl_info": Method(self.grant, changes=True),
+            "admin_batch_add_group_csmctrl_info": Method(self.grant_batch, changes=True),
+            "admin_batch_update_group_csmctrl_info": Method(self.grant_batch, changes=True),
             "admin_delete_group_csmctrl_info": Method(self.revoke, changes=True),
+            "admin_batch_delete_group_csmctrl_info": Method(self.revoke_batch, changes=True),
+            "admin_query_booked_csmctrl_groups": Method(self.booked),
+            "admin_rebalance_group_allocate": Method(self.rest, changes=True),
         }
 
     # -- who is there
@@ -104,7 +115,7 @@ class GroupAdmin:
             "count": len(members),
             "topicSet": _listed(topics),
             "consumeGroup": name,
-            "re-rebalance": {},
+            "re-rebalance": {} if group is None else _resting_form(group),
             "isBandConsume": _KINDS[group.subscription.kind] if group else "unbound",
         }
         if group is not None:
@@ -170,10 +181,36 @@ class GroupAdmin:
     def skip(self, params: Params) -> Answer:
         """admin_set_client_balance_group_consume_from_max: go on from the newest messages."""
         updating(self._office, params)
-        for name in listed(params, "groupName")[0]:
-            group = self._office.state.groups.get(name)
-            if group is not None and group.subscription.kind is GroupKind.CLIENT_BALANCED:
-                group.from_max_id = self._office.state.new_id()
+        groups = [self._office.state.groups.get(name) for name in listed(params, "groupName")[0]]
+        kind = GroupKind.CLIENT_BALANCED
+        chosen = [g for g in groups if g is not None and g.subscription.kind is kind]
+        if not chosen:
+            raise ParamError("all consumer groups are not client balance groups")
+        for group in chosen:
+            group.from_max_id = self._office.state.new_id()
+        return done()
+
+    # -- members that shall give up what they have
+
+    def rest(self, params: Params) -> Answer:
+        """admin_rebalance_group_allocate: members give up all their partitions.
+
+        They get partitions again after `reJoinWait` balance periods, at once by default.
+        """
+        updating(self._office, params)
+        name, rounds = params.required("groupName"), params.number("reJoinWait") or 0
+        (members,) = listed(params, "consumerId")
+        if rounds < 0:
+            raise ParamError("illegal value for reJoinWait, value must be 0 or more")
+        state = self._office.state
+        group = state.groups.get(name)
+        if group is None:
+            raise ParamError(f"The group({name}) not online!")
+        for member in members:
+            if member in group.resting:
+                raise ParamError(f"Duplicated set for consumerId({member}) in group({name})!")
+        now_ms = state.now_ms()
+        group.rest(members, now_ms, now_ms + rounds * state.options.balance_period_ms)
         return done()
 
     # -- what holds for a group
@@ -186,15 +223,26 @@ class GroupAdmin:
         """admin_query_group_flow_control_rule: the same records in their old form."""
         return found(_rules_form(control) for control in self._controls(params))
 
+    def controlled(self, params: Params) -> Answer:
+        """admin_query_booked_resctrl_groups: the names of the groups."""
+        return _named(control.group for control in self._controls(params))
+
     def control(self, params: Params) -> Answer:
         """admin_add_group_resctrl_info, admin_update_group_resctrl_info."""
+        return carry_out(self._office, self._controlling(params))
+
+    def control_batch(self, params: Params) -> Answer:
+        """admin_batch_add_group_resctrl_info, admin_batch_update_group_resctrl_info."""
+        return batch(self._office, params, "groupResCtrlJsonSet", self._controlling)
+
+    def _controlling(self, params: Params) -> list[Step]:
         changes = flow_changes(params)
         check, rate = params.flag("resCheckEnable"), params.number("alwdBrokerClientRate")
         if check is not None:
             changes["check_resources"] = check
         if rate is not None:
             changes["broker_rate_max"] = max(rate, 0)
-        return self._change(params, changes)
+        return self._steps(params, changes)
 
     def set_rules(self, params: Params) -> Answer:
         """admin_set_group_flow_control_rule, admin_upd_group_flow_control_rule."""
@@ -229,29 +277,36 @@ class GroupAdmin:
         return [controls[name] for name in sorted(controls) if not names or name in names]
 
     def _change(self, params: Params, changes: Mapping[str, object]) -> Answer:
+        return carry_out(self._office, self._steps(params, changes))
+
+    def _steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
         change = (updating if "modifyUser" in params else adding)(self._office, params)
         (names,) = listed(params, "groupName")
         catalog = self._office.catalog
-        answer = outcomes(
-            [{"groupName": name} for name in names],
-            lambda item: catalog.control_group(str(item["groupName"]), changes, change),
-        )
-        self._office.settle()
-        return answer
+        return [
+            ({"groupName": name}, partial(catalog.control_group, name, changes, change))
+            for name in names
+        ]
 
     # -- what a group may read
 
     def query_rights(self, params: Params) -> Answer:
         """admin_query_group_csmctrl_info."""
-        groups, topics = set(params.words("groupName")), set(params.words("topicName"))
-        return found(
-            _right_form(control)
-            for control in self._office.catalog.consume_controls.values()
-            if (not groups or control.group in groups) and (not topics or control.topic in topics)
-        )
+        return found(right_form(control) for control in rights(self._office, params))
+
+    def booked(self, params: Params) -> Answer:
+        """admin_query_booked_csmctrl_groups: the names of the groups."""
+        return _named(control.group for control in rights(self._office, params))
 
     def grant(self, params: Params) -> Answer:
         """admin_add_group_csmctrl_info, admin_update_group_csmctrl_info."""
+        return carry_out(self._office, self._granting(params))
+
+    def grant_batch(self, params: Params) -> Answer:
+        """admin_batch_add_group_csmctrl_info, admin_batch_update_group_csmctrl_info."""
+        return batch(self._office, params, "groupCsmJsonSet", self._granting)
+
+    def _granting(self, params: Params) -> list[Step]:
         changes: dict[str, object] = {}
         enabled, filtered = params.flag("consumeEnable"), params.flag("filterEnable")
         if enabled is not None:
@@ -264,12 +319,32 @@ class GroupAdmin:
             changes["filters"] = frozenset(params.words("filterConds"))
         change = (updating if "modifyUser" in params else adding)(self._office, params)
         catalog = self._office.catalog
-        return self._rights(
-            params,
-            lambda item: catalog.control_consumption(
-                str(item["topicName"]), str(item["groupName"]), changes, change
-            ),
-        )
+        (groups,) = listed(params, "groupName")
+        return [
+            (
+                {"groupName": group, "topicName": topic},
+                partial(catalog.control_consumption, topic, group, changes, change),
+            )
+            for topic in deployed(self._office, params)
+            for group in groups
+        ]
+
+    def revoke_batch(self, params: Params) -> Answer:
+        """admin_batch_delete_group_csmctrl_info."""
+        return batch(self._office, params, "groupCsmJsonSet", self._revoking)
+
+    def _revoking(self, params: Params) -> list[Step]:
+        updating(self._office, params)
+        catalog = self._office.catalog
+        (groups,) = listed(params, "groupName")
+        return [
+            (
+                {"groupName": group, "topicName": topic},
+                partial(catalog.release_consumption, group, [topic]),
+            )
+            for topic in deployed(self._office, params)
+            for group in groups
+        ]
 
     def revoke(self, params: Params) -> Answer:
         """admin_delete_group_csmctrl_info."""
@@ -289,13 +364,17 @@ class GroupAdmin:
         self._office.settle()
         return answer
 
-    def _rights(self, params: Params, act: _Act) -> Answer:
-        topics, groups = listed(params, "topicName", "groupName")
-        answer = outcomes(
-            [{"groupName": group, "topicName": topic} for topic in topics for group in groups], act
-        )
-        self._office.settle()
-        return answer
+
+def _named(names: Iterable[str]) -> Answer:
+    data: list[Json] = [*dict.fromkeys(names)]
+    return {"result": True, "errCode": 0, "errMsg": "OK", "data": data, "count": len(data)}
+
+
+def _resting_form(group: Group) -> Answer:
+    return {
+        member: {"createTime": rest.since_ms, "reqType": int(rest.until_ms > rest.since_ms)}
+        for member, rest in group.resting.items()
+    }
 
 
 def _listed(words: Iterable[str]) -> list[Json]:
@@ -337,17 +416,5 @@ def _rules_form(control: GroupControl) -> Answer:
         "qryPriorityId": control.priority,
         "ruleCnt": len(rules),
         "flowCtrlInfo": rules,
-        **stamp_form(control.stamp),
-    }
-
-
-def _right_form(control: ConsumeControl) -> Answer:
-    return {
-        "topicName": control.topic,
-        "groupName": control.group,
-        "consumeEnable": control.enabled,
-        "disableCsmRsn": control.reason,
-        "filterEnable": control.filtered,
-        "filterConds": f",{','.join(sorted(control.filters))},",
         **stamp_form(control.stamp),
     }

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 
 import msgspec
 
 from coherer.broker.catalog import Catalog
 from coherer.broker.configuration import (
-    CatalogError,
     Change,
+    ConsumeControl,
     Deployment,
-    OpCode,
+    Stamp,
     TopicControl,
+    TopicProps,
 )
 from coherer.broker.fleet import Hosted
 from coherer.server.admin import Method
-from coherer.server.admin_params import Answer, Json, Params, found
+from coherer.server.admin_params import Answer, Json, ParamError, Params, found
 from coherer.server.tubemq.master.admin_forms import (
     MIB,
     Office,
+    Plan,
+    Step,
     adding,
+    batch,
+    carry_out,
     deployment_form,
+    filters_text,
     ids,
     listed,
     megabytes,
-    outcomes,
     props_changes,
+    right_form,
     stamp_form,
     unchanged,
     updating,
@@ -42,6 +50,7 @@ class TopicAdmin:
     def methods(self) -> dict[str, Method]:
         """By name; the old names of some are kept."""
         add, update = Method(self.add, changes=True), Method(self.update, changes=True)
+        add_batch = Method(self.add_batch, changes=True)
         delete = Method(self._mover(Catalog.delete_topic), changes=True)
         restore = Method(self._mover(Catalog.restore_topic), changes=True)
         remove = Method(self._mover(Catalog.remove_topic), changes=True)
@@ -50,10 +59,15 @@ class TopicAdmin:
             "admin_query_topic_deploy_info": Method(self.query_deployed),
             "admin_query_topic_deploy_configure": Method(self.query_records),
             "admin_query_cluster_topic_view": Method(self.view),
+            "admin_query_topic_broker_config_info": Method(self.topic_totals),
+            "admin_query_broker_topic_config_info": Method(self.broker_totals),
             "admin_query_deployed_topics": Method(self.by_broker),
             "admin_query_deployed_broker_ids": Method(self.brokers),
             "admin_add_topic_deploy_info": add,
             "admin_add_new_topic_record": add,
+            "admin_bath_add_topic_deploy_info": add_batch,
+            "admin_bath_add_new_topic_record": add_batch,
+            "admin_batch_update_topic_deploy_info": Method(self.update_batch, changes=True),
             "admin_update_topic_deploy_info": update,
             "admin_modify_topic_info": update,
             "admin_delete_topic_deploy_info": delete,
@@ -65,7 +79,13 @@ class TopicAdmin:
             "admin_query_topic_control_info": Method(self.query_control),
             "admin_add_topic_control_info": Method(self.control, changes=True),
             "admin_update_topic_control_info": Method(self.control, changes=True),
+            "admin_batch_add_topic_control_info": Method(self.control_batch, changes=True),
+            "admin_batch_update_topic_control_info": Method(self.control_batch, changes=True),
+            "admin_delete_topic_control_info": Method(self.uncontrol, changes=True),
+            "admin_query_topic_authorize_control": Method(self.query_authorized),
             "admin_set_topic_authorize_control": Method(self.authorize, changes=True),
+            "admin_bath_add_topic_authorize_control": Method(self.authorize_batch, changes=True),
+            "admin_delete_topic_authorize_control": Method(self.unauthorize, changes=True),
         }
 
     # -- queries
@@ -89,14 +109,19 @@ class TopicAdmin:
 
     def query_deployed(self, params: Params) -> Answer:
         """admin_query_topic_deploy_info."""
-        return found(
-            {
+        with_rights = params.flag("withGroupAuthInfo")
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            form: Answer = {
                 **self._control_form(self._control(topic)),
                 "deployInfo": [self._running_form(d) for d in deployments],
                 **self._totals(topic, deployments),
             }
-            for topic, deployments in self._chosen(params).items()
-        )
+            if with_rights:
+                rights: list[Json] = [right_form(record) for record in self._records(topic)]
+                form |= {"groupAuthInfo": rights, "groupAuthCount": len(rights)}
+            forms.append(form)
+        return found(forms)
 
     def query_records(self, params: Params) -> Answer:
         """admin_query_topic_deploy_configure."""
@@ -123,6 +148,68 @@ class TopicAdmin:
                     "isSrvAcceptPublish": totals["isSrvAcceptPublish"],
                     "isSrvAcceptSubscribe": totals["isSrvAcceptSubscribe"],
                     "enableAuthControl": self._control(topic).authorize,
+                }
+            )
+        return found(forms)
+
+    def topic_totals(self, params: Params) -> Answer:
+        """admin_query_topic_broker_config_info: of each topic, what there is on all brokers."""
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            publish, subscribe = self._open(topic)
+            hosted = self._hosted(topic)
+            held = {deployment.broker for deployment in deployments}
+            writable = [hosted[broker] for broker in publish & held if broker in hosted]
+            readable = [hosted[broker] for broker in subscribe & held if broker in hosted]
+            running = [hosted[b] for b in (publish | subscribe) & held if b in hosted]
+            configured = [deployment.props for deployment in deployments]
+            forms.append(
+                {
+                    "topicName": topic,
+                    **_counts("{}TotalCfgCnt", configured),
+                    **_counts("{}TotalRunCnt", running),
+                    **_counts("{}AccPubTotalCnt", writable),
+                    **_counts("{}AccSubTotalCnt", readable),
+                    "topicSrvAccPubStatus": bool(writable),
+                    "topicSrvAccSubStatus": bool(readable),
+                    "enableAuthControl": self._control(topic).authorize,
+                }
+            )
+        return found(forms)
+
+    def broker_totals(self, params: Params) -> Answer:
+        """admin_query_broker_topic_config_info: of each broker, what there is of all topics."""
+        office = self._office
+        brokers, topics = set(params.numbers("brokerId")), set(params.words("topicName"))
+        forms: list[Answer] = []
+        for number, record in sorted(office.catalog.brokers.items()):
+            deployments = [
+                deployment
+                for deployment in office.catalog.topics_of(number)
+                if not topics or deployment.topic in topics
+            ]
+            if brokers and number not in brokers:
+                continue
+            running = office.fleet.get(number)
+            stopped = office.fleet.stopped(number)
+            open_ = running is not None and running.online
+            publish = open_ and record.publishable and not stopped[1]
+            subscribe = open_ and record.subscribable and not stopped[0]
+            configured = [deployment.props for deployment in deployments]
+            writable = [props for props in configured if publish and props.accept_publish]
+            readable = [props for props in configured if subscribe and props.accept_subscribe]
+            forms.append(
+                {
+                    "brokerId": number,
+                    "brokerIp": record.host,
+                    "brokerPort": record.port,
+                    "manageStatus": record.status.text,
+                    "acceptPublish": publish,
+                    "acceptSubscribe": subscribe,
+                    "nodeRunInfo": "-" if running is None else "running",
+                    **_counts("{}TotalCfgCnt", configured, "topic"),
+                    **_counts("{}AccPubTotalCnt", writable, "topic"),
+                    **_counts("{}AccSubTotalCnt", readable, "topic"),
                 }
             )
         return found(forms)
@@ -201,18 +288,32 @@ class TopicAdmin:
         hosted = self._hosted(deployment.topic).get(deployment.broker)
         record = self._office.catalog.broker(deployment.broker)
         run: Answer = {
-            "acceptPublish": deployment.broker in publish if hosted else "-",
-            "acceptSubscribe": deployment.broker in subscribe if hosted else "-",
-            "numPartitions": hosted.partitions if hosted else "-",
-            "numTopicStores": hosted.stores if hosted else "-",
-            "brokerManageStatus": record.status.text,
+            "acceptPublish": "-",
+            "acceptSubscribe": "-",
+            "numPartitions": "-",
+            "brokerManageStatus": "-",
         }
+        if hosted is not None:
+            run = {
+                "acceptPublish": deployment.broker in publish,
+                "acceptSubscribe": deployment.broker in subscribe,
+                "numPartitions": hosted.partitions,
+                "numTopicStores": hosted.stores,
+                "brokerManageStatus": record.status.text,
+            }
         return {**deployment_form(self._office, deployment), "runInfo": run}
 
     # -- where topics are
 
     def add(self, params: Params) -> Answer:
         """admin_add_topic_deploy_info, admin_add_new_topic_record."""
+        return carry_out(self._office, self._adding(params))
+
+    def add_batch(self, params: Params) -> Answer:
+        """admin_bath_add_topic_deploy_info, admin_bath_add_new_topic_record."""
+        return batch(self._office, params, "topicJsonSet", self._known(self._adding))
+
+    def _adding(self, params: Params) -> list[Step]:
         change = adding(self._office, params)
         props = props_changes(params)
 
@@ -221,10 +322,17 @@ class TopicAdmin:
             wanted = msgspec.structs.replace(usual, **props)
             self._office.catalog.add_topic(topic, broker, wanted, change)
 
-        return self._each(params, act)
+        return self._steps(params, act)
 
     def update(self, params: Params) -> Answer:
         """admin_update_topic_deploy_info, admin_modify_topic_info."""
+        return carry_out(self._office, self._updating(params))
+
+    def update_batch(self, params: Params) -> Answer:
+        """admin_batch_update_topic_deploy_info."""
+        return batch(self._office, params, "topicJsonSet", self._known(self._updating))
+
+    def _updating(self, params: Params) -> list[Step]:
         change = updating(self._office, params)
         props = props_changes(params)
 
@@ -233,7 +341,7 @@ class TopicAdmin:
                 raise unchanged("Nothing is to be changed!")
             self._office.catalog.update_topic(topic, broker, props, change)
 
-        return self._each(params, act)
+        return self._steps(params, act)
 
     def _mover(
         self, move: Callable[[Catalog, str, int, Change], object]
@@ -241,20 +349,29 @@ class TopicAdmin:
         def call(params: Params) -> Answer:
             change = updating(self._office, params)
             catalog = self._office.catalog
-            return self._each(params, lambda topic, broker: move(catalog, topic, broker, change))
+            steps = self._steps(params, lambda topic, broker: move(catalog, topic, broker, change))
+            return carry_out(self._office, steps)
 
         return call
 
-    def _each(self, params: Params, act: Callable[[str, int], object]) -> Answer:
+    def _known(self, plan: Plan) -> Plan:
+        """The same, for brokers that are there; in a batch, another one refuses all of it."""
+
+        def checked(params: Params) -> Iterable[Step]:
+            for broker in ids(params):
+                if broker not in self._office.catalog.brokers:
+                    raise ParamError(f"Not found broker configure by brokerId = {broker}")
+            return plan(params)
+
+        return checked
+
+    def _steps(self, params: Params, act: Callable[[str, int], object]) -> list[Step]:
         topics, _ = listed(params, "topicName", "brokerId")
-        items: list[Mapping[str, Json]] = [
-            {"brokerId": broker, "topicName": topic} for broker in ids(params) for topic in topics
+        return [
+            ({"brokerId": broker, "topicName": topic}, partial(act, topic, broker))
+            for broker in ids(params)
+            for topic in topics
         ]
-        answer = outcomes(
-            items, lambda item: act(str(item["topicName"]), int(str(item["brokerId"])))
-        )
-        self._office.settle()
-        return answer
 
     # -- what holds for a topic everywhere
 
@@ -269,6 +386,23 @@ class TopicAdmin:
 
     def control(self, params: Params) -> Answer:
         """admin_add_topic_control_info, admin_update_topic_control_info."""
+        return carry_out(self._office, self._controlling(params))
+
+    def control_batch(self, params: Params) -> Answer:
+        """admin_batch_add_topic_control_info, admin_batch_update_topic_control_info."""
+        return batch(self._office, params, "topicCtrlJsonSet", self._controlling)
+
+    def uncontrol(self, params: Params) -> Answer:
+        """admin_delete_topic_control_info: refused while the topic is on a broker."""
+        updating(self._office, params)
+        (topics,) = listed(params, "topicName")
+        catalog = self._office.catalog
+        return carry_out(
+            self._office,
+            [({"topicName": topic}, partial(catalog.release_topic, topic)) for topic in topics],
+        )
+
+    def _controlling(self, params: Params) -> list[Step]:
         changes: dict[str, object] = {}
         authorize, number = params.flag("enableAuthControl"), params.number("topicNameId")
         limit = params.number("maxMsgSizeInMB")
@@ -278,26 +412,78 @@ class TopicAdmin:
             changes["topic_id"] = number
         if limit is not None:
             changes["message_bytes_max"] = megabytes(limit)
-        return self._change_control(params, changes)
+        return self._control_steps(params, changes)
 
     def authorize(self, params: Params) -> Answer:
         """admin_set_topic_authorize_control."""
-        return self._change_control(params, {"authorize": params.flag("isEnable") or False})
+        return carry_out(self._office, self._authorizing(params))
 
-    def _change_control(self, params: Params, changes: Mapping[str, object]) -> Answer:
+    def authorize_batch(self, params: Params) -> Answer:
+        """admin_bath_add_topic_authorize_control."""
+        return batch(self._office, params, "topicJsonSet", self._authorizing)
+
+    def unauthorize(self, params: Params) -> Answer:
+        """admin_delete_topic_authorize_control: everybody may read the topic again."""
+        change = updating(self._office, params)
+        (topics,) = listed(params, "topicName")
+        catalog = self._office.catalog
+
+        def act(topic: str) -> None:
+            if self._control(topic).authorize:
+                catalog.control_topic(topic, {"authorize": False}, change)
+
+        return carry_out(
+            self._office, [({"topicName": topic}, partial(act, topic)) for topic in topics]
+        )
+
+    def query_authorized(self, params: Params) -> Answer:
+        """admin_query_topic_authorize_control: the switch and the groups, in their old form."""
+        topics = set(params.words("topicName"))
+        return found(
+            self._authorized_form(topic)
+            for topic in sorted(self._office.catalog.topics)
+            if not topics or topic in topics
+        )
+
+    def _authorized_form(self, topic: str) -> Answer:
+        control, records = self._control(topic), self._records(topic)
+        groups: list[Json] = [
+            {"topicName": topic, "groupName": record.group, **_who(record.stamp)}
+            for record in records
+        ]
+        filters: list[Json] = [
+            {
+                "topicName": topic,
+                "groupName": record.group,
+                "condStatus": 2 if record.filtered else 0,
+                "filterConds": filters_text(record.filters),
+                **_who(record.stamp),
+            }
+            for record in records
+        ]
+        return {
+            "topicName": topic,
+            "isEnable": control.authorize,
+            **_who(control.stamp),
+            "authConsumeGroup": groups,
+            "groupCount": len(groups),
+            "authFilterCondSet": filters,
+            "filterCount": len(filters),
+        }
+
+    def _authorizing(self, params: Params) -> list[Step]:
+        return self._control_steps(params, {"authorize": params.flag("isEnable") or False})
+
+    def _control_steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
         by_update = "modifyUser" in params
         change = (updating if by_update else adding)(self._office, params)
         (topics,) = listed(params, "topicName")
 
-        def act(item: Mapping[str, Json]) -> None:
-            topic = str(item["topicName"])
-            if topic not in self._office.catalog.topics:
-                raise CatalogError(OpCode.NOT_EXIST, f"There is no topic {topic}.", topic=topic)
-            self._office.catalog.control_topic(topic, changes, change)
-
-        answer = outcomes([{"topicName": topic} for topic in topics], act)
-        self._office.settle()
-        return answer
+        catalog = self._office.catalog
+        return [
+            ({"topicName": topic}, partial(catalog.control_topic, topic, changes, change))
+            for topic in topics
+        ]
 
     def _control(self, topic: str) -> TopicControl:
         return self._office.catalog.topic_controls.get(topic) or TopicControl(topic=topic)
@@ -316,25 +502,49 @@ class TopicAdmin:
             **stamp_form(control.stamp),
         }
 
+    def _records(self, topic: str) -> list[ConsumeControl]:
+        controls = self._office.catalog.consume_controls.values()
+        return sorted((c for c in controls if c.topic == topic), key=attrgetter("group"))
+
     def _rights(self, topic: str, control: TopicControl) -> Answer:
-        records = [c for c in self._office.catalog.consume_controls.values() if c.topic == topic]
+        records = self._records(topic)
         groups: list[Json] = [
-            {"groupName": record.group, **stamp_form(record.stamp)}
-            for record in records
-            if record.enabled
+            {"groupName": record.group, **_who(record.stamp)} for record in records
         ]
-        filters: list[Json] = [
-            {"groupName": record.group, "filterConds": f",{','.join(sorted(record.filters))},"}
-            for record in records
-            if record.filtered
-        ]
+        filters: list[Json] = []
+        for record in records:
+            who = _who(record.stamp)
+            del who["createUser"]
+            filters.append(
+                {
+                    "groupName": record.group,
+                    "condStatus": 2 if record.filtered else 0,
+                    "filterConds": filters_text(record.filters) if record.filtered else "",
+                    **who,
+                }
+            )
         stamp = stamp_form(control.stamp)
         return {
             "enableAuthControl": control.authorize,
-            "createUser": stamp["createUser"],
-            "createDate": stamp["createDate"],
+            "createUser": stamp["modifyUser"],
+            "createDate": stamp["modifyDate"],
             "authConsumeGroup": groups,
             "groupCount": len(groups),
             "authFilterCondSet": filters,
             "filterCount": len(filters),
         }
+
+
+def _counts(name: str, found_: Sequence[TopicProps | Hosted], thing: str = "broker") -> Answer:
+    """How many there are, with how many stores and partitions."""
+    return {
+        name.format(thing): len(found_),
+        name.format("store"): sum(one.stores for one in found_),
+        name.format("part"): sum(one.stores * one.partitions for one in found_),
+    }
+
+
+def _who(stamp: Stamp) -> Answer:
+    """Who made a record and when, in the old forms of methods."""
+    form = stamp_form(stamp)
+    return {name: form[name] for name in ("createUser", "createDate", "modifyUser", "modifyDate")}

@@ -51,7 +51,7 @@ class BrokerDesk:
         """Method 7: a broker has started, or has come back."""
         del caller
         state = self._state
-        state.credentials.broker(request.authInfo, now_ms)
+        state.credentials.broker(request.authInfo)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         state.require_active(request.clientId)
         running = _read_broker(request)
@@ -141,7 +141,7 @@ class BrokerDesk:
         """Method 8: what the broker holds, and what it should hold."""
         del caller
         state = self._state
-        state.credentials.broker(request.authInfo, now_ms)
+        state.credentials.broker(request.authInfo)
         broker = _read_id(request.brokerId)
         state.require_active(request.brokerId)
         running = state.fleet.heartbeat(broker, online=request.brokerOnline, now_ms=now_ms)
@@ -200,7 +200,7 @@ class BrokerDesk:
         """Method 9: the broker leaves the lists at once."""
         del caller
         state = self._state
-        state.credentials.broker(request.authInfo, now_ms)
+        state.credentials.broker(request.authInfo)
         broker = _read_id(request.brokerId)
         state.require_active(request.brokerId)
         if not state.fleet.close(broker, now_ms):

@@ -12,13 +12,14 @@ checks passwords, and it can create topics and book brokers by itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.protobuf.message import Message as PbMessage
 
+from coherer import clock
 from coherer.broker.configuration import CatalogError, TopicStatus
+from coherer.broker.rebalance import GroupKind
 from coherer.errors import UsageError
 from coherer.server.tubemq.master.brokers import BrokerDesk
 from coherer.server.tubemq.master.choosers import ChooserDesk
@@ -60,7 +61,8 @@ class Master:
         options: how it behaves.
         load: gives what `save` was given last, or None.
         save: keeps these bytes, replacing those before at once or not at all.
-        now_ms: the clock, ms since 1970.
+        now_ms: a clock that is not set, ms since 1970.
+        wall_ms: the time of day, ms since 1970; where only `now_ms` is given, that.
 
     >>> from coherer.tubemq import messages as pb
     >>> master = Master(now_ms=lambda: 1000)
@@ -79,9 +81,12 @@ class Master:
         load: Callable[[], bytes | None] = lambda: None,
         save: Callable[[bytes], None] = lambda _: None,
         *,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = clock.now_ms,
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.state = MasterState(options or MasterOptions(), load, save, now_ms)
+        if wall_ms is None:
+            wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
+        self.state = MasterState(options or MasterOptions(), load, save, now_ms, wall_ms)
         self._open()
 
     def _open(self) -> None:
@@ -146,9 +151,15 @@ class Master:
         if state.standby:
             return
         now_ms = state.now_ms()
-        state.producers.expire(now_ms)
-        state.groups.expire(now_ms)
-        state.fleet.expire(now_ms)
+        counts, kinds = state.counts, {g.name: g.subscription.kind for g in state.groups}
+        counts.producers_timed_out += len(state.producers.expire(now_ms))
+        lost = state.groups.expire(now_ms)
+        counts.consumers_timed_out += len(lost)
+        gone = {name for name, _ in lost if state.groups.get(name) is None}
+        counts.groups_timed_out += len(gone)
+        chose = [name for name in gone if kinds[name] is GroupKind.CLIENT_BALANCED]
+        counts.choosers_timed_out += len(chose)
+        counts.brokers_timed_out += len(state.fleet.expire(now_ms))
         state.visit_tokens.rotate(now_ms)
         state.absorb(now_ms)
         for group in state.groups.due(now_ms):

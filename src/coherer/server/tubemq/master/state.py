@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -27,6 +28,7 @@ from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, DamagedStoreError, StoreError
 from coherer.masking import masked
 from coherer.record.reserved import is_system_topic
+from coherer.server.admin_figures import Histogram
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
@@ -76,12 +78,36 @@ class _Saved(msgspec.Struct, kw_only=True):
         return masked(self, "visit_key")
 
 
+class Counts:
+    """What a master has seen happen since somebody asked for it to be counted anew.
+
+    Attributes:
+        since_ms: when that was, ms since 1970.
+        producers_timed_out: producers that were silent for too long; consumers, brokers likewise.
+        groups_timed_out: groups whose last member was; `choosers_timed_out` those among them that
+            balance themselves.
+        balances: how long the balance of a group took.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self.balances = Histogram()
+        self.clear(now_ms)
+
+    def clear(self, now_ms: int) -> None:
+        """Begin anew."""
+        self.since_ms = now_ms
+        self.producers_timed_out = self.consumers_timed_out = self.brokers_timed_out = 0
+        self.groups_timed_out = self.choosers_timed_out = 0
+        self.balances.clear()
+
+
 class MasterState:
     """The parts of a master meet here.
 
     Attributes:
         options: what the master was told.
-        now_ms: the clock.
+        now_ms: a clock that is not set.
+        wall_ms: the time of day.
         standby: whether it refuses all business.
         watchers: called when the configuration of brokers has changed.
         catalog: what survives.
@@ -93,6 +119,7 @@ class MasterState:
         broker_list_id: changes with the list of brokers; clients echo it.
         master_id: a random name of this run of the master. Clients hear it, and the HTTP
             administration repeats it, so that both are known to be of one master.
+        counts: what the administration shows.
     """
 
     catalog: Catalog
@@ -109,10 +136,12 @@ class MasterState:
         load: Callable[[], bytes | None],
         save: Callable[[bytes], None],
         now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         self.options = options
         self.master_id = secrets.token_hex(16)
         self.now_ms = now_ms
+        self.wall_ms = wall_ms
         self.standby = options.standby
         self.watchers: list[Callable[[], None]] = []
         self._load = load
@@ -120,6 +149,7 @@ class MasterState:
         self._unsaved: StoreError | None = None
         self._write_again_ms = 0
         self._last_id = 0
+        self.counts = Counts(wall_ms())
         self.begin()
 
     def begin(self) -> None:
@@ -147,9 +177,10 @@ class MasterState:
             event_expiry_ms=options.event_expiry_ms,
         )
         self.groups = Groups(options.consumer_timeout_ms, timing)
-        if stored and now_ms < stored.roll_ms + _ROLL_AGE_MS_MAX:
+        # A roll from the future is young: the clock was set back since.
+        if stored and self.wall_ms() < stored.roll_ms + _ROLL_AGE_MS_MAX:
             self.groups.await_members(stored.roll, now_ms + options.return_ms)
-        self.credentials = Credentials(options)
+        self.credentials = Credentials(options, self.wall_ms)
         key = bytes.fromhex(stored.visit_key) if stored and options.checks_visit_tokens else None
         self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms, key)
         self.broker_list_id = self.new_id()
@@ -157,6 +188,7 @@ class MasterState:
         self._saved_version = self.catalog.version
         self._roll: dict[str, list[str]] = stored.roll if stored else {}
         self._roll_ms = stored.roll_ms if stored else 0
+        self._roll_again_ms = 0
         wanted = options.max_message_bytes
         if wanted is not None and wanted != self.catalog.cluster.message_bytes_max:
             self.catalog.set_cluster({"message_bytes_max": wanted}, self.change("options"))
@@ -176,12 +208,12 @@ class MasterState:
 
     def new_id(self) -> int:
         """An id that is larger than all before, those of earlier runs too: it looks like a time."""
-        self._last_id = max(self._last_id + 1, self.now_ms())
+        self._last_id = max(self._last_id + 1, self.wall_ms())
         return self._last_id
 
     def change(self, user: str) -> Change:
         """A change by this user, now."""
-        return Change(user=user, now_ms=self.now_ms())
+        return Change(user=user, now_ms=self.wall_ms())
 
     def require_active(self, client_id: str) -> None:
         """Refuse business when this is a standby.
@@ -224,9 +256,10 @@ class MasterState:
     def remember(self, now_ms: int) -> None:
         """Write who is in which group, if that is news, and what could not be written before."""
         roll = self.groups.roll(now_ms)
-        old = roll and now_ms >= self._roll_ms + _ROLL_PERIOD_MS
+        old = roll and now_ms >= self._roll_again_ms
         if old or roll != self._roll:
-            self._roll, self._roll_ms = roll, now_ms
+            self._roll, self._roll_ms = roll, self.wall_ms()
+            self._roll_again_ms = now_ms + _ROLL_PERIOD_MS
             self._write(now_ms)
         elif self._unsaved is not None and now_ms >= self._write_again_ms:
             self._write(now_ms)
@@ -297,12 +330,14 @@ class MasterState:
         if group.members and brokers // len(group.members) > rate_max:
             group.due_ms = None
             return
+        began_s = time.perf_counter()
         group.balance(
             partitions,
             dormant=lambda p: p.topic in topics and self.fleet.is_dormant(p, now_ms),
             new_id=self.new_id,
             now_ms=now_ms,
         )
+        self.counts.balances.count(int((time.perf_counter() - began_s) * 1000))
 
     def plausible(self, reported: set[Partition], member: Member) -> frozenset[Partition]:
         """What a consumer may hold of what it says: partitions that exist, or that we gave it.

@@ -147,7 +147,8 @@ class ProgressDesk:
         first_ms, last_ms = stored_ms(state, queue, low), stored_ms(state, queue, high - 1)
         at_ms = stored_ms(state, queue, offset - 1) if offset > 0 else first_ms
         following = max(offset, low)
-        delay_ms = state.now_ms() - stored_ms(state, queue, following) if following < high else 0
+        stored = stored_ms(state, queue, following) if following < high else state.wall_ms()
+        delay_ms = max(state.wall_ms() - stored, 0)  # the clock may have been set back
         return bodies.QueueTimeSpan(
             message_queue=queue,
             min_time_stamp=first_ms,

@@ -1,0 +1,77 @@
+"""When messages were stored, whatever becomes of the machine's clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coherer.record.layout import decode
+from coherer.store import Draft, Store, StoreOptions
+from coherer.store.times import StoredTimes
+from coherer.testing import ManualClock
+
+OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
+HOUR_MS = 3_600_000
+
+
+def open_store(directory: Path, clock: ManualClock) -> Store:
+    return Store.open(directory, OPTIONS, now_ms=clock.wall_ms, steady_ms=clock.now_ms)
+
+
+def put(store: Store, body: bytes) -> int:
+    return store.append([Draft("t", 0, body, b"")])[0].physical_offset
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, -10_000, -20, 20, 10_000, HOUR_MS])
+def test_what_passed_since_a_message_was_stored(tmp_path: Path, by_ms: int) -> None:
+    clock = ManualClock()
+    stored: list[tuple[int, int]] = []
+    with open_store(tmp_path, clock) as store:
+        for _ in range(3):
+            stored += [(put(store, b"x"), clock.now_ms())]
+            clock.turn(by_ms)
+            clock.advance(1_000)
+        for place, now_ms in stored:
+            record = store.record_at(place)
+            assert record is not None
+            found_ms = store.times.stored_ms(place, decode(record).store_ms)
+            assert abs(found_ms - now_ms) <= 50
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_store_times_keep_their_order_and_can_be_searched(tmp_path: Path, by_ms: int) -> None:
+    clock = ManualClock()
+    with open_store(tmp_path, clock) as store:
+        begin_ms = clock.wall_ms()
+        for turned in (0, by_ms, -by_ms):
+            clock.turn(turned)
+            for _ in range(5):
+                clock.advance(1_000)
+                put(store, b"x")
+        found = store.read("t", 0, 0, max_bytes=1 << 20, max_count=100)
+        times = [decode(record).store_ms for record in found.records]
+        assert times == sorted(times)
+        offsets = [store.offset_at_time("t", 0, ms) for ms in times]
+        assert offsets == [times.index(ms) for ms in times]
+        assert store.offset_at_time("t", 0, begin_ms) == 0
+        assert store.offset_at_time("t", 0, max(times) + 1) == 15
+
+
+def test_times_do_not_fill_the_memory() -> None:
+    times = StoredTimes(0, now_ms=0, wall_ms=0)
+    for n in range(250_000):  # store times stand still, and each batch is further behind
+        times.note(n * 100, now_ms=n * 100, wall_ms=n * 100 - HOUR_MS, store_ms=0)
+    last = 249_999
+    assert times.stored_ms(last * 100, 0) == last * 100
+    assert times.born_ms(last * 100, last * 100 - HOUR_MS) == last * 100
+    assert times.stored_ms(0, 0) == 0, "the first of all is kept"
+
+
+def test_what_comes_from_another_store_is_older() -> None:
+    times = StoredTimes(100, now_ms=1_000, wall_ms=1_000)
+    assert times.is_older(99)
+    assert not times.is_older(100)
+    times.copied(300, 7_000)
+    assert times.is_older(299)
+    assert times.opened_ms == 7_000
