@@ -20,6 +20,7 @@ __all__ = [
     "BLANK",
     "DEFAULT_PORT",
     "DEFAULT_TLS_PORT",
+    "OWN_CLIENT",
     "STORE_STRIDE",
     "BrokerDefaults",
     "BrokerInfo",
@@ -31,6 +32,7 @@ __all__ = [
     "TopicInfo",
     "TopicMeta",
     "TopicSettings",
+    "is_own_client",
     "parse_required_partitions",
     "required_partitions",
 ]
@@ -38,8 +40,22 @@ __all__ = [
 STORE_STRIDE: Final = 10_000
 """Partition id = store number * 10,000 + number within the store."""
 
+OWN_CLIENT: Final = "coherer"
+"""The last part of a client id of this package begins so; a Java client has its version there."""
+
 DEFAULT_PORT: Final = 8123
 DEFAULT_TLS_PORT: Final = 8124
+
+
+def is_own_client(client_id: str) -> bool:
+    """Whether a client id is one that this package makes.
+
+    >>> is_own_client("group_10.0.0.1-4242-17-99-Pull-coherer1.0")
+    True
+    >>> is_own_client("group_10.0.0.1-4242-1700000000000-1-Pull-2.4.0")
+    False
+    """
+    return client_id.rpartition("-")[2].startswith(OWN_CLIENT)
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):

@@ -28,7 +28,7 @@ from coherer.record.reserved import is_system_topic
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
-from coherer.tubemq.names import BLANK, BrokerInfo
+from coherer.tubemq.names import BLANK, BrokerInfo, is_own_client
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,12 @@ class MasterState:
         )
         self.groups = Groups(options.consumer_timeout_ms, timing)
         if stored and now_ms < stored.roll_ms + _ROLL_AGE_MS_MAX:
-            self.groups.await_members(stored.roll, now_ms + options.return_ms)
+            self.groups.await_members(
+                stored.roll,
+                now_ms + options.return_ms,
+                prompt=is_own_client,
+                absent_ms=options.absent_ms,
+            )
         self.credentials = Credentials(options)
         self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms)
         self.broker_list_id = self.new_id()
