@@ -13,8 +13,8 @@ from typing import Final
 from coherer.errors import ProtocolError
 
 ZERO_FIELD: Final = "setZeroIfNotFound"
-"""A field of request 14. RocketMQ 5 says 22 for a group without an offset when it is `false`, as our
-broker does, which repeats the field in its answer. RocketMQ 4 passes over it."""
+"""A field of request 14. RocketMQ 5's brokers answer 22 for a group without an offset when it is
+`false`. Our broker does so, too, and repeats the field in its answer. RocketMQ 4's pass over it."""
 
 _TABLE: Final = re.compile(rb"\s*:\s*\{([^{}]*)\}")
 _ENTRY: Final = re.compile(rb'"?(-?\d+)"?\s*:\s*(-?\d+)')

@@ -159,9 +159,7 @@ async def test_a_deletion_and_a_permission_are_known_when_they_are_answered(
     assert "fresh" not in names.topics
 
 
-async def test_a_request_that_changes_no_topic_does_not_wait(
-    broker: Caller, names: Names
-) -> None:
+async def test_a_request_that_changes_no_topic_does_not_wait(broker: Caller, names: Names) -> None:
     await broker.ask(Code.UPDATE_AND_CREATE_TOPIC, new_topic("fresh"))
     names.open.clear()
     async with asyncio.timeout(10):

@@ -12,9 +12,9 @@ The last two hold for the first time that this process takes the queue; then it 
 
 A consumer that begins at the end looks at the ends when it starts (`looked`), because it takes
 queues later: what is sent in between is delivered. A topic that does not exist then is read from
-its oldest message when it does; a queue that was not there is read from about the time of the start.
-Where a group begins at the end, or at a time, is written down when the queue is taken: whoever has
-the queue next carries on there.
+its oldest message when it does. A queue that was not there is read from about the time of the
+start. Where a group begins at the end, or at a time, is written down when the queue is taken:
+whoever has the queue next carries on there.
 
 A broker of RocketMQ 4 says that a group which it has never seen stands at 0 as long as the queue's
 first message is in memory (2.7). Such an answer is checked with another request, see `Door.stored`.
