@@ -43,6 +43,17 @@ def test_always_latest_is_for_the_first_time() -> None:
     assert (starts.of(QUEUE, 7), starts.of(RETRY, 3)) == (7, 3)
 
 
+def test_always_latest_does_not_go_behind_what_the_group_has_read() -> None:
+    starts = Starts("always-latest")
+    starts.looked("flights", {QUEUE: 5, OTHER: None}, 1_000)
+    assert starts.needs_stored(QUEUE)
+    assert (starts.of(QUEUE, 3), starts.of(QUEUE, 7), starts.of(QUEUE, None)) == (5, 7, 5)
+    assert not starts.needs_stored(OTHER)
+    assert starts.of(OTHER, 3) is Edge.END
+    starts.taken(QUEUE)
+    assert (starts.of(QUEUE, 3), starts.of(RETRY, 3)) == (3, 3)
+
+
 def test_given_offsets_are_for_the_first_time() -> None:
     starts = Starts({QUEUE: 3})
     assert (starts.of(QUEUE, 7), starts.of(OTHER, 7), starts.of(OTHER, None)) == (3, 7, Edge.END)

@@ -118,7 +118,8 @@ class Starts:
             return True
         if isinstance(self._start, Mapping):
             return queue not in self._start
-        return self._start != "always-latest"
+        # At the end of its start a consumer may be behind what the group has read meanwhile.
+        return self._start != "always-latest" or isinstance(self._end(queue), int)
 
     def of(self, queue: Queue, stored: int | None) -> int | Edge:
         """Where to begin.
@@ -127,9 +128,11 @@ class Starts:
             queue: which queue.
             stored: the group's offset there; None when it has none.
         """
-        if stored is not None and self.needs_stored(queue):
-            return stored
         start = self._start
+        if stored is not None and self.needs_stored(queue):
+            ours = queue in self._taken or queue.topic.startswith(RETRY_PREFIX)
+            end = self._end(queue) if start == "always-latest" and not ours else None
+            return max(stored, end) if isinstance(end, int) else stored
         if queue.topic.startswith(RETRY_PREFIX):
             return Edge.END if isinstance(start, datetime) else Edge.OLDEST
         if isinstance(start, datetime):
