@@ -129,6 +129,21 @@ def test_after_a_restart_a_group_waits_for_those_who_were_there() -> None:
     assert group in after.due(30), "all are back or have said goodbye"
 
 
+def test_after_a_restart_a_group_does_not_wait_long_for_who_reports_often() -> None:
+    groups = Groups(timeout_ms=1_000)
+    roll = {"g": ["a", "b", "c"], "h": ["b", "slow"], "i": ["b"]}
+    groups.await_members(roll, 500, prompt=lambda name: name != "slow", absent_ms=20)
+    assert groups.due(100) == [], "consumers can come from here on"
+    g, h, i = (groups.join(name, member("a"), FLIGHTS, 110) for name in "ghi")
+    assert groups.due(119) == []
+    assert groups.roll(119) == {"g": ["a", "b", "c"], "h": ["a", "b", "slow"], "i": ["a", "b"]}
+    assert not groups.is_due(h, 120)
+    assert groups.due(120) == [g, i], "the other has one that may be between two reports"
+    groups.join("h", member("slow"), FLIGHTS, 130)
+    assert h in groups.due(130)
+    assert groups.roll(130)["g"] == ["a"], "and a second restart does not wait for them either"
+
+
 def test_after_a_restart_a_group_does_not_wait_for_ever() -> None:
     groups = Groups(timeout_ms=1_000)
     groups.await_members({"g": ["a", "b"]}, 500)

@@ -77,15 +77,21 @@ async def it_begins_where_it_is_told(place: Place) -> None:
     await until(lambda: time.time() > passed)  # what is searched for is the nearest (6.3)
     await place.send(client, "new")
     queue = Queue(place.topic, "broker-a", 0)
-    starts: list[tuple[Any, str]] = [("earliest", "old"), ({queue: 1}, "new")]
-    for number, (start, expected) in enumerate(starts):
-        member = place.client()
-        async with member.consumer(f"{place.group}{number}", place.topic, start=start) as consumer:
+    message: Any = None
+
+    async def begins(start: Any, expected: str) -> None:
+        nonlocal message
+        member, group = place.client(), f"{place.group}{expected}{type(start).__name__}"
+        async with member.consumer(group, place.topic, start=start) as consumer:
             [message] = await take(consumer, 1)
             assert message.body.decode() == expected
+
+    await begins("earliest", "old")
+    await begins({queue: 1}, "new")
     moment = datetime.fromtimestamp(message.stored_ms / 1000 - 0.001, UTC)  # just before "new"
-    # A group that the broker has never heard of stands at 0 there (2.7), whatever its start.
-    assert await client._door.stored(f"{place.group}n", queue) == 0
+    # A 4.x broker says of a group that it has never heard of that it stands at 0 (2.7).
+    await begins(moment, "new")
+    assert await client._door.stored(f"{place.group}n", queue) is None
     async with client.pull_consumer(f"{place.group}p", start=moment) as puller:
         await puller.assign([queue])
         assert await puller.offset_of(queue, moment) == await puller.seek(queue, moment) == 1
@@ -95,6 +101,76 @@ async def it_begins_where_it_is_told(place: Place) -> None:
         await place.send(client, "last")
         [message] = await take(consumer, 1)
         assert message.body == b"last"
+
+
+async def a_new_group_begins_at_the_end(place: Place) -> None:
+    """Of a young topic, too; what is sent after the start is delivered, however soon."""
+    sender = place.client()
+    await place.make(sender, 2)
+    wanted = {place.topic: ["UA"]}
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "latest": (place.topic, {}),
+        "orderly": (place.topic, {"orderly": True}),
+        "tags": (wanted, {}),
+        "mapping": (place.topic, {"start": {Queue("other", "broker-a", 0): 1}}),
+        "always": (place.topic, {"start": "always-latest"}),
+    }
+    async with sender.producer(place.topic) as producer:
+
+        async def both(body: str) -> None:
+            for number in (0, 1):
+                message = Message(place.topic, f"{body}{number}".encode(), tag="UA")
+                await producer.send(message, queue=Queue(place.topic, "broker-a", number))
+            await until(lambda: shown(body))
+
+        sent: list[str] = []
+
+        async def shown(body: str) -> bool:
+            sent.append(body) if body not in sent else None
+            ends = await sender.offsets(place.topic)
+            return [end for _, end in ends.values()] == [len(sent)] * 2
+
+        await both("history")
+        for kind, (topics, options) in kinds.items():
+            group = f"{place.group}{kind}"
+            async with place.client().consumer(group, topics, **options) as consumer:
+                await both(kind)
+                assert sorted(texts(await take(consumer, 2))) == [f"{kind}0", f"{kind}1"]
+                assert await consumer.receive(50) is None
+        async with place.client().pull_consumer(f"{place.group}pull", place.topic) as puller:
+            await both("pull")
+            found = [await puller.poll(20_000), await puller.poll(20_000)]
+            bodies = [body for batch in found if batch is not None for body in batch.bodies()]
+            assert sorted(bodies) == [b"pull0", b"pull1"]
+        queue = Queue(place.topic, "broker-a", 0)
+        async with place.client().pull_consumer(f"{place.group}assigned") as puller:
+            await puller.assign([queue])
+            assert puller.position(queue) == len(sent)
+            assert await puller.committed(queue) is None
+
+
+async def a_topic_that_comes_after_the_start_is_read_from_its_beginning(place: Place) -> None:
+    client, sender = place.client(), place.client()
+    async with client.consumer(place.group, place.topic) as consumer:
+        await place.make(sender, 1)
+        await place.send(sender, "first")
+        assert texts(await take(consumer, 1)) == ["first"]
+
+
+async def a_group_goes_on_where_it_began(place: Place) -> None:
+    """Whoever takes a queue next begins where the first member did, not at the end of then."""
+    sender = place.client()
+    await place.make(sender, 2)
+    await place.send(sender, "history", queue=0)
+    for model in ("push", "pull"):
+        group = f"{place.group}{model}"
+        kind = "consumer" if model == "push" else "pull_consumer"
+        async with getattr(place.client(), kind)(group, place.topic) as first:
+            await until(lambda first=first: len(ids(first, place.topic)) == 2)
+        await place.send(sender, f"between{model}", queue=0)
+        async with place.client().consumer(group, place.topic) as second:
+            assert texts(await take(second, 1)) == [f"between{model}"]
+            assert await second.receive(50) is None
 
 
 async def pausing_holds_back(place: Place) -> None:
@@ -280,6 +356,9 @@ SHARING = [
     in_a_broadcast_everybody_gets_everything,
     queues_move_when_members_come_and_go,
     it_begins_where_it_is_told,
+    a_new_group_begins_at_the_end,
+    a_topic_that_comes_after_the_start_is_read_from_its_beginning,
+    a_group_goes_on_where_it_began,
     pausing_holds_back,
     brokers_ask_and_are_answered,
     pulling_is_sharing_or_going_anywhere,

@@ -6,12 +6,15 @@ A node that was not seen for its timeout is gone. What happens inside a group st
 Different from Java's master: a restarted master remembers who was in each group, and leaves a group
 alone until its members are back or have had the time to be (`Groups.await_members`). Java waits for
 one balance period before it balances anything; without either, the first to return would be given
-everything.
+everything. A member that is known to report often is gone when it stays away for a short time; the
+others may be between two reports. To go on without a member that lives is safe: brokers lease a
+partition to one consumer at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -26,6 +29,12 @@ from coherer.broker.rebalance import (
 )
 
 K = TypeVar("K")
+
+_log = logging.getLogger(__name__)
+
+
+def _nobody(_: str) -> bool:
+    return False
 
 
 class Attendance(Generic[K]):
@@ -139,6 +148,9 @@ class Groups:
         self._attendance = Attendance[tuple[str, str]](timeout_ms)
         self._awaited: dict[str, set[str]] = {}
         self._awaited_until_ms = 0
+        self._prompt: Callable[[str], bool] = _nobody
+        self._absent_ms = 0
+        self._back_since_ms: int | None = None
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -207,14 +219,16 @@ class Groups:
     # -- when to balance
 
     def due(self, now_ms: int) -> list[Group]:
-        """The groups that are to be balanced now."""
+        """The groups that are to be balanced now; to be called again and again."""
+        if self._back_since_ms is None:
+            self._back_since_ms = now_ms
         return [group for group in self._groups.values() if self.is_due(group, now_ms)]
 
     def is_due(self, group: Group, now_ms: int) -> bool:
         """Whether the group is to be balanced now."""
         if group.due_ms is None or now_ms < group.due_ms:
             return False
-        return now_ms >= self._awaited_until_ms or not self._awaited.get(group.name)
+        return not self._awaits(group.name, now_ms)
 
     # -- what a restarted master remembers
 
@@ -234,10 +248,38 @@ class Groups:
                 roll.setdefault(name, []).extend(sorted(awaited))
         return roll
 
-    def await_members(self, roll: Mapping[str, Collection[str]], until_ms: int) -> None:
-        """Leaves these groups alone until all of these consumers are back, or until then."""
+    def await_members(
+        self,
+        roll: Mapping[str, Collection[str]],
+        until_ms: int,
+        *,
+        prompt: Callable[[str], bool] = _nobody,
+        absent_ms: int = 0,
+    ) -> None:
+        """Leaves these groups alone until all of these consumers are back, or until then.
+
+        Args:
+            roll: the consumers of every group.
+            until_ms: nobody is waited for after this time.
+            prompt: whether a consumer of this id reports so often that it is back soon.
+            absent_ms: how long such consumers are waited for, from the next call of `due` on.
+        """
         self._awaited = {name: set(members) for name, members in roll.items()}
         self._awaited_until_ms = until_ms
+        self._prompt = prompt
+        self._absent_ms = absent_ms
+        self._back_since_ms = None
+
+    def _awaits(self, name: str, now_ms: int) -> bool:
+        """Whether a group waits for consumers that were there before a restart."""
+        if now_ms >= self._awaited_until_ms or not self._awaited.get(name):
+            return False
+        if self._back_since_ms is None or now_ms < self._back_since_ms + self._absent_ms:
+            return True
+        for member_id in sorted(filter(self._prompt, self._awaited[name])):
+            _log.info("Group %s waits no longer for %s, which has not come back", name, member_id)
+            self._returned(name, member_id)
+        return name in self._awaited
 
     def _returned(self, name: str, member_id: str) -> None:
         awaited = self._awaited.get(name)

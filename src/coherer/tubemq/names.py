@@ -24,6 +24,7 @@ __all__ = [
     "BLANK",
     "DEFAULT_PORT",
     "DEFAULT_TLS_PORT",
+    "OWN_CLIENT",
     "STORE_STRIDE",
     "TOPIC_RULE",
     "BrokerDefaults",
@@ -37,6 +38,7 @@ __all__ = [
     "TopicMeta",
     "TopicSettings",
     "check_topic",
+    "is_own_client",
     "is_tubemq_topic",
     "parse_required_partitions",
     "required_partitions",
@@ -49,6 +51,9 @@ TOPIC_RULE: Final = (
 
 STORE_STRIDE: Final = 10_000
 """Partition id = store number * 10,000 + number within the store."""
+
+OWN_CLIENT: Final = "coherer"
+"""The last part of a client id of this package begins so; a Java client has its version there."""
 
 DEFAULT_PORT: Final = 8123
 DEFAULT_TLS_PORT: Final = 8124
@@ -94,6 +99,17 @@ def is_tubemq_topic(topic: str) -> bool:
     (True, False, False)
     """
     return _TUBEMQ_TOPIC.fullmatch(topic) is not None and len(topic) <= TOPIC_CHARS_MAX
+
+
+def is_own_client(client_id: str) -> bool:
+    """Whether a client id is one that this package makes.
+
+    >>> is_own_client("group_10.0.0.1-4242-17-99-Pull-coherer1.0")
+    True
+    >>> is_own_client("group_10.0.0.1-4242-1700000000000-1-Pull-2.4.0")
+    False
+    """
+    return client_id.rpartition("-")[2].startswith(OWN_CLIENT)
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):

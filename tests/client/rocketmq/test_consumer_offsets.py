@@ -67,6 +67,60 @@ async def test_where_a_new_group_begins(cluster, shelf, client, start, code, off
     assert asked.fields.get("timestamp") in {None, "1795219200000"}
 
 
+TABLE = RequestCode.GET_ALL_CONSUMER_OFFSET
+
+
+@pytest.mark.parametrize(
+    ("table", "offset"),
+    [
+        (b'{"offsetTable":{"demo@others":{0:1}}}', "2"),  # the group was never there
+        (b'{"offsetTable":{"demo@readers":{0:0}}}', "0"),  # it is at 0
+        (None, "0"),  # the broker does not tell: nothing is skipped
+    ],
+)
+async def test_a_broker_of_4_x_that_says_0_is_asked_for_its_table(
+    cluster, shelf, client, table, offset
+) -> None:
+    shelf.put(b"a", b"b")
+    shelf.offsets["demo", 0] = 0
+    if table is None:
+        cluster.always(TABLE, lambda asked: asked.answer(1, "No consumer offset in this broker"))
+    else:
+        cluster.always(TABLE, lambda asked: asked.answer(body=table))
+    async with reading(client, start="latest"):
+        await cluster.until(shelf.pulls)
+    assert shelf.pulls()[0].fields["queueOffset"] == offset
+    [asked] = [
+        one for one in cluster.asked(RequestCode.QUERY_CONSUMER_OFFSET)
+        if one.fields["topic"] == "demo"
+    ]  # fmt: skip
+    assert asked.fields["setZeroIfNotFound"] == "false"
+    assert len(cluster.asked(TABLE)) == 1
+
+
+async def test_a_table_is_not_asked_for_where_0_is_the_beginning(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b")
+    shelf.offsets["demo", 0] = 0
+    async with reading(client, start="earliest"):
+        await cluster.until(shelf.pulls)
+    assert cluster.asked(TABLE) == []
+
+
+async def test_where_a_group_begins_is_told_before_the_first_pull(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b")
+    told: list[list[str]] = []
+
+    def pull(asked: Any) -> None:
+        told.append(told_of_demo(cluster))
+        shelf.pull(asked)
+
+    cluster.always(PULL, pull)
+    async with reading(client, start="latest"):
+        await cluster.until(lambda: any(one.fields["topic"] == "demo" for one in shelf.pulls()))
+    assert ["2"] in told
+    assert told_of_demo(cluster) == ["2"]
+
+
 async def test_an_offset_outside_of_the_queue(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
     shelf.offsets["demo", 0] = 9

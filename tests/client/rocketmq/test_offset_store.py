@@ -20,7 +20,8 @@ class Brokers:
         self.away = False
         self.slow: asyncio.Event | None = None
 
-    async def stored(self, group: str, queue: Queue) -> int | None:
+    async def stored(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
+        del exact
         assert group == "g"
         return self.stored_.get(queue)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coherer.client.rocketmq.start import Edge, Starts
+from coherer.client.rocketmq.start import Edge, Start, Starts
 from coherer.errors import UsageError
 from coherer.rocketmq.names import Queue
 
@@ -43,12 +43,49 @@ def test_always_latest_is_for_the_first_time() -> None:
     assert (starts.of(QUEUE, 7), starts.of(RETRY, 3)) == (7, 3)
 
 
+def test_always_latest_does_not_go_behind_what_the_group_has_read() -> None:
+    starts = Starts("always-latest")
+    starts.looked("flights", {QUEUE: 5, OTHER: None}, 1_000)
+    assert starts.needs_stored(QUEUE)
+    assert (starts.of(QUEUE, 3), starts.of(QUEUE, 7), starts.of(QUEUE, None)) == (5, 7, 5)
+    assert not starts.needs_stored(OTHER)
+    assert starts.of(OTHER, 3) is Edge.END
+    starts.taken(QUEUE)
+    assert (starts.of(QUEUE, 3), starts.of(RETRY, 3)) == (3, 3)
+
+
 def test_given_offsets_are_for_the_first_time() -> None:
     starts = Starts({QUEUE: 3})
     assert (starts.of(QUEUE, 7), starts.of(OTHER, 7), starts.of(OTHER, None)) == (3, 7, Edge.END)
     assert (starts.needs_stored(QUEUE), starts.needs_stored(OTHER)) == (False, True)
     starts.taken(QUEUE)
     assert starts.of(QUEUE, 7) == 7
+
+
+@pytest.mark.parametrize("start", ["latest", "always-latest", {Queue("other", "b", 0): 1}])
+def test_the_end_is_that_of_the_start_of_the_consumer(start: Start) -> None:
+    starts = Starts(start)
+    assert starts.at_end
+    starts.looked("flights", {QUEUE: 5, OTHER: None}, 1_000)
+    assert starts.of(QUEUE, None) == 5
+    assert starts.of(OTHER, None) is Edge.END, "its broker did not tell"
+    added = Queue("flights", "broker-a", 2)
+    assert (starts.of(added, None), starts.time_ms) == (Edge.TIME, 1_000)
+    starts.looked("trains", None, 2_000)
+    assert starts.of(Queue("trains", "broker-a", 0), None) is Edge.OLDEST
+    starts.taken(QUEUE)
+    assert starts.of(QUEUE, None) is Edge.END, "somebody has removed the group's offset"
+
+
+def test_the_place_of_a_new_group_is_written_down_where_it_is_another_later() -> None:
+    assert Starts("latest").lasts(QUEUE)
+    assert Starts(MOMENT).lasts(QUEUE)
+    assert not Starts("latest").lasts(RETRY)
+    assert not Starts("earliest").lasts(QUEUE)
+    assert not Starts({QUEUE: 3}).lasts(QUEUE)
+    assert Starts({QUEUE: 3}).lasts(OTHER)
+    assert not Starts("earliest").at_end
+    assert not Starts(MOMENT).at_end
 
 
 def test_the_time() -> None:

@@ -223,9 +223,9 @@ class RocketSite:
             self._drivers[language] = self.new_driver(language)
         return self._drivers[language]
 
-    def new_driver(self, language: str = "java") -> Driver:
-        """A process with clients, for one test alone."""
-        driver = self._make_driver(language)
+    def new_driver(self, language: str = "java", **options: int) -> Driver:
+        """A process with clients, for one test alone; options are those of `RocketDriver`."""
+        driver = self._make_driver(language, **options)
         self._stops.append(driver.stop)
         return driver
 
@@ -283,10 +283,10 @@ class RocketSite:
         self._say(f"cluster {kind} is up after {time.monotonic() - start:.1f} s")
         return cluster
 
-    def _make_driver(self, language: str) -> Driver:
+    def _make_driver(self, language: str, **options: int) -> Driver:
         folder = self._folder(f"{language}-clients")
         if language == "java":
-            return RocketDriver(self.java, folder)
+            return RocketDriver(self.java, folder, **options)  # type: ignore[arg-type]
         if language == "node":
             return NodeDriver(node_modules(self._say), folder)
         return CppDriver(cpp_python(self._say), folder)

@@ -210,17 +210,23 @@ class RocketDriver(Driver):
         folder: of its log and files.
         name: for the log.
         heap_mb: its memory.
+        rebalance_ms: how often consumers rebalance by themselves; 20,000 in Java.
     """
 
     def __init__(
-        self, rocket: JavaSystem, folder: Path, name: str = "rocket-driver", heap_mb: int = 512
+        self,
+        rocket: JavaSystem,
+        folder: Path,
+        name: str = "rocket-driver",
+        heap_mb: int = 512,
+        rebalance_ms: int = 1_000,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         flags = [
             *flags_of(folder),
             f"-Drocketmq.client.logRoot={folder}",
             f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}",
-            "-Drocketmq.client.rebalance.waitInterval=1000",
+            f"-Drocketmq.client.rebalance.waitInterval={rebalance_ms}",
         ]
         command = rocket.command("Driver", heap_mb=heap_mb, log="warn", flags=flags)
         super().__init__(name, command, folder)

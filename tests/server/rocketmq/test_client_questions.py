@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from client_stage import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
+from coherer.broker.groups import Group
+from coherer.server.rocketmq.broker.clients import LOCK_CHECK_MS
+
 IDS, LOCK, UNLOCK, CHECK, CONSUMERS, PRODUCERS, WHO = 38, 41, 42, 46, 203, 204, 300
 
 
@@ -137,3 +140,54 @@ async def test_locks(stage: Stage, client: Client) -> None:
     assert await locked(other, "a", 1) == []  # a lost connection gives no lock back
     for code in (LOCK, UNLOCK):
         assert (await other.ask(code, body=b"nonsense")).code == 1
+
+
+async def test_a_member_that_was_refused_is_told_when_the_queue_is_free(
+    stage: Stage, client: Client
+) -> None:
+    other = await stage.dial()
+    await client.consume("g", tags("t"), client_id="a")
+    await other.consume("g", tags("t"), client_id="b")
+    await client.settle()
+    await other.settle()
+    assert (client.told(), other.told()) == (["g", "g"], ["g"])
+    assert await locked(client, "a", 0, 1) == [0, 1]
+    assert await locked(other, "b", 1) == []
+    client.tell(UNLOCK, body=batch("a", 0))
+    await client.settle()
+    await other.settle()
+    assert other.told() == [], "nobody wanted that one"
+    client.tell(UNLOCK, body=batch("a", 1))  # as Java's clients do: without an answer
+    await client.settle()
+    await other.settle()
+    assert (client.told(), other.told()) == ([], ["g"])
+    assert await locked(other, "b", 1) == [1]
+
+
+async def test_a_member_that_was_refused_is_told_when_the_lock_is_over(
+    stage: Stage, client: Client
+) -> None:
+    await client.consume("g", tags("t"), client_id="b")
+    client.told()
+    assert await locked(client, "a", 0) == [0]
+    assert await locked(client, "b", 0) == []
+    stage.clock.advance(60_000)
+    stage.desk.tick()
+    await client.settle()
+    assert client.told() == []
+    stage.clock.advance(LOCK_CHECK_MS)
+    stage.desk.tick()
+    await client.settle()
+    assert client.told() == ["g"]
+    assert await locked(client, "b", 0) == [0]
+
+
+async def test_a_group_that_tells_nobody_does_not_tell_of_locks(
+    stage: Stage, client: Client
+) -> None:
+    stage.state.groups.put(Group(group_name="g", notify_consumer_ids_changed_enable=False), 0)
+    await client.consume("g", tags("t"), client_id="b")
+    assert await locked(client, "a", 0) == [0]
+    assert await locked(client, "b", 0) == []
+    await client.ask(UNLOCK, body=batch("a", 0))
+    assert client.told() == []

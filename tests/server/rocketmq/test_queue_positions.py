@@ -41,6 +41,25 @@ async def test_where_a_group_stands(broker_stage: BrokerStage, peer: Client) -> 
     assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3},"unknown@g":{9:1}}}'
 
 
+async def test_who_asks_for_it_is_told_whether_a_group_has_an_offset(
+    broker_stage: BrokerStage, peer: Client
+) -> None:
+    """RocketMQ 5's field; without it, or with true, the answer is that of 4.9."""
+    await peer.send()
+    exact = of_group(setZeroIfNotFound="false")
+    answer = await peer.ask(QUERY_OFFSET, exact)
+    assert (answer.code, answer.remark) == (
+        22,
+        "Not found, do not set to zero, maybe this group boot first",
+    )
+    for fields in (of_group(), of_group(setZeroIfNotFound="true"), of_group(queueId=1)):
+        answer = await peer.ask(QUERY_OFFSET, fields)
+        assert (answer.code, answer.fields) == (0, {"offset": "0"})
+    await peer.ask(UPDATE_OFFSET, of_group(commitOffset=0))
+    answer = await peer.ask(QUERY_OFFSET, exact)
+    assert (answer.code, answer.fields) == (0, {"offset": "0", "setZeroIfNotFound": "false"})
+
+
 async def test_groups_that_read_are_not_forgotten(
     broker_stage: BrokerStage, peer: Client, clock: ManualClock
 ) -> None:

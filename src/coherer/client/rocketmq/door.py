@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -27,7 +29,10 @@ from coherer.rocketmq.bodies import (
 )
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
+from coherer.rocketmq.group_offsets import ZERO_FIELD, offset_in
 from coherer.rocketmq.names import Queue
+
+_log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_MS: Final = 1_000
 """How long Java's clients wait for a lock; the next round tries again."""
@@ -45,6 +50,7 @@ class Door:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self._timeout_ms = instance.options.timeout_ms
+        self._tables: dict[Link, asyncio.Task[bytes]] = {}
 
     # -- ways to brokers
 
@@ -89,16 +95,58 @@ class Door:
 
     # -- offsets
 
-    async def stored(self, group: str, queue: Queue) -> int | None:
-        """Where a group is (14), from a slave if need be; None when it never was there."""
-        fields = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.id)}
+    async def stored(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
+        """Where a group is (14), from a slave if need be; None when it never was there.
+
+        RocketMQ 4's brokers say 0 also for a group that never was in a young queue. If that has to
+        be told apart, the table of all offsets is asked for (43).
+
+        Args:
+            group: the group.
+            queue: the queue.
+            exact: whether 0 and None mean different things to the caller.
+        """
+        fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.id),
+            ZERO_FIELD: "false",
+        }
+        link, _ = await self.reading(queue.broker, MASTER, queue.topic)
         try:
-            link, _ = await self.reading(queue.broker, MASTER, queue.topic)
-            return await self._offset(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields, link)
+            answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields, link)
         except RefusedError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
+        offset = _offset_of(answer, queue)
+        if offset or not exact or answer.fields.get(ZERO_FIELD) == "false":
+            return offset
+        try:
+            return offset_in(await self._table(link), group, queue.topic, queue.id)
+        except (RefusedError, ProtocolError) as error:
+            _log.warning(
+                "%s says that group %s is at 0 in %s, and does not tell whether it ever read from "
+                "it. Reading from 0 on: %s",
+                link.server,
+                group,
+                queue,
+                error,
+            )
+            return offset
+
+    async def _table(self, link: Link) -> bytes:
+        """The offsets of all groups at a broker (43); those who ask at once share an answer."""
+        asking = self._tables.get(link)
+        if asking is None:
+            asking = asyncio.create_task(self._read_table(link), name="offsets of all groups")
+            self._tables[link] = asking
+            asking.add_done_callback(lambda _: self._tables.pop(link, None))
+        return await asyncio.shield(asking)
+
+    async def _read_table(self, link: Link) -> bytes:
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        return bytes((await link.ask(code, timeout_ms=self._timeout_ms)).body)
 
     async def store(self, group: str, queue: Queue, offset: int) -> None:
         """Say where a group is (15), and wait until the broker has heard it."""
@@ -205,11 +253,7 @@ class Door:
     async def _offset(
         self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
     ) -> int:
-        answer = await self._ask(code, queue, fields, link)
-        try:
-            return int(answer.fields["offset"])
-        except (KeyError, ValueError) as error:
-            raise ProtocolError("The answer holds no offset.", topic=queue.topic) from error
+        return _offset_of(await self._ask(code, queue, fields, link), queue)
 
     async def _ask(
         self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
@@ -225,6 +269,13 @@ class Door:
                 partition=queue.id,
             )
         return answer
+
+
+def _offset_of(answer: Command, queue: Queue) -> int:
+    try:
+        return int(answer.fields["offset"])
+    except (KeyError, ValueError) as error:
+        raise ProtocolError("The answer holds no offset.", topic=queue.topic) from error
 
 
 _PLACES: Final = {

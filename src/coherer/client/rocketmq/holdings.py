@@ -146,6 +146,33 @@ class Holdings:
 
     # -- rounds
 
+    async def look(self) -> None:
+        """Note where queues end, if that is where a new group begins (see `start`)."""
+        if not self.starts.at_end:
+            return
+        time_ms = now_ms()
+        for topic in self._subscriptions:
+            if topic.startswith(RETRY_PREFIX):
+                continue
+            try:
+                route = await self.door.instance.route(topic)
+            except RefusedError as error:
+                if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    self.starts.looked(topic, None, time_ms)
+            except CohererError as error:
+                _log.info("Where %s ends: %s", topic, error)
+            else:
+                ends = await asyncio.gather(*(self._end(queue) for queue in route.readable))
+                table = dict(zip(route.readable, ends, strict=True))
+                self.starts.looked(topic, table, time_ms)
+
+    async def _end(self, queue: Queue) -> int | None:
+        try:
+            return await self.door.place(queue, Edge.END)
+        except CohererError as error:
+            _log.info("Where %s ends: %s", queue, error)
+            return None
+
     async def rebalance(self) -> bool:
         """See which queues are ours, topic by topic; whether all went well."""
         async with self._round:
@@ -285,6 +312,8 @@ class Holdings:
             locked = await self.locks.lock(queues)
             wanted = [queue for queue in queues if queue in locked]
         places = await asyncio.gather(*(self._place(queue) for queue in wanted))
+        # Before anything is pulled: the next owner of a queue must begin where we did.
+        await self._last_word(frozenset(wanted))
         coming: list[Held] = []
         for queue, place in zip(wanted, places, strict=True):
             if place is None:
@@ -308,7 +337,7 @@ class Holdings:
         try:
             stored = None
             if self.starts.needs_stored(queue):
-                stored = await self.store.read(queue)
+                stored = await self.store.read(queue, exact=self.starts.tells_apart(queue))
             place = self.starts.of(queue, stored)
             if isinstance(place, Edge):
                 place = await self.door.place(queue, place, self.starts.time_ms)
@@ -318,6 +347,8 @@ class Holdings:
         if place == stored:
             self.store.table.move(queue, place)
             self.store.table.saved(queue, place)
+        elif self.assigned is None and self.starts.lasts(queue):
+            self.store.table.move(queue, place)
         return place
 
     async def _quieten(self, going: Collection[Held]) -> None:

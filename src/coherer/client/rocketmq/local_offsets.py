@@ -46,8 +46,9 @@ class LocalOffsets(OffsetStore):
             self.table.move(queue, offset)
             self.table.saved(queue, offset)
 
-    async def read(self, queue: Queue) -> int | None:
+    async def read(self, queue: Queue, *, exact: bool = True) -> int | None:
         """See `OffsetStore.read`."""
+        del exact
         return self._read.get(queue)
 
     async def persist(self, queues: Collection[Queue] | None = None) -> None:

@@ -293,6 +293,7 @@ class Member(Startable):
         )
         for subscription in self._subscriptions.values():
             await self._known(door, subscription)
+        await self._holdings.look()
         instance.register_consumer(self)
         instance.watch(self._routed)
         await instance.heartbeat_now()

@@ -84,8 +84,13 @@ class OffsetStore(ABC):
         """Make it ready; called once."""
 
     @abstractmethod
-    async def read(self, queue: Queue) -> int | None:
+    async def read(self, queue: Queue, *, exact: bool = True) -> int | None:
         """The offset that is written down; None when there is none.
+
+        Args:
+            queue: the queue.
+            exact: whether 0 and None mean different things to the caller; to tell them apart may
+                take another request.
 
         Raises:
             CohererError: it cannot be told now.

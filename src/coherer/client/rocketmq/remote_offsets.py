@@ -35,8 +35,11 @@ BOOKED_MS: Final = 500
 class Positions(Protocol):
     """Calls to brokers about offsets."""
 
-    async def stored(self, group: str, queue: Queue) -> int | None:
-        """What the broker has for a group (14); None when nothing (22)."""
+    async def stored(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
+        """What the broker has for a group (14); None when nothing (22).
+
+        `exact` says whether 0 and None mean different things to the caller.
+        """
         ...
 
     async def store(self, group: str, queue: Queue, offset: int) -> None:
@@ -120,9 +123,9 @@ class RemoteOffsets(OffsetStore):
     async def load(self) -> None:
         """Nothing to do."""
 
-    async def read(self, queue: Queue) -> int | None:
+    async def read(self, queue: Queue, *, exact: bool = True) -> int | None:
         """See `OffsetStore.read`."""
-        return await self._positions.stored(self._group, queue)
+        return await self._positions.stored(self._group, queue, exact=exact)
 
     async def persist(self, queues: Collection[Queue] | None = None) -> None:
         """See `OffsetStore.persist`."""

@@ -17,6 +17,7 @@ from coherer.errors import UsageError
 from coherer.net import TlsOptions
 from coherer.tubemq import credentials
 from coherer.tubemq import messages as pb
+from coherer.tubemq.names import OWN_CLIENT
 
 UNDEFINED: Final = -2
 """What TubeMQ writes for "none yet" in number fields."""
@@ -187,7 +188,7 @@ def client_id(local_host: str, kind: str = "") -> str:
         str(time.monotonic_ns()),
         str(secrets.randbits(31)),
         *([kind] if kind else []),
-        f"coherer{__version__}",
+        f"{OWN_CLIENT}{__version__}",
     ]
     return "-".join(parts)
 

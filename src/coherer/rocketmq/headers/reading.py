@@ -85,11 +85,15 @@ class SearchOffsetHeader(Header):
 
 
 class QueryOffsetHeader(Header, kw_only=True):
-    """14: where a group stands."""
+    """14: where a group stands.
+
+    `set_zero_if_not_found` is RocketMQ 5's: false asks for 22 wherever the group has no offset.
+    """
 
     consumer_group: str = NULL
     topic: str
     queue_id: Int32
+    set_zero_if_not_found: bool | None = None
 
 
 class UpdateOffsetHeader(Header, kw_only=True):

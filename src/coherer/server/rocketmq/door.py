@@ -145,6 +145,7 @@ class RocketDoor:
             servers = self._options.name_servers
             self._remote = RemoteRegistry(registration, servers, self._outgoing)
             self._remote.start()
+            state.announced = self._remote.heard
 
     async def ready(self) -> None:
         """Wait until a remote name server has the broker."""

@@ -161,6 +161,32 @@ def test_after_a_restart_groups_do_not_wait_for_ever(stage: Stage) -> None:
     assert a.numbers == list(range(8))
 
 
+def test_after_a_restart_groups_wait_a_short_time_for_our_own_consumers(stage: Stage) -> None:
+    """They report every half second: one that died with the master does not come back."""
+    a, b = join(stage, "a"), join(stage, "g_10.0.0.9-1-2-3-Pull-coherer1.0")
+    for _ in range(3):
+        a.heartbeat()
+        b.heartbeat()
+    stage.wait(0)
+    stage.restart()
+    broker = Broker(stage, 1)
+    broker.start()
+    broker.sync()
+    a.register()
+    stage.wait(0)
+    stage.wait(1_999)
+    assert not a.heartbeat().HasField("event")
+    stage.wait(1)
+    a.heartbeat()
+    assert a.numbers == list(range(8))
+    b.register()
+    for _ in range(3):
+        a.heartbeat()
+        b.heartbeat()
+    assert sorted(a.numbers + b.numbers) == list(range(8)), "who was only slow has its share again"
+    assert len(a.numbers) == 4
+
+
 def test_after_a_stop_nobody_waits_for_who_has_left(stage: Stage) -> None:
     a = join(stage, "a")
     a.heartbeat()

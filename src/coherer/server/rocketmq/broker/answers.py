@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from coherer.errors import CohererError, StoreFullError, UsageError
 from coherer.rocketmq.codes import ResponseCode
@@ -52,6 +52,8 @@ class Replies:
 class Sent:
     """Gathers sends, has them stored together, and answers every one.
 
+    When one of them made a topic since this object was made, the answers wait for the name servers.
+
     Args:
         state: the broker's.
         replies: makes the answers.
@@ -60,7 +62,16 @@ class Sent:
             6.12).
     """
 
-    __slots__ = ("_channel", "_drafts", "_replies", "_sends", "_state", "_wait")
+    __slots__ = (
+        "_before",
+        "_channel",
+        "_drafts",
+        "_news",
+        "_replies",
+        "_sends",
+        "_state",
+        "_wait",
+    )
 
     def __init__(
         self, state: RocketState, replies: Replies, channel: Channel, *, wait: bool = True
@@ -69,6 +80,8 @@ class Sent:
         self._replies = replies
         self._channel = channel
         self._wait = wait
+        self._before = state.topics.version
+        self._news: Awaitable[None] | None = None
         self._drafts: list[Draft | Drafts] = []
         self._sends: list[tuple[Command, int]] = []
 
@@ -86,10 +99,14 @@ class Sent:
     def submit(self) -> None:
         """Store what was taken."""
         if self._drafts:
+            self._news = self._state.news(self._before)
             self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
 
     def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
-        if isinstance(outcome, CohererError):
+        news, self._news = self._news, None
+        if news is not None:
+            self._channel.later(self._announced(news, outcome, end_offset))
+        elif isinstance(outcome, CohererError):
             code, remark = refusal_of(outcome)
             for request, _ in self._sends:
                 self._channel.respond(request, code, remark, self._replies.fields)
@@ -97,6 +114,15 @@ class Sent:
             self._channel.later(self._safe(outcome, end_offset))
         else:
             self._answer(outcome, OK)
+
+    async def _announced(
+        self,
+        news: Awaitable[None],
+        outcome: Sequence[Appended] | CohererError,
+        end_offset: int,
+    ) -> None:
+        await news
+        self._stored(outcome, end_offset)
 
     async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
         self._answer(placed, await self._state.safe(end_offset))

@@ -2,15 +2,20 @@
 
 Each part brings a table of what it answers; `RocketBroker.serve` takes further ones. Both ports of
 a broker serve all of it, but pulls are served on the main port only (2.3).
+
+A request that changes topics is answered when the name servers have heard of the change, so that
+whoever reads the answer finds a new topic there. (Sends and messages that come back wait by
+themselves, because they are answered when they are stored.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
 from coherer.broker.acl import PUB
 from coherer.broker.checkback import CheckOptions
+from coherer.broker.versions import DataVersion
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.server.core import Core
@@ -27,7 +32,7 @@ from coherer.server.rocketmq.broker.retrying import Retries
 from coherer.server.rocketmq.broker.sending import CODES, Sends
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.transactions import TransactionService
-from coherer.server.rocketmq.remoting import Channel, Handler, Remoting
+from coherer.server.rocketmq.remoting import Answer, Channel, Handler, Remoting
 
 if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
     from coherer.server.rocketmq.acl import Access
@@ -86,10 +91,11 @@ class RocketBroker:
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Answer further codes."""
-        self._handlers.update(handlers)
-        self._fast_handlers.update(
-            {code: handler for code, handler in handlers.items() if code != PULL}
-        )
+        for code, handler in handlers.items():
+            if code == PULL:
+                self._handlers[code] = handler
+            else:
+                self._handlers[code] = self._fast_handlers[code] = self._announcing(handler)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -151,6 +157,33 @@ class RocketBroker:
             RequestCode.END_TRANSACTION: self.transactions.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
         }
+
+    def _announcing(self, handler: Handler) -> Handler:
+        """The same handler, whose answer waits for the name servers if it has changed topics."""
+        state = self.state
+
+        def handle(channel: Channel, request: Command) -> Answer | Awaitable[Answer]:
+            before = state.topics.version
+            answer = handler(channel, request)
+            if answer is None:
+                return None
+            if not isinstance(answer, Command):
+                return finished(answer, before)
+            news = state.news(before)
+            return answer if news is None else after(news, answer)
+
+        async def finished(coming: Awaitable[Answer], before: DataVersion) -> Answer:
+            answer = await coming
+            news = state.news(before)
+            if news is not None:
+                await news
+            return answer
+
+        async def after(news: Awaitable[None], answer: Command) -> Answer:
+            await news
+            return answer
+
+        return handle
 
     def _delay_offsets(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
         """Code 45: how far the delayed messages of each level are delivered."""

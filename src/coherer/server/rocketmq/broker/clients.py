@@ -2,7 +2,8 @@
 
 A heartbeat makes what its groups lack, their settings and `%RETRY%` topics, books its clients, and
 keeps their expressions. Members of a group are told of changes on the connections over which they
-came, that of the newcomer included, before its heartbeat is answered.
+came, that of the newcomer included, before its heartbeat is answered. So is a member whose lock on
+a queue was refused, when the queue is free.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _log = logging.getLogger(__name__)
 FILTERS_FILE: Final = "consumerFilter.json"
 HOUSEKEEPING_MS: Final = 10_000
 """How often clients are looked for that are gone, and filters saved (3.9, 3.11)."""
+LOCK_CHECK_MS: Final = 1_000
+"""How often locks are looked for that are over."""
 
 
 class ClientDesk:
@@ -51,6 +54,7 @@ class ClientDesk:
     def __init__(self, state: RocketState) -> None:
         self._state = state
         self._housekeeping = Beat(HOUSEKEEPING_MS, state.now_ms())
+        self._lock_check = Beat(LOCK_CHECK_MS, state.now_ms())
         self._saved_filters = b""
         self._load_filters()
 
@@ -252,20 +256,36 @@ class ClientDesk:
             ProtocolError: the body is none.
         """
         wanted = bodies.LockBatch.decode(request.body)
-        self._state.locks.unlock(wanted.consumer_group, wanted.client_id, wanted.queues)
+        group = wanted.consumer_group
+        refused = self._state.locks.unlock(group, wanted.client_id, wanted.queues)
+        self._tell_refused(group, refused)
         return Command(ResponseCode.SUCCESS)
+
+    def _tell_refused(self, group: str, refused: Iterable[str]) -> None:
+        """Have consumers rebalance that were refused a lock which is free now.
+
+        Java's broker does not: whoever asked before the lock was given back asks again at its next
+        rebalance, up to 20 s later.
+        """
+        settings = self._state.groups.get(group)
+        if settings is not None and not settings.notify_consumer_ids_changed_enable:
+            return
+        members = (self._state.consumers.find(group, client_id) for client_id in refused)
+        self._tell(group, [member.channel for member in members if member is not None])
 
     # -- on a beat
 
     def tick(self) -> None:
         """Drop who was not heard of; call it every second or so."""
         now_ms = self._state.now_ms()
+        if self._lock_check.is_due(now_ms):
+            for group, refused in self._state.locks.forget_expired(now_ms).items():
+                self._tell_refused(group, refused)
         if not self._housekeeping.is_due(now_ms):
             return
         gone = [*self._state.producers.expire(now_ms), *self._state.consumers.expire(now_ms)]
         for channel in dict.fromkeys(gone):
             channel.close()
-        self._state.locks.forget_expired(now_ms)
 
     def filters_to_save(self) -> Callable[[], None]:
         """What writes the filters, if they are new; for any thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coherer.record.layout import store_ms_of
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
+from coherer.rocketmq.group_offsets import ZERO_FIELD
 from coherer.rocketmq.headers import (
     OffsetResult,
     QueryOffsetHeader,
@@ -19,6 +20,7 @@ from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
 
 _NEW_GROUP = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+_NEW_GROUP_EXACT = "Not found, do not set to zero, maybe this group boot first"
 
 
 class Positions:
@@ -30,14 +32,24 @@ class Positions:
     def query(self, _: Channel, request: Command) -> Command:
         """Code 14: where a group stands.
 
+        A client that asks for it (`ZERO_FIELD`, RocketMQ 5's) is told exactly whether the group
+        has an offset; the field is repeated, so that the client knows that. Others get Java's
+        answer.
+
         Raises:
             Refusal: with 22 when it stands nowhere, and the queue does not begin in memory.
         """
         header = parse(QueryOffsetHeader, request.fields)
         topic, queue_id = header.topic, header.queue_id
+        exact = header.set_zero_if_not_found is False
         position = self._state.offsets.find(header.consumer_group, topic, queue_id)
         if position is not None and position.offset >= 0:
-            return _offset(position.offset)
+            answer = _offset(position.offset)
+            if exact:
+                answer.fields[ZERO_FIELD] = "false"
+            return answer
+        if exact:
+            raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP_EXACT)
         low, high = self._state.store.queue_range(topic, queue_id)
         if low <= 0 and (high == 0 or self._begins_in_memory(topic, queue_id)):
             return _offset(0)

@@ -3,13 +3,17 @@
 A broker says everything it has to each of its name servers: at the start, after every change of a
 topic, every 30 s, and to one that did not answer after 3 s again. At the end it says good-bye. What
 a name server in the same process knows is set without a message.
+
+Whoever changes a topic can wait until the name servers in other processes know it
+(`RemoteRegistry.heard`). The wait is bounded, and does not include name servers that were silent
+the last time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from coherer.broker.routes import Master, QueueData, RouteTable
@@ -33,6 +37,8 @@ PERIOD_S: Final = 30.0
 RETRY_S: Final = 3.0
 REGISTER_MS: Final = 6_000
 FAREWELL_MS: Final = 3_000
+HEARD_MS: Final = 2_000
+"""The longest wait for name servers. Clients wait 3 s for an answer, so this has to be less."""
 READ_WRITE: Final = 6
 
 
@@ -189,19 +195,28 @@ class RemoteRegistry:
         registration: what is said.
         addresses: host:port of each.
         outgoing: the connections to them; the caller closes it.
+        heard_ms: the longest wait of `heard`.
 
     Attributes:
         ready: set when one of them has taken the registration.
     """
 
     def __init__(
-        self, registration: Registration, addresses: Sequence[str], outgoing: Outgoing
+        self,
+        registration: Registration,
+        addresses: Sequence[str],
+        outgoing: Outgoing,
+        *,
+        heard_ms: int = HEARD_MS,
     ) -> None:
         self._registration = registration
         self._addresses = addresses
         self._outgoing = outgoing
+        self._heard_ms = heard_ms
         self._news = {address: asyncio.Event() for address in addresses}
         self._trouble: dict[str, str] = {}
+        self._silent: set[str] = set()
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
 
@@ -215,11 +230,44 @@ class RemoteRegistry:
         for news in self._news.values():
             news.set()
 
+    def heard(self) -> Awaitable[None]:
+        """What ends when the name servers have been told what is so now, or after `heard_ms`.
+
+        A name server that refuses the connection or the registration is not waited for any longer.
+        One that did not answer within `heard_ms` is not waited for again until it has answered.
+        """
+        loop = asyncio.get_running_loop()
+        waiting: dict[asyncio.Future[None], str] = {}
+        for address, task in zip(self._addresses, self._tasks, strict=False):
+            if address in self._silent or task.done():
+                continue
+            future: asyncio.Future[None] = loop.create_future()
+            # Not the registration that is under way: that one may carry the topics of before.
+            self._waiting.setdefault(address, []).append(future)
+            self._news[address].set()
+            waiting[future] = address
+        return asyncio.create_task(self._hear(waiting), name="name servers hear")
+
+    async def _hear(self, waiting: Mapping[asyncio.Future[None], str]) -> None:
+        if not waiting:
+            return
+        _, late = await asyncio.wait(waiting, timeout=self._heard_ms / 1000)
+        for address in sorted({waiting[future] for future in late} - self._silent):
+            self._silent.add(address)
+            _log.warning(
+                "Name server %s did not take the changed topics within %d ms; its clients may not "
+                "find a new topic yet",
+                address,
+                self._heard_ms,
+            )
+
     async def close(self) -> None:
         """Say good-bye to all."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for address in self._addresses:
+            self._answer(self._waiting.pop(address, ()))
         fields = self._registration.header().fields()
         farewells: list[Awaitable[object]] = [
             self._outgoing.ask(
@@ -235,6 +283,7 @@ class RemoteRegistry:
     async def _keep(self, address: str) -> None:
         while True:
             self._news[address].clear()
+            waiting = self._waiting.pop(address, ())
             wait_s = PERIOD_S
             try:
                 await self._register(address)
@@ -246,10 +295,19 @@ class RemoteRegistry:
             except Exception:  # noqa: BLE001 - whatever it says, the others do without
                 _log.exception("An error of ours with name server %s", address)
             else:
+                self._silent.discard(address)
                 if self._trouble.pop(address, None) is not None:
                     _log.info("Name server %s has us again.", address)
                 self.ready.set()
+            finally:
+                self._answer(waiting)
             await self._wait(address, wait_s)
+
+    @staticmethod
+    def _answer(waiting: Iterable[asyncio.Future[None]]) -> None:
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def _wait(self, address: str, wait_s: float) -> None:
         try:

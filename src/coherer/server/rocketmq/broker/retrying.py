@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from coherer.broker.delays import delayed
@@ -62,11 +62,26 @@ class Retries:
         if group.retry_queue_nums <= 0:
             channel.respond(request)  # dropped, as in Java
             return
+        before = state.topics.version
         draft = self._draft(header, group, request.version)
         if state.is_slave or state.core.write_failed:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
 
+        news = state.news(before)
+
         def stored(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+            if news is None:
+                answer(outcome)
+            else:
+                channel.later(announced(news, outcome))
+
+        async def announced(
+            news: Awaitable[None], outcome: Sequence[Appended] | CohererError
+        ) -> None:
+            await news
+            answer(outcome)
+
+        def answer(outcome: Sequence[Appended] | CohererError) -> None:
             if isinstance(outcome, CohererError):
                 channel.respond(request, ResponseCode.SYSTEM_ERROR, _status(outcome))
             else:

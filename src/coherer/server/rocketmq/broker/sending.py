@@ -146,6 +146,7 @@ class Sends:
     # -- any send
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
+        apart = Sent(self._state, self.replies, channel, wait=False)
         header = _header(request)
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
@@ -160,7 +161,6 @@ class Sends:
         if wait:
             answers.add(request, queue_id, draft)
             return
-        apart = Sent(self._state, self.replies, channel, wait=False)
         apart.add(request, queue_id, draft)
         apart.submit()
 

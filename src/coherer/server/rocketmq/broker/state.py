@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from coherer.broker.clients import ConsumerManager
@@ -12,6 +12,7 @@ from coherer.broker.groups import Group
 from coherer.broker.locks import QueueLocks
 from coherer.broker.producers import ProducerManager
 from coherer.broker.topic_defaults import TopicDefaults
+from coherer.broker.versions import DataVersion
 from coherer.errors import CohererError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.names import Queue
@@ -48,6 +49,8 @@ class RocketState:
         counts: what it counts.
         memory_bytes: the machine's memory.
         replication: what a send waits for; None unless the broker is a SYNC_MASTER.
+        announced: waits until name servers in other processes know the topics as they are now;
+            None where there are none.
     """
 
     def __init__(self, options: RocketOptions, core: Core) -> None:
@@ -67,6 +70,7 @@ class RocketState:
         self.counts = Counts(core, options.cluster)
         self.memory_bytes = _memory_bytes()
         self.replication: Replication | None = None
+        self.announced: Callable[[], Awaitable[None]] | None = None
         core.store.store_host = options.store_host
         defaults = TopicDefaults(
             cluster=options.cluster,
@@ -131,6 +135,19 @@ class RocketState:
                 return ResponseCode.FLUSH_DISK_TIMEOUT if await done else 0
         except TimeoutError:
             return ResponseCode.FLUSH_DISK_TIMEOUT
+
+    def news(self, before: DataVersion) -> Awaitable[None] | None:
+        """What the answer to a request has to wait for that may have changed topics.
+
+        Args:
+            before: the version of the topics before the request.
+
+        Returns:
+            Something to await; None when there is nothing to wait for.
+        """
+        if self.announced is None or self.topics.version == before:
+            return None
+        return self.announced()
 
     @property
     def is_slave(self) -> bool:

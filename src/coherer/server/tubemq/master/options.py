@@ -36,6 +36,9 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         event_resend_ms: an instruction that was not acknowledged for so long is sent again.
         event_expiry_ms: an instruction that was not acknowledged for so long is forgotten.
         return_ms: after a restart, how long groups wait for the consumers that were there before.
+        absent_ms: after a restart, how long groups wait for our own consumers. They report every
+            `consumer_heartbeat_ms`, so that those that live are back sooner; Java's report every
+            13 s.
         broker_return_ms: how long groups wait for a broker that went away.
         subscribe_delay_ms: between a broker's word that it has a topic and telling consumers.
         publish_delay_ms: between telling consumers and telling producers.
@@ -77,6 +80,7 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
     event_resend_ms: int = 30_000
     event_expiry_ms: int = 120_000
     return_ms: int = 15_000
+    absent_ms: int = 2_000
     broker_return_ms: int = 30_000
     subscribe_delay_ms: int = 0
     publish_delay_ms: int = 0

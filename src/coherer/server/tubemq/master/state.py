@@ -32,7 +32,7 @@ from coherer.server.admin_figures import Histogram
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
-from coherer.tubemq.names import BLANK, BrokerInfo
+from coherer.tubemq.names import BLANK, BrokerInfo, is_own_client
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,12 @@ class MasterState:
         self.groups = Groups(options.consumer_timeout_ms, timing)
         # A roll from the future is young: the clock was set back since.
         if stored and self.wall_ms() < stored.roll_ms + _ROLL_AGE_MS_MAX:
-            self.groups.await_members(stored.roll, now_ms + options.return_ms)
+            self.groups.await_members(
+                stored.roll,
+                now_ms + options.return_ms,
+                prompt=is_own_client,
+                absent_ms=options.absent_ms,
+            )
         self.credentials = Credentials(options, self.wall_ms)
         key = bytes.fromhex(stored.visit_key) if stored and options.checks_visit_tokens else None
         self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms, key)
