@@ -292,6 +292,9 @@ def test_progress_is_shown_once_per_batch_and_never_in_the_way(
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(UsageError, match="stream has no end"):
         stream(endingOffsets="latest").initialOffset()
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
+        with pytest.raises(UsageError, match=f"{name} is for streams"):
+            batch(**{name: "5"}).partitions()
     with pytest.raises(UsageError, match="for streams"):
         batch(group="g", commitOffsets="true").partitions()
     data, schema = made()

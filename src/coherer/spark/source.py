@@ -48,6 +48,14 @@ POLL_MS: Final = (5, 10, 20, 40, 75, 100)
 otherwise ask every 10 ms. They are short at first: most messages come soon after others."""
 
 
+STREAM_ONLY: Final = {
+    "commitOffsets": "commit_offsets",
+    "maxOffsetsPerTrigger": "max_offsets_per_trigger",
+    "minOffsetsPerTrigger": "min_offsets_per_trigger",
+}
+"""Options that mean nothing to a batch, and their fields."""
+
+
 class Share(InputPartition):
     """What one task reads."""
 
@@ -143,8 +151,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Asks the brokers once, and cuts."""
-        if self._options.commit_offsets:
-            raise UsageError("Option commitOffsets is for streams.")
+        for name, field in STREAM_ONLY.items():
+            if getattr(self._options, field):
+                raise UsageError(f"Option {name} is for streams.")
         with workers.queue(self._options.access) as queue:
             topics = Topics(self._options, _now_ms)
             if self._options.fail_on_data_loss:
