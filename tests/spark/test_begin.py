@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from landing import WAIT_S, feed, run
+from beginning import check_unbroken, forget_commits, land, landed
+from landing import WAIT_S, feed
 
 from coherer.blocking import Client
 from coherer.blocking.rocketmq import RocketClient
@@ -49,47 +49,6 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
     return name
 
 
-def land(
-    spark: SparkSession,
-    door: Door,
-    topic: str,
-    home: Path,
-    wait: Callable[[StreamingQuery], bool | None] | None = None,
-) -> None:
-    """Lands what comes in a table until `wait` returns; without it, what is there now."""
-    rows = spark.readStream.format(door.format).option("url", door.url).load(topic)
-    to_table = (
-        rows.selectExpr("partition || ' ' || offset place")
-        .writeStream.format("parquet")
-        .option("path", str(home / "table"))
-        .option("checkpointLocation", str(home / "checkpoint"))
-    )
-    if wait is None:
-        to_table = to_table.trigger(availableNow=True)
-    run(to_table.start, wait or (lambda query: query.awaitTermination(WAIT_S)))
-
-
-def landed(spark: SparkSession, home: Path) -> dict[int, list[int]]:
-    """The offsets that are in the table, by partition."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for row in spark.read.parquet(str(home / "table")).collect():
-        partition, offset = row.place.split()
-        found[int(partition)].append(int(offset))
-    return {partition: sorted(found[partition]) for partition in sorted(found)}
-
-
-def check_unbroken(found: dict[int, list[int]]) -> None:
-    """Each offset once, from the first to the last."""
-    for offsets in found.values():
-        assert offsets == list(range(offsets[0], offsets[-1] + 1))
-
-
-def forget_commits(home: Path) -> None:
-    """As after a crash between the end of the first batch and its commit."""
-    for file in (home / "checkpoint" / "commits").iterdir():
-        file.unlink()
-
-
 def end_of(home: Path, batch: int) -> dict[int, int]:
     """Where a batch of a checkpoint ends, by partition."""
     text = (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
@@ -109,8 +68,8 @@ def test_it_runs_while_messages_come(
         return True
 
     with feed(client, topic):
-        land(spark, door, topic, tmp_path, some_batches)
-        land(spark, door, topic, tmp_path)
+        land(spark, door.format, door.url, topic, tmp_path, some_batches)
+        land(spark, door.format, door.url, topic, tmp_path)
         found = landed(spark, tmp_path)
     assert sorted(found) == list(range(PARTITIONS))
     check_unbroken(found)
@@ -121,10 +80,10 @@ def test_a_first_batch_that_was_not_committed_starts_where_it_did(
 ) -> None:
     with feed(client, topic):
         for _ in range(2):
-            land(spark, door, topic, tmp_path)
+            land(spark, door.format, door.url, topic, tmp_path)
             forget_commits(tmp_path)
-        land(spark, door, topic, tmp_path)
-        land(spark, door, topic, tmp_path)
+        land(spark, door.format, door.url, topic, tmp_path)
+        land(spark, door.format, door.url, topic, tmp_path)
     check_unbroken(landed(spark, tmp_path))
 
 
@@ -145,8 +104,8 @@ def test_killed_at_each_step_of_the_first_batch(
         commits = checkpoint / "commits" / "0"
         kill_when(door, topic, tmp_path, commits.exists)
         forget_commits(tmp_path)  # files are written, Spark does not know
-        land(spark, door, topic, tmp_path)
-        land(spark, door, topic, tmp_path)
+        land(spark, door.format, door.url, topic, tmp_path)
+        land(spark, door.format, door.url, topic, tmp_path)
     found = landed(spark, tmp_path)
     check_unbroken(found)
     assert read, "tasks had rows of batch 0"

@@ -8,8 +8,8 @@ Rules:
 * Another broker is tried, or the same one if there is no other, when the connection could not be
   made, and when the broker refused with a code of `retry_codes`: the message is not stored then.
   When the connection broke before the answer came, the message may be stored: it is tried again
-  only with `retry_lost`. There are not more than `retries` tries, and none after the deadline, which
-  they share. The message keeps its unique id, by which a consumer can notice that it came twice.
+  only with `retry_lost`. It is tried again `retries` times at most, and not after the deadline,
+  which all tries share. It keeps its unique id, by which a consumer can notice that it came twice.
 * Whoever chose the queue gets one try: the next message in order would overtake a second one.
 """
 
