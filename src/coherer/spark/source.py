@@ -249,6 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor, and
         # garbles what a constructor raises.
         if self._cursor is None:
+            workers.end_quietly()
             if self._options.ending_offsets or self._options.ending_time:
                 raise UsageError(
                     "endingOffsets and endingTimestamp are for batches; a stream has no end."

@@ -6,7 +6,9 @@ serves the next. Rules:
 1. One queue per process and `Access`. The process id is part of the key: a forked child never
    uses its parent's connection.
 2. A queue in use when an exception came is closed and forgotten; the next task starts anew.
-3. The heap is frozen once per process. Spark's daemon collects garbage after every task, which
+3. A stream's driver side (PySpark's runner process) ends when Spark closes its connection. That is
+   how a query stops, and no reason for a trace.
+4. The heap is frozen once per process. Spark's daemon collects garbage after every task, which
    takes 20 to 35 ms with pyarrow loaded, and next to nothing when what is loaded is frozen.
 """
 
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Final
 
 from coherer.errors import CohererError
@@ -72,3 +76,21 @@ def settle() -> None:
         _frozen.add(os.getpid())
         gc.collect()
         gc.freeze()
+
+
+RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module that runs as a stream's driver side."""
+
+
+def end_quietly() -> None:
+    """In a stream's driver side, prints no trace when Spark has closed the connection to it."""
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None and main.__spec__.name == RUNNER:
+        sys.excepthook = _unless_cut_off
+
+
+def _unless_cut_off(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if not issubclass(kind, BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)
