@@ -7,29 +7,34 @@ would read the rest is gone. What a worker has to report otherwise still goes to
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
 
 from pyspark import daemon
 
-_serve = daemon.worker
+P = ParamSpec("P")
 
 
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serves one task, as PySpark's own does.
+def unless_cut_off(worker: Callable[P, int]) -> Callable[P, int]:
+    """PySpark's worker, which ends with exit code 1 when the JVM has closed its connection.
 
-    Args:
-        sock: the connection to the JVM.
-        authenticated: whether the JVM need not prove who it is.
-
-    Returns:
-        The exit code; not 0 where the worker cannot be used again.
+    >>> def worker() -> int:
+    ...     raise BrokenPipeError
+    >>> unless_cut_off(worker)()
+    1
     """
-    try:
-        return _serve(sock, authenticated)
-    except (BrokenPipeError, ConnectionResetError):
-        return 1
+
+    @wraps(worker)
+    def served(*args: P.args, **options: P.kwargs) -> int:
+        try:
+            return worker(*args, **options)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+
+    return served
 
 
 if __name__ == "__main__":
-    daemon.worker = worker
+    daemon.worker = unless_cut_off(daemon.worker)
     daemon.manager()
