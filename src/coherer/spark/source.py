@@ -88,6 +88,7 @@ class QueueDataSource(DataSource):
         return StreamSink(write_options(self._given(), self.name()), schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
+        workers.end_quietly()
         return dict(self.options)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -104,6 +105,7 @@ class TubeMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
+        workers.end_quietly()
         return "tubemq"
 
 
@@ -113,6 +115,7 @@ class RocketMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
+        workers.end_quietly()
         return "rocketmq"
 
 
@@ -249,7 +252,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor, and
         # garbles what a constructor raises.
         if self._cursor is None:
-            workers.end_quietly()
             if self._options.ending_offsets or self._options.ending_time:
                 raise UsageError(
                     "endingOffsets and endingTimestamp are for batches; a stream has no end."
