@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from coherer.client import TlsOptions, connect_rocketmq
 from coherer.client.rocketmq.admin import Admin
 from coherer.client.rocketmq.admin_records import MemberState
 from coherer.client.rocketmq.client import RocketClient
-from coherer.errors import RefusedError
+from coherer.errors import DisconnectedError, RefusedError
 from coherer.rocketmq.codes import QueryNotFoundError, TopicNotExistError
 
 pytestmark = pytest.mark.interop
@@ -293,7 +294,7 @@ async def test_a_broker_dies_while_we_send(rocket: RocketSite, victim: str, word
         )
         await admin.create_topic(topic, 2, wait_ms=10_000)
         await eventually(lambda: admin.topics(topic), lambda found: len(found[0].brokers) == 2)
-        async with client.producer(topic, window=100, retries=20) as producer:
+        async with client.producer(topic, window=100, retries=20, retry_lost=True) as producer:
             bulk = producer.bulk(receipts=True)
             for number in range(40):
                 await bulk.add(
@@ -308,3 +309,52 @@ async def test_a_broker_dies_while_we_send(rocket: RocketSite, victim: str, word
     assert late == {"broker-b" if victim == "java" else "broker-a"}
     for broker in brokers.values():
         await asyncio.to_thread(broker.kill)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retry_lost", [False, True], ids=["lost-is-an-error", "retry-lost"])
+@pytest.mark.parametrize("kind", ["java", "ours"])
+async def test_what_is_sent_twice_when_a_broker_is_killed(
+    rocket: RocketSite, kind: str, word: str, retry_lost: bool
+) -> None:
+    """By default nothing; with `retry_lost` copies have one unique id."""
+    names = await asyncio.to_thread(rocket.names, kind)
+    broker = await asyncio.to_thread(rocket.broker, kind, names)
+    topic, rounds = f"t{word}", 4
+    sent: set[bytes] = set()
+    failed: set[bytes] = set()
+    copies: defaultdict[bytes, list[str]] = defaultdict(list)
+    async with connect_rocketmq(f"rocketmq://{names}", timeout_ms=60_000) as client:
+        await client.admin().create_topic(topic, 4, wait_ms=10_000)
+        async with client.producer(topic, retries=20, retry_lost=retry_lost) as producer:
+            for number in range(rounds):
+                bodies = [b"%d-%d" % (number, n) for n in range(20_000)]
+                bulk = producer.bulk()
+                adding = asyncio.create_task(bulk.add(Message(topic, body) for body in bodies))
+                await eventually(lambda: client.offsets(topic), is_longer(len(sent) + 1_000))
+                await asyncio.to_thread(broker.kill)
+                await asyncio.to_thread(broker.start)
+                await asyncio.to_thread(broker.wait)
+                await adding
+                report = await bulk.finish()
+                lost = {message.body for message, _ in report.failed}
+                assert all(type(error) is DisconnectedError for _, error in report.failed)
+                assert len(lost) == len(bodies) - report.sent
+                failed |= lost
+                sent |= set(bodies) - lost
+        for queue in await client.partitions(topic):
+            async with client.reader(queue, 0) as reader:
+                while batch := await reader.read():
+                    for message in batch:
+                        copies[message.body].append(message.unique_id)
+    await asyncio.to_thread(broker.kill)
+    assert sent <= copies.keys() <= sent | failed
+    assert bool(failed) is not retry_lost, "answers were lost"
+    twice = {body: ids for body, ids in copies.items() if len(ids) > 1}
+    assert all(len(set(ids)) == 1 for ids in twice.values())
+    if not retry_lost:
+        assert twice == {}
+
+
+def is_longer(count: int) -> Callable[[Mapping[tuple[str, int], tuple[int, int]]], bool]:
+    return lambda bounds: sum(end for _, end in bounds.values()) >= count

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from landing import finish, land_and_kill
+from beginning import check_unbroken, forget_commits, land, landed
+from landing import feed, finish, land_and_kill
 from peers.rocket_clients import Clients
 from peers.rocket_site import Cluster, RocketSite, wait_until
 from peers.rocketmq import PATIENT, JavaRocketBroker
 
 from coherer import Message
+from coherer.blocking import connect_rocketmq as connect_blocking
 from coherer.client import connect_rocketmq
 from coherer.rocketmq.codes import TopicNotExistError
 from coherer.rocketmq.names import Queue
@@ -201,3 +203,21 @@ def test_streams_and_brokers_killed_in_the_middle(
     finally:
         queue.close()
     assert finish(spark, "rocketmq", url, topic, tmp_path) == Counter(range(6_500))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_stream_begins_where_it_said_at_first(
+    rocket: RocketSite, spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    """The default start on a topic of Java's broker that is being written to."""
+    url = rocket.cluster("java").url
+    with connect_blocking(url) as client:
+        client.admin().create_topic(topic, 4, wait_ms=10_000)
+        with feed(client, topic):
+            for _ in range(2):
+                land(spark, "rocketmq", url, topic, tmp_path)
+                forget_commits(tmp_path)
+            land(spark, "rocketmq", url, topic, tmp_path)
+            land(spark, "rocketmq", url, topic, tmp_path)
+    check_unbroken(landed(spark, tmp_path))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+import json
+from itertools import count, islice, pairwise
 
 from peers.clients import closing
 from peers.runs import At, scenario
 from peers.site import PAIRS
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from test_matrix import numbered, until
 
 from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
-from coherer.spark.options import Access
+from coherer.spark.options import Access, read_options
 from coherer.spark.planning import Range, between, bounded, cut
 from coherer.spark.reading import Reading, rows
+from coherer.spark.source import StreamReader
 from coherer.spark.tubemq import TubeMQQueue
 
 ROUNDS = [range(40), range(40, 41), range(41, 300)]
@@ -82,3 +86,56 @@ async def test_spark_reads_a_topic_that_takes_no_messages_any_more(at: At) -> No
         assert sorted(values) == [b"n%06d" % one for one in range(20)]
     finally:
         await asyncio.to_thread(queue.close)
+
+
+def stream_reader(at: At) -> StreamReader:
+    """What Spark makes of a stream without a `startingOffsets`, once per run of a query."""
+    return StreamReader(read_options({"url": f"tubemq://{at.master}", "topic": at.topic}))
+
+
+def as_told(offsets: Offsets) -> Offsets:
+    """Spark keeps offsets as text, and hands out what it reads back."""
+    told: Offsets = json.loads(json.dumps(offsets))
+    return told
+
+
+def rows_between(reader: StreamReader, start: Offsets, end: Offsets) -> list[bytes]:
+    shares: list[InputPartition] = list(reader.partitions(start, end))
+    return sorted(
+        value
+        for share in shares
+        for batch in reader.read(share)
+        for value in batch.column("value").to_pylist()
+    )
+
+
+@scenario(PAIRS, partitions=2, clients=["ours"])
+async def test_a_stream_of_spark_begins_where_it_said_at_first(at: At) -> None:
+    """Messages come between any two of Spark's questions; batch 0 runs again after a restart."""
+    producer = await at.clients.producer(at.master, [at.topic])
+    messages = (message for n in count() for message in numbered(at.topic, range(n, n + 1)))
+
+    async def send(number: int) -> None:
+        for message in islice(messages, number):
+            await producer.send(message)
+
+    def bodies(numbers: range) -> list[bytes]:
+        return [b"n%06d" % number for number in numbers]
+
+    async with closing(producer):
+        await send(10)
+        reader = stream_reader(at)
+        start = as_told(await asyncio.to_thread(reader.initialOffset))
+        await send(10)
+        end = as_told(await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable()))
+        await send(10)
+        again = as_told(await asyncio.to_thread(reader.initialOffset))
+        first = await asyncio.to_thread(rows_between, reader, again, end)
+        assert first == bodies(range(10, 20))
+        for _ in range(2):
+            await send(10)
+            reader = stream_reader(at)
+            again = as_told(await asyncio.to_thread(reader.initialOffset))
+            assert await asyncio.to_thread(rows_between, reader, again, end) == first
+        last = as_told(await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable()))
+        assert await asyncio.to_thread(rows_between, reader, end, last) == bodies(range(20, 50))

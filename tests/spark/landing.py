@@ -8,11 +8,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coherer import Message
+from coherer.errors import CohererError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +35,35 @@ def send(client: Client | RocketClient, topic: str, numbers: range) -> None:
     """Sends numbers as messages."""
     with client.producer(topic) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in numbers).check()
+
+
+@contextmanager
+def feed(client: Client | RocketClient, topic: str) -> Iterator[None]:
+    """Sends about a thousand messages a second, in a thread, to the end of the block."""
+    done, begun = threading.Event(), threading.Event()
+    failures: list[CohererError] = []
+
+    def run() -> None:
+        numbers = count()
+        try:
+            with client.producer(topic) as producer:
+                while not done.wait(0.02):
+                    some = [Message(topic, b"%d" % next(numbers)) for _ in range(20)]
+                    producer.send_many(some).check()
+                    begun.set()
+        except CohererError as error:
+            failures.append(error)
+            begun.set()
+
+    thread = threading.Thread(target=run, name="feed")
+    thread.start()
+    try:
+        assert begun.wait(WAIT_S)
+        yield
+    finally:
+        done.set()
+        thread.join()
+    assert failures == []
 
 
 def finish(spark: SparkSession, format_: str, url: str, topic: str, home: Path) -> Counter[int]:

@@ -8,6 +8,7 @@ from coherer.errors import UsageError
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.offsets import Bounds
 from coherer.spark.options import ReadOptions, read_options
+from coherer.spark.planning import DataLossError
 
 
 class Brokers:
@@ -92,8 +93,11 @@ def test_a_partition_that_no_broker_names_stays_where_it_is() -> None:
     assert end["t"]["2:0"] == 7
 
 
-def test_a_partition_that_went_back_is_shown() -> None:
-    end = Brokers().cursor.next_end({"t": {"1:0": 400, "1:1": 25}}, None)
+def test_a_partition_that_went_back_is_an_error_or_goes_on_from_its_new_end() -> None:
+    start = {"t": {"1:0": 400, "1:1": 25}}
+    with pytest.raises(DataLossError, match=r"t 1:0 \[100, 400\)"):
+        Brokers().cursor.next_end(start, None)
+    end = Brokers(failOnDataLoss="false").cursor.next_end(start, None)
     assert end == {"t": {"1:0": 100, "1:1": 25}}
 
 

@@ -18,8 +18,10 @@ from coherer.spark.offsets import (
     merged,
     resolve,
     split_key,
+    split_start,
     to_json,
     total,
+    with_start,
 )
 
 KEYS = st.builds("{}:{}".format, st.sampled_from(["1", "2", "broker-a"]), st.integers(0, 20))
@@ -99,3 +101,9 @@ def test_wishes_that_cannot_be_met_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         resolve(wanted, BOUNDS, "startingOffsets", unnamed="latest")
+
+
+def test_offsets_of_a_progress_can_be_an_option() -> None:
+    end = with_start({"t": {"1:0": 9}}, {"t": {"1:0": 4}})
+    assert from_json(to_json(end), "startingOffsets") == {"t": {"1:0": 9}}
+    assert split_start(with_start({}, {})) == ({}, {})

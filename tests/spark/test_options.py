@@ -105,6 +105,10 @@ def test_what_spark_adds_is_ignored() -> None:
         ({"topic": "a", "url": "tubemq://h:x"}, "no host:port"),
         ({"topic": "a", "group": " "}, "empty"),
         ({"topic": "a", "password": "p", "passwordFile": "f"}, "not both"),
+        ({"topic": "a", "user": "u"}, "go together"),
+        ({"topic": "a", "passwordFile": "f"}, "go together"),
+        ({"topic": "a", "tlsTrust": "f"}, "Option tlsTrust is for tls=true"),
+        ({"topic": "a", "tls": "false", "tlsKey": "f"}, "Option tlsKey is for tls=true"),
     ],
 )
 def test_mistakes_are_refused(options: dict[str, str], said: str) -> None:
@@ -130,12 +134,20 @@ def test_reading_options_are_unknown_to_writing() -> None:
     with pytest.raises(UsageError, match="no option"):
         write_options({"url": URL, "startingOffsets": "latest"})
     assert write_options({"url": URL, "topic": "a", "window": "7"}).window == 7
+    with pytest.raises(UsageError, match="admin is for reading"):
+        write_options({"url": URL, "topic": "a", "admin": "http://h:8080"})
+
+
+def test_files_of_tls_go_with_a_url_that_encrypts() -> None:
+    options = {"url": "tubemqs://h:1", "topic": "a", "tlsTrust": "f"}
+    assert read_options(options).access.tls_trust == "f"
 
 
 def test_the_password_is_never_shown(tmp_path: Path) -> None:
     assert "geheim" not in repr(read(topic="a", user="u", password="geheim"))
     (tmp_path / "secret").write_text("geheim\n")
-    assert read(topic="a", passwordFile=str(tmp_path / "secret")).access.secret() == "geheim"
+    hidden = read(topic="a", user="u", passwordFile=str(tmp_path / "secret"))
+    assert hidden.access.secret() == "geheim"
     assert read(topic="a").access.secret() is None
 
 

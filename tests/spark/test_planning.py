@@ -132,6 +132,8 @@ def test_lost_ranges_are_found() -> None:
     assert lost(4, 9, 0, 7) == [(7, 9)], "the broker forgot the end"
     assert lost(4, 9, 0, 2) == [(4, 9)], "the broker forgot all"
     assert lost(9, 4, 0, 4) == [(4, 9)], "the topic was made anew"
+    assert lost(9, 4, 0, 6) == [(6, 9)], "and goes on"
+    assert lost(9, 4, 0, 9) == [], "an end before its start is no loss by itself"
     assert lost(4, 9, 0, 9) == []
 
 
@@ -139,6 +141,7 @@ def test_a_partition_that_no_broker_names_now_is_not_lost() -> None:
     ranges, lost = between({"t": {"1:0": 4}}, {"t": {"1:0": 9}}, {})
     assert [repr(one) for one in ranges] == ["t 1:0 [4, 9)"]
     assert lost == []
+    assert between({"t": {"1:0": 9}}, {"t": {"1:0": 4}}, {}) == ([], [])
 
 
 def test_the_error_names_what_is_lost_and_travels_between_processes() -> None:

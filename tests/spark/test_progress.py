@@ -18,6 +18,12 @@ def test_offsets_come_as_text_or_as_objects() -> None:
     assert lag({"sources": [source, source]}).total == 2
 
 
+def test_the_start_of_the_first_batch_counts_nothing() -> None:
+    end = '{":start": {"a:1:0": 10}, "a": {"1:0": 40}}'
+    source = {"startOffset": end, "endOffset": end, "latestOffset": '{"a": {"1:0": 100}}'}
+    assert lag({"sources": [source]}) == Lag(60, {"a": {"1:0": 60}})
+
+
 def test_other_sources_and_missing_offsets_count_nothing() -> None:
     files = {"endOffset": '{"logOffset": 3}', "latestOffset": "null"}
     rate = {"endOffset": 3, "latestOffset": 4}

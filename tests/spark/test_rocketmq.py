@@ -28,7 +28,8 @@ class ListClient:
         self.rounds: list[list[CohererError | None]] = []
         self.committed: list[tuple[str, Mapping[Queue, int]]] = []
 
-    def producer(self, window: int) -> ListClient:
+    def producer(self, window: int, *, retry_lost: bool) -> ListClient:
+        assert retry_lost, "the sink is at least once"
         self.window = window
         return self
 

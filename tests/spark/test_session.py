@@ -6,11 +6,18 @@ import os
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from coherer import Message
+from coherer.blocking import connect
 from coherer.spark import configure, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Builder:
@@ -40,6 +47,7 @@ def test_what_matters_is_set(builder: Builder) -> None:
     assert session.LOCAL.items() <= builder.settings.items()
     place = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
     assert "rootLogger.level = error" in Path(place).read_text()
+    assert session.QUIET.items() <= builder.settings.items()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
@@ -60,6 +68,7 @@ def test_the_users_own_python_and_filters_stay(
         with warnings.catch_warnings():
             configure(builder)  # type: ignore[arg-type]
     assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
+    assert "spark.python.daemon.module" not in builder.settings, "it need not have coherer"
     filters = os.environ["PYTHONWARNINGS"].split(",")
     assert filters == ["error", "ignore:PySpark does not yet fully support pandas:FutureWarning"]
 
@@ -79,3 +88,40 @@ def test_the_shim_imports_where_spark_is_missing() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_stream_that_is_stopped_in_the_middle_prints_no_traces(
+    coherer_url: str, coherer_topic: str, tmp_path: Path
+) -> None:
+    with connect(coherer_url) as client, client.producer(coherer_topic) as producer:
+        producer.send_many(Message(coherer_topic, b"x" * 1_000) for _ in range(200_000)).check()
+    job = Path(__file__).with_name("stopping_job.py")
+    done = subprocess.run(
+        [sys.executable, str(job), coherer_url, coherer_topic, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["stopped"] * 5
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spark
+def test_a_thread_of_its_own_writes_when_it_has_a_session(
+    spark: SparkSession, coherer_url: str, coherer_topic: str
+) -> None:
+    """Spark looks for the formats of Python in the thread's session; docs/spark.md says so."""
+    rows = spark.createDataFrame([("a",)], "value string")
+    sink = rows.write.format("tubemq").option("url", coherer_url).mode("append")
+
+    def write() -> None:
+        spark.createDataFrame([], "value string")
+        sink.save(coherer_topic)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert spark.read.format("tubemq").option("url", coherer_url).load(coherer_topic).count() == 1

@@ -20,8 +20,17 @@ from pyspark.sql.types import (
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.spark import workers
+from coherer.spark.columns import names
 from coherer.spark.options import Access, WriteOptions
-from coherer.spark.sink import BatchSink, Sent, StreamSink, check_columns, messages
+from coherer.spark.sink import (
+    COLUMNS,
+    GIVEN,
+    BatchSink,
+    Sent,
+    StreamSink,
+    check_columns,
+    messages,
+)
 
 if TYPE_CHECKING:
     from conftest import ListQueue
@@ -51,19 +60,10 @@ def test_every_column_has_its_place_in_the_message() -> None:
         timestamp=pa.array([time, None], pa.timestamp("us", "UTC")),
         properties=pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string())),
         key=pa.nulls(2, pa.string()),
-        offset=pa.array([5, 6]),
     )
     assert sent_by(rows) == [
         Message("u", b"a", tag="x", time=time, properties={"k": "v", "n": "10"}),
         Message("t", b"b", properties={"n": "11"}),
-    ]
-
-
-def test_keys_are_words_of_the_column() -> None:
-    rows = batch(value=pa.array([b"a", b"b"]), key=pa.array(["k1 k2", None]))
-    assert [one.keys for one in messages(rows, "t", lambda _: {}, 0, keys=True)] == [
-        ("k1", "k2"),
-        (),
     ]
 
 
@@ -97,6 +97,14 @@ def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -
         ([VALUE, StructField("vlaue", BinaryType())], "knows no column 'vlaue'"),
         ([StructField("value", LongType())], "Column value is bigint.*binary or string"),
         ([VALUE, StructField("tag", LongType())], "Column tag is bigint"),
+        ([VALUE, StructField("partition", LongType())], r'cannot set partition.*drop\("partition"'),
+        (
+            [VALUE, StructField("id", LongType()), StructField("broker", StringType())],
+            r'cannot set broker, id: brokers give them. .drop\("broker", "id"\)',
+        ),
+        ([VALUE, StructField("offset", LongType())], "cannot set offset"),
+        ([VALUE, StructField("topic", StringType())], "Option topic says t, and column topic"),
+        ([VALUE, StructField("key", LongType())], "Column key is bigint.*string or array<string>"),
         (
             [VALUE, StructField("properties", MapType(StringType(), LongType()))],
             "map<string,string>",
@@ -110,9 +118,25 @@ def test_columns_are_checked_before_a_task_starts(fields: list[StructField], sai
 
 def test_good_columns_pass_and_a_topic_is_needed() -> None:
     time = StructField("timestamp", TimestampType())
-    check_columns(schema(VALUE, time, StructField("offset", LongType())), OPTIONS)
+    check_columns(schema(VALUE, time), OPTIONS)
     with pytest.raises(UsageError, match="which topic"):
         check_columns(schema(VALUE), WriteOptions(access=OPTIONS.access))
+
+
+def test_each_column_of_rows_that_were_read_is_sent_or_refused() -> None:
+    sent = names(include_headers=True)
+    assert set(sent) == set(COLUMNS) | set(GIVEN)
+
+
+def test_keys_are_one_or_an_array() -> None:
+    def keys(key: pa.Array) -> list[tuple[str, ...]]:
+        rows = batch(value=pa.array([b"a"] * len(key)), key=key)
+        return [message.keys for message in messages(rows, "t", lambda _: {}, 0, keys=True)]
+
+    assert keys(pa.array(["one", None])) == [("one",), ()]
+    assert keys(pa.array([["one", "two"], [], None])) == [("one", "two"), (), ()]
+    with pytest.raises(UsageError, match=r"'k1 k2' holds a space.*split\('key', ' '\)"):
+        keys(pa.array(["k1 k2"]))
 
 
 @pytest.mark.parametrize("kind", [BatchSink, StreamSink])

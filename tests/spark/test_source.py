@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
 from coherer.spark import source, workers
+from coherer.spark.offsets import with_start
 from coherer.spark.options import Access
 from coherer.spark.planning import DataLossError
 from coherer.spark.source import (
@@ -46,7 +47,8 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
 def made(**options: str) -> tuple[QueueDataSource, StructType]:
     rocket = options.get("url", "").startswith("rocketmq")
     kind = RocketMQDataSource if rocket else TubeMQDataSource
-    data = kind({"url": "tubemq://h:1", "path": "t", **options})
+    named = {} if "topicsPattern" in options else {"path": "t"}
+    data = kind({"url": "tubemq://h:1", **named, **options})
     schema = StructType()
     for column in data.schema().split(", "):
         name, kind = column.split(" ")
@@ -159,6 +161,106 @@ def test_a_stream_looks_several_times_before_it_says_that_nothing_is_new(
     assert len(looks) == 4
 
 
+def planned(
+    reader: StreamReader, queue: ListQueue, grow: int
+) -> tuple[Offsets, Offsets, list[InputPartition]]:
+    """What Spark does up to the plan of batch 0, while `grow` messages come at each step."""
+    start = as_told(reader.initialOffset())
+    more(queue, grow)
+    end = as_told(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    more(queue, grow)
+    assert as_told(reader.initialOffset()) == start, "Spark asks again"
+    more(queue, grow)
+    return start, end, list(reader.partitions(start, end))
+
+
+def as_told(offsets: Offsets) -> Offsets:
+    """Spark keeps offsets as text, and hands out what it reads back."""
+    told: Offsets = json.loads(json.dumps(offsets))
+    return told
+
+
+def more(queue: ListQueue, count: int) -> None:
+    queue.held["t"] = {at: (low, high + count) for at, (low, high) in queue.held["t"].items()}
+
+
+FIRST_TEN = {(0, at) for at in range(100, 110)} | {(1, at) for at in range(25, 35)}
+
+
+def test_a_stream_begins_where_it_said_at_first(list_queue: ListQueue) -> None:
+    reader = stream()
+    _, end, shares = planned(reader, list_queue, 10)
+    assert rows_of(reader, shares) == FIRST_TEN
+    after = as_told(reader.latestOffset(end, ReadAllAvailable()))
+    assert rows_of(reader, list(reader.partitions(end, after))) == {
+        (0, at) for at in range(110, 130)
+    } | {(1, at) for at in range(35, 55)}
+    assert reader.latestOffset(after, ReadAllAvailable()) == after
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest", '{"t": {"1:0": -1, "1:1": 25}}'])
+def test_a_stream_begins_where_it_said_over_restarts(list_queue: ListQueue, start: str) -> None:
+    _, end, shares = planned(stream(startingOffsets=start), list_queue, 10)
+    first = rows_of(stream(), shares)
+    for _ in range(3):
+        # Batch 0 is in the checkpoint, and has not ended: Spark asks for its start again.
+        reader = stream(startingOffsets=start)
+        list_queue.held["t"] = {at: (9, high + 5) for at, (_, high) in list_queue.held["t"].items()}
+        again = as_told(reader.initialOffset())
+        if start == "earliest":
+            with pytest.raises(DataLossError, match=r"t 1:0 \[0, 9\), t 1:1 \[5, 9\)"):
+                reader.partitions(again, end)
+        else:
+            assert rows_of(reader, list(reader.partitions(again, end))) == first == FIRST_TEN
+        assert as_told(reader.latestOffset(end, ReadMaxRows(1))) != end
+
+
+def test_the_first_batch_of_a_quiet_topic_is_empty_over_a_restart(list_queue: ListQueue) -> None:
+    start, end, shares = planned(stream(), list_queue, 0)
+    assert rows_of(stream(), shares) == set()
+    more(list_queue, 3)
+    reader = stream()
+    again = as_told(reader.initialOffset())
+    assert again != start
+    assert rows_of(reader, list(reader.partitions(again, end))) == set()
+    after = as_told(reader.latestOffset(end, ReadAllAvailable()))
+    assert rows_of(reader, list(reader.partitions(end, after))) == {
+        *((0, at) for at in range(100, 103)),
+        *((1, at) for at in range(25, 28)),
+    }
+
+
+def test_nothing_new_after_the_first_batch_is_the_same_text() -> None:
+    reader = stream()
+    end = as_told(reader.latestOffset(as_told(reader.initialOffset()), ReadAllAvailable()))
+    assert json.dumps(reader.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
+
+
+def test_a_topic_that_comes_after_the_start_is_read_from_its_beginning(
+    list_queue: ListQueue,
+) -> None:
+    list_queue.held["new"] = {("1", 0): (0, 9)}
+    end = with_start({"new": {"1:0": 4}}, {})
+    reader = stream(url="rocketmq://h:1", topicsPattern="new.*")
+    again = as_told(reader.initialOffset())
+    assert again == {"new": {"1:0": 9}}
+    assert rows_of(reader, list(reader.partitions(again, end))) == {(0, at) for at in range(4)}
+
+
+def test_the_checkpoint_of_an_older_version_goes_on_from_the_end_of_its_batch_0(
+    list_queue: ListQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds an end without a start, and the end lies before what is "latest" now."""
+    reader, end = stream(), {"t": {"1:0": 90, "1:1": 20}}
+    assert rows_of(reader, list(reader.partitions(as_told(reader.initialOffset()), end))) == set()
+    assert "does not tell where batch 0 starts" in caplog.text
+    after = as_told(reader.latestOffset(end, ReadAllAvailable()))
+    assert rows_of(reader, list(reader.partitions(end, after))) == {
+        *((0, at) for at in range(90, 100)),
+        *((1, at) for at in range(20, 25)),
+    }
+
+
 def test_lost_rows_are_an_error_or_left_out(list_queue: ListQueue) -> None:
     start: Offsets = {"t": {"1:0": 10, "1:1": 5}}
     end: Offsets = {"t": {"1:0": 40, "1:1": 25}}
@@ -190,6 +292,9 @@ def test_progress_is_shown_once_per_batch_and_never_in_the_way(
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(UsageError, match="stream has no end"):
         stream(endingOffsets="latest").initialOffset()
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
+        with pytest.raises(UsageError, match=f"{name} is for streams"):
+            batch(**{name: "5"}).partitions()
     with pytest.raises(UsageError, match="for streams"):
         batch(group="g", commitOffsets="true").partitions()
     data, schema = made()

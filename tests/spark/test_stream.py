@@ -175,7 +175,7 @@ def test_a_topic_is_copied_into_another(
     send(client, topic, range(300))
     query = (
         stream(spark, door, topic)
-        .drop("topic")
+        .drop("topic", "broker", "partition", "offset", "id")
         .writeStream.format(door.format)
         .option("url", door.url)
         .option("topic", copy)

@@ -3,7 +3,8 @@
 Rules:
 
 1. An end is never before what `next_end` was given as the start, except in a partition that went
-   back: that difference is what makes the loss visible when the batch is planned.
+   back. That is a loss, and with `failOnDataLoss` an error before Spark writes the end down: a
+   broker that tells an old end for a moment leaves no trace in the checkpoint.
 2. A partition that no broker names at the moment stays where it is. Brokers come back.
 3. The first start that it is told may come from a checkpoint of something else: that is an error
    (`checkpoint`).
@@ -27,7 +28,7 @@ from coherer.spark.offsets import (
     walk,
 )
 from coherer.spark.options import ReadOptions
-from coherer.spark.planning import backlog_rows, bounded, with_new
+from coherer.spark.planning import DataLossError, backlog_rows, bounded, went_back, with_new
 
 
 class Cursor:
@@ -102,8 +103,12 @@ class Cursor:
 
         Raises:
             UsageError: `start` comes from a checkpoint of another topic or cluster.
+            DataLossError: a partition ends before `start`, and `failOnDataLoss` is set.
         """
         bounds = self.look_from(start)
+        lost = went_back(start, bounds)
+        if lost and self._options.fail_on_data_loss:
+            raise DataLossError.of(lost)
         begin = with_new(start, bounds)
         end = {
             topic: {key: self._end_of(topic, key, at, bounds) for key, at in places.items()}

@@ -7,6 +7,9 @@ Rules:
 2. Keys are always sorted. Spark compares offsets as JSON text: the same numbers in another order
    would be new data to it, for ever (spark.md, section 1).
 3. A partition that a start does not name is read from its beginning: it is new.
+4. The end of the first micro-batch also tells where that batch starts, under the name `:start`.
+   Spark writes the end of a batch to the checkpoint before it runs the batch, but never its first
+   start: after a restart it asks for the start again, and "latest" is another place by then.
 
 >>> offsets = canonical({"b": {"1:10": 5, "1:9": 4}, "a": {"1:0": 3}})
 >>> to_json(offsets)
@@ -32,6 +35,9 @@ Bounds: TypeAlias = dict[str, dict[str, tuple[int, int]]]
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+START: Final = ":start"
+"""In the end of the first micro-batch: where the batch starts. No topic has a colon in its name."""
+
 EARLIEST_MARK: Final = -2
 LATEST_MARK: Final = -1
 """In JSON, -2 stands for the earliest and -1 for the latest offset, as in Spark's Kafka source."""
@@ -73,16 +79,43 @@ def canonical(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
+def with_start(end: Offsets, start: Offsets) -> Offsets:
+    """The end of the first micro-batch, which also tells where the batch starts.
+
+    >>> with_start({"t": {"1:0": 9}}, {"t": {"1:0": 4}})
+    {':start': {'t:1:0': 4}, 't': {'1:0': 9}}
+    """
+    return canonical({**end, START: {f"{topic}:{key}": at for topic, key, at in walk(start)}})
+
+
+def split_start(offsets: Offsets) -> tuple[Offsets, Offsets | None]:
+    """Undo `with_start`; the second is None when the offsets do not tell a start.
+
+    >>> split_start({":start": {"t:1:0": 4}, "t": {"1:0": 9}})
+    ({'t': {'1:0': 9}}, {'t': {'1:0': 4}})
+    >>> split_start({"t": {"1:0": 9}})
+    ({'t': {'1:0': 9}}, None)
+    """
+    if START not in offsets:
+        return offsets, None
+    start: Offsets = {}
+    for name, at in offsets[START].items():
+        topic, _, key = name.partition(":")
+        start.setdefault(topic, {})[key] = at
+    return {topic: places for topic, places in offsets.items() if topic != START}, start
+
+
 def to_json(offsets: Offsets) -> str:
     """The text that Spark writes into its offset log, without its blanks."""
     return msgspec.json.encode(offsets).decode()
 
 
 def from_json(text: str, option: str) -> Offsets:
-    """Offsets that a user wrote.
+    """Offsets that a user wrote, or copied from a stream's progress.
 
     Args:
-        text: `{"topic": {"broker:partition": n}}`; -2 is the earliest, -1 the latest offset.
+        text: `{"topic": {"broker:partition": n}}`; -2 is the earliest, -1 the latest offset. The
+            start that the end of a first micro-batch tells is left out.
         option: the name of the option, for the error.
 
     Raises:
@@ -93,7 +126,8 @@ def from_json(text: str, option: str) -> Offsets:
     """
     hint = """Write "earliest", "latest", or JSON like {"topic": {"broker:partition": 7}}."""
     try:
-        offsets = canonical(msgspec.json.decode(text, type=dict[str, dict[str, int]]))
+        given = msgspec.json.decode(text, type=dict[str, dict[str, int]])
+        offsets = canonical(split_start(given)[0])
     except (msgspec.DecodeError, UsageError) as error:
         raise UsageError(f"Option {option}: {error}", hint=hint) from error
     for topic, key, offset in walk(offsets):

@@ -210,11 +210,11 @@ ACCESS_TABLE: Final = (
     Option("tlsTrust", "tls_trust", _text, "The file of certificates to trust."),
     Option("tlsCertificate", "tls_certificate", _text, "The file of our certificate."),
     Option("tlsKey", "tls_key", _text, "The file of the key to it."),
-    Option("admin", "admin", _text, "TubeMQ only: the master's HTTP interface, `http://host:port`.",
-           "tubemq"),
+    Option("admin", "admin", _text,
+           "TubeMQ only, for reading: the master's HTTP interface, `http://host:port`.", "tubemq"),
     Option("adminToken", "admin_token", _text,
-           "TubeMQ only: the token of that interface, which `commitOffsets` needs where it is not "
-           "the default and there are no accounts.", "tubemq"),
+           "TubeMQ only, for reading: the token of that interface, which `commitOffsets` needs where "
+           "it is not the default and there are no accounts.", "tubemq"),
     Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
 )  # fmt: skip
 """Options of reading and of writing."""
@@ -255,7 +255,8 @@ READ_TABLE: Final = (
 """Options of `spark.read` and `spark.readStream`."""
 
 WRITE_TABLE: Final = (
-    Option("topic", "topic", _text, "The topic of rows without one. `.save('a')` does the same."),
+    Option("topic", "topic", _text,
+           "The topic of all rows, where they have no column `topic`. `.save('a')` does the same."),
     Option("window", "window", _count, "Messages in flight per task (default 5000)."),
     Option("includeOrigin", "include_origin", _truth,
            "Add `spark.query`, `spark.batch`, `spark.part` and `spark.seq` to the properties "
@@ -301,6 +302,12 @@ def _parsed(
         raise UsageError("Option url is missing.", hint=f"Write {protocol}://host:port.")
     if "password" in access and "password_file" in access:
         raise UsageError("Give password or passwordFile, not both.")
+    if ("user" in access) != bool({"password", "password_file"} & access.keys()):
+        raise UsageError("Options user and password (or passwordFile) go together.")
+    encrypted = access.get("tls") or given["url"].strip().lower().startswith(f"{protocol}s:")
+    for option in ("tlsTrust", "tlsCertificate", "tlsKey"):
+        if option.lower() in given and not encrypted:
+            raise UsageError(f"Option {option} is for tls=true.", hint="Encrypt, or leave it out.")
     if msgspec.convert(access, Access).protocol != protocol:
         raise UsageError(
             f"format({protocol!r}) is for {protocol}://host:port.",
@@ -356,9 +363,12 @@ def write_options(options: Mapping[str, str], protocol: str = "tubemq") -> Write
         protocol: `tubemq` or `rocketmq`: the format.
 
     Raises:
-        UsageError: an option is unknown, malformed or missing.
+        UsageError: an option is unknown, malformed, missing, or has no effect.
 
     >>> write_options({"url": "tubemq://127.0.0.1:8715", "path": "copies"}).topic
     'copies'
     """
-    return _parsed(WriteOptions, _with_path(options), WRITE_TABLE, protocol)
+    write = _parsed(WriteOptions, _with_path(options), WRITE_TABLE, protocol)
+    if write.access.admin is not None:
+        raise UsageError("Option admin is for reading.", hint="Writing needs no administration.")
+    return write

@@ -124,12 +124,38 @@ def with_new(start: Offsets, bounds: Bounds) -> Offsets:
     return canonical(full)
 
 
+def went_back(start: Offsets, bounds: Bounds) -> list[Range]:
+    """What is lost of partitions whose end lies before `start` now: they were cut or made anew.
+
+    >>> went_back({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": (0, 4), "1:1": (0, 5)}})
+    [t 1:0 [4, 9)]
+    """
+    return [
+        Range(topic, *split_key(key), bounds[topic][key][1], at)
+        for topic, key, at in walk(start)
+        if key in bounds.get(topic, {}) and bounds[topic][key][1] < at
+    ]
+
+
+def not_behind(start: Offsets, end: Offsets) -> Offsets:
+    """`start`, moved back to `end` where it lies behind it.
+
+    >>> not_behind({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": 4, "1:1": 5}})
+    {'t': {'1:0': 4, '1:1': 2}}
+    """
+    return {
+        topic: {key: min(at, end.get(topic, {}).get(key, at)) for key, at in places.items()}
+        for topic, places in start.items()
+    }
+
+
 def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], list[Range]]:
     """The ranges to read from `start` to `end`, and the ranges that are lost.
 
-    A partition whose end lies before its start was cut or made anew; nothing of it is read, and
-    the stream goes on from the new end, as with Spark's Kafka source. A partition that no broker
-    names at the moment keeps its range: the read will tell.
+    Of a partition whose end lies before its start nothing is read, and the stream goes on from the
+    end, as with Spark's Kafka source. That is a loss where the broker's own end lies before the
+    start: the partition was cut or made anew. A partition that no broker names at the moment keeps
+    its range: the read will tell.
 
     Args:
         start: the first offset of each partition; where it is silent, the first one held.
@@ -144,10 +170,11 @@ def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], 
     for topic, key, stop in walk(end):
         broker, partition = split_key(key)
         first = start.get(topic, {}).get(key)
-        low, high = bounds.get(topic, {}).get(key, (stop if first is None else first, stop))
+        unknown = (stop, stop) if first is None else (first, max(first, stop))
+        low, high = bounds.get(topic, {}).get(key, unknown)
         first = low if first is None else first
         begin, finish = min(max(first, low), stop), min(stop, high)
-        gaps = [(stop, first)] if stop < first else [(first, begin), (max(begin, finish), stop)]
+        gaps = [(first, begin), (max(begin, finish), stop)] if first <= stop else [(high, first)]
         lost += [Range(topic, broker, partition, *gap) for gap in gaps if gap[0] < gap[1]]
         if begin < finish:
             ranges.append(Range(topic, broker, partition, begin, finish))

@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from coherer.spark.offsets import Offsets, walk
+from coherer.spark.offsets import Offsets, split_start, walk
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -49,6 +49,6 @@ def _offsets(told: object) -> Offsets:
     """Offsets of one of our sources; those of others look different and count nothing."""
     try:
         text = told if isinstance(told, str) else json.dumps(told)
-        return msgspec.json.decode(text, type=dict[str, dict[str, int]])
+        return split_start(msgspec.json.decode(text, type=dict[str, dict[str, int]]))[0]
     except msgspec.DecodeError:
         return {}

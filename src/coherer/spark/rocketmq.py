@@ -68,7 +68,8 @@ class RocketMQQueue:
     def send(self, messages: Iterable[Message], window: int) -> int:
         """Sends messages and waits for all receipts; returns how many they were."""
         if self._producer is None or self._producer.window != window:
-            producer = self._client.producer(window=window)
+            # The sink is at least once: a duplicate, which consumers can tell, beats a failed task.
+            producer = self._client.producer(window=window, retry_lost=True)
             producer.start()
             self._producer = producer
         report = self._producer.send_many(messages)

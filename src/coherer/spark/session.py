@@ -39,6 +39,13 @@ instead of starting helper processes for every file; on HDFS and object stores S
 the right one."""
 
 
+QUIET: Final = {
+    "spark.log.level": "ERROR",
+    "spark.python.daemon.module": "coherer.spark.daemon",
+}
+"""Less is printed. The second is for workers that run this Python, where `coherer` is."""
+
+
 def configure(
     builder: SparkSession.Builder,
     *,
@@ -53,8 +60,8 @@ def configure(
     Args:
         builder: `SparkSession.builder`, before `getOrCreate()`.
         local: driver, executors and checkpoints are on this machine.
-        quiet: only errors are logged, and PySpark does not complain about pandas 3, which it does
-            not need here.
+        quiet: only errors are logged, workers print no trace when a query is stopped in the middle
+            of a batch, and PySpark does not complain about pandas 3, which it does not need here.
         java_options: options for the driver's JVM, `spark.driver.extraJavaOptions`.
 
     Returns:
@@ -79,7 +86,9 @@ def configure(
         settings |= LOCAL
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if quiet:
-        settings |= {"spark.log.level": "ERROR"}
+        settings |= QUIET
+        if os.environ["PYSPARK_PYTHON"] != sys.executable:
+            del settings["spark.python.daemon.module"]
         java_options = f"-Dlog4j2.configurationFile={_log_settings()} {java_options}".strip()
         _ignore("PySpark does not yet fully support pandas")
         py4j = logging.getLogger("py4j")

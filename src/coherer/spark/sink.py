@@ -3,14 +3,14 @@
 | column | type | |
 |---|---|---|
 | `value` | binary or string | the body; required, not null, not empty |
-| `topic` | string | where the row goes; without it (or null) the option `topic` |
+| `topic` | string | where the row goes; either this column or the option `topic` |
 | `tag` | string | |
 | `timestamp` | timestamp | the message's time; TubeMQ keeps minutes |
 | `properties` | map | |
-| `key` | string | RocketMQ only, words with a space between them: with TubeMQ it must be null |
-| `broker`, `partition`, `offset`, `id` | any | ignored, because brokers give them |
+| `key` | string or array of strings | RocketMQ only: null with TubeMQ; no key has a space |
 
-So what was read can be written as it is.
+Another column is refused by name: nothing that a row says is left out in silence. That holds for
+`broker`, `partition`, `offset` and `id` of rows that were read, too: brokers give new ones.
 
 Delivery is at least once. A task waits for all receipts before it reports success, and a task that
 Spark runs again sends its rows again. To tell those apart every message carries where it came from,
@@ -46,13 +46,12 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "tag": ("string",),
     "timestamp": ("timestamp", "timestamp_ntz"),
     "properties": ("map<string,string>",),
-    "key": ("string",),
-    "broker": (),
-    "partition": (),
-    "offset": (),
-    "id": (),
+    "key": ("string", "array<string>"),
 }
-"""The columns that a sink takes, and their types; none means that the column is ignored."""
+"""The columns that a sink takes, and their types."""
+
+GIVEN: Final = ("broker", "partition", "offset", "id")
+"""Columns of rows that were read, which brokers give anew."""
 
 
 class Sent(WriterCommitMessage):
@@ -69,18 +68,28 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         UsageError: a column is unknown, missing, or has the wrong type.
     """
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if read := [name for name in GIVEN if name in given]:
+        names = ", ".join(f'"{name}"' for name in read)
+        raise UsageError(
+            f"The sink cannot set {', '.join(read)}: brokers give them.", hint=f".drop({names})"
+        )
     for name, kind in given.items():
         if name not in COLUMNS:
             raise UsageError(
                 f"The sink knows no column {name!r}.", hint=f"It takes: {', '.join(COLUMNS)}."
             )
-        if COLUMNS[name] and kind not in COLUMNS[name]:
+        if kind not in COLUMNS[name]:
             wanted = " or ".join(COLUMNS[name])
             raise UsageError(f"Column {name} is {kind}.", hint=f"Cast it to {wanted}.")
     if "value" not in given:
         raise UsageError("There is no column value.", hint="It is the body of the messages.")
     if "topic" not in given and options.topic is None:
         raise UsageError("Nothing says which topic.", hint="Give option topic, or a column topic.")
+    if "topic" in given and options.topic is not None:
+        raise UsageError(
+            f"Option topic says {options.topic}, and column topic says where each row goes.",
+            hint='Give one of them: .drop("topic"), or no option.',
+        )
 
 
 def messages(
@@ -101,7 +110,8 @@ def messages(
         keys: whether messages have keys.
 
     Raises:
-        UsageError: a row has no value or no topic, or a key where messages have none.
+        UsageError: a row has no value or no topic, a key where messages have none, or one with a
+            space.
     """
     names = batch.schema.names
 
@@ -123,9 +133,20 @@ def messages(
             value.encode() if isinstance(value, str) else cast("bytes", value),
             tag=cast("str | None", tag),
             time=cast("datetime | None", time),
-            keys=tuple(cast("str", key).split()) if key is not None else (),
+            keys=() if key is None else _keys(cast("str | list[str]", key)),
             properties=dict(cast("list[tuple[str, str]]", properties or [])) | dict(origin(number)),
         )
+
+
+def _keys(key: str | list[str]) -> tuple[str, ...]:
+    if not isinstance(key, str):
+        return tuple(key)
+    if " " in key:
+        raise UsageError(
+            f"Key {key!r} holds a space, which separates keys.",
+            hint="Give several keys as an array: .withColumn('key', split('key', ' ')).",
+        )
+    return (key,)
 
 
 def _origin(query: str, wanted: bool) -> Callable[[int], Mapping[str, str]]:

@@ -34,9 +34,9 @@ from coherer.errors import CohererError, UsageError
 from coherer.spark import workers
 from coherer.spark.columns import arrow_schema, spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
-from coherer.spark.offsets import LATEST, Bounds, Offsets
+from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
-from coherer.spark.planning import DataLossError, Range, between, shares_of
+from coherer.spark.planning import DataLossError, Range, between, not_behind, shares_of
 from coherer.spark.reading import Reading, rows
 from coherer.spark.sink import BatchSink, StreamSink
 from coherer.spark.topics import Topics
@@ -46,6 +46,14 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = (5, 10, 20, 40, 75, 100)
 """A stream with nothing new looks again after these pauses before it answers Spark, which would
 otherwise ask every 10 ms. They are short at first: most messages come soon after others."""
+
+
+STREAM_ONLY: Final = {
+    "commitOffsets": "commit_offsets",
+    "maxOffsetsPerTrigger": "max_offsets_per_trigger",
+    "minOffsetsPerTrigger": "min_offsets_per_trigger",
+}
+"""Options that mean nothing to a batch, and their fields."""
 
 
 class Share(InputPartition):
@@ -80,6 +88,7 @@ class QueueDataSource(DataSource):
         return StreamSink(write_options(self._given(), self.name()), schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
+        workers.end_quietly()
         return dict(self.options)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -96,6 +105,7 @@ class TubeMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
+        workers.end_quietly()
         return "tubemq"
 
 
@@ -105,6 +115,7 @@ class RocketMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
+        workers.end_quietly()
         return "rocketmq"
 
 
@@ -143,8 +154,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Asks the brokers once, and cuts."""
-        if self._options.commit_offsets:
-            raise UsageError("Option commitOffsets is for streams.")
+        for name, field in STREAM_ONLY.items():
+            if getattr(self._options, field):
+                raise UsageError(f"Option {name} is for streams.")
         with workers.queue(self._options.access) as queue:
             topics = Topics(self._options, _now_ms)
             if self._options.fail_on_data_loss:
@@ -159,15 +171,28 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`."""
+    """`spark.readStream`.
+
+    Where a stream begins is decided once. Spark asks for it before it plans batch 0, again before
+    it runs that batch, and after a restart in which batch 0 was planned and not finished. Within
+    the process the first answer is kept; over a restart the end of batch 0 carries it, which is
+    the only thing of ours that Spark writes down by then (it does not tell Python sources where
+    the checkpoint is).
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._cursor: Cursor | None = None
         self._committed: Offsets | None = None
+        self._initial: Offsets | None = None
 
     def initialOffset(self) -> Offsets:
-        """Where a stream without a checkpoint begins."""
+        """Where a stream without a checkpoint begins; the same at every call."""
+        if self._initial is None:
+            self._initial = self._first()
+        return self._initial
+
+    def _first(self) -> Offsets:
         cursor = self._at()
         topics = Topics(self._options, _now_ms)
         with workers.queue(self._options.access) as queue:
@@ -188,15 +213,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """The end of the next micro-batch; waits a moment for messages when there are none."""
         cursor = self._at()
-        self._show_progress(start)
+        at, _ = split_start(start)
+        self._show_progress(at)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = cursor.next_end(start, most)
+        end = cursor.next_end(at, most)
         for pause_ms in () if cursor.has_target else POLL_MS:
-            if end != start:
+            if end != at:
                 break
             time.sleep(pause_ms / 1000)
-            end = cursor.next_end(start, most)
-        return end
+            end = cursor.next_end(at, most)
+        if start == self._initial:
+            return with_start(end, start)
+        return start if end == at else end
 
     def reportLatestOffset(self) -> Offsets | None:
         """What Spark shows as `latestOffset` in its progress; see `coherer.spark.lag`."""
@@ -204,7 +232,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Compares with what the brokers still hold, and cuts."""
-        return _planned(self._options, start, end, self._at().look_from(start))
+        end, begun = split_start(end)
+        if begun is not None:
+            begin = begun
+        elif start == self._initial:
+            # Only the checkpoint of an older version has a batch 0 that does not tell its start.
+            begin = not_behind(start, end)
+            if begin != start:
+                log.warning("The checkpoint does not tell where batch 0 starts: it reads nothing.")
+        else:
+            begin, _ = split_start(start)
+        return _planned(self._options, begin, end, self._at().look_from(begin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""

@@ -96,7 +96,7 @@ async def test_sends_go_to_the_fast_port_and_heartbeats_do_not(cluster) -> None:
 
 async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) -> None:
     gone, back = cluster2.brokers.values()
-    async with client2.producer("demo") as producer:
+    async with client2.producer("demo", retry_lost=True) as producer:
         for broker in (gone, back):
             await broker.listener.close()
         sends = [producer.submit(Message("demo", b"x")) for _ in range(8)]

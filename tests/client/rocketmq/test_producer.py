@@ -196,20 +196,47 @@ async def test_a_chosen_queue_is_tried_once(cluster2, kit, client2) -> None:
     assert len(cluster2.asked(SEND)) == 1
 
 
-async def test_a_broken_connection_is_tried_again(cluster2, kit, client2) -> None:
-    cluster2.script(SEND, kit.hang_up)
+@pytest.mark.parametrize("code", [SEND, BATCH])
+async def test_a_lost_answer_is_an_error(cluster2, kit, client2, code: RequestCode) -> None:
+    """The message may be stored: nothing is sent twice by itself."""
+    cluster2.script(code, kit.hang_up)
+    message = Message("demo", b"x")
     async with client2.producer("demo") as producer:
-        assert (await producer.send(Message("demo", b"x"))).status == "SEND_OK"
-    assert len(cluster2.asked(SEND)) == 2
-
-
-async def test_without_retries_a_broken_connection_is_told(cluster, kit, client) -> None:
-    cluster.script(SEND, kit.hang_up)
-    async with client.producer("demo", retries=0) as producer:
-        with pytest.raises(DisconnectedError, match="may or may not"):
-            await producer.send(Message("demo", b"x"))
+        with pytest.raises(DisconnectedError, match="may or may not be stored; it is not sent ag"):
+            await (producer.send(message) if code == SEND else producer.send_batch([message] * 2))
         assert producer.in_flight == 0
-        await producer.send(Message("demo", b"x"))
+        await producer.send(message)
+    assert len(cluster2.asked(code)) == (2 if code == SEND else 1)
+
+
+async def test_a_lost_answer_can_be_tried_again(cluster2, kit, client2) -> None:
+    cluster2.script(SEND, kit.hang_up)
+    async with client2.producer("demo", retry_lost=True) as producer:
+        receipt = await producer.send(Message("demo", b"x"))
+    first, second = cluster2.asked(SEND)
+    assert receipt.status == "SEND_OK"
+    assert first.broker != second.broker
+    assert receipt.unique_id == properties(first)["UNIQ_KEY"] == properties(second)["UNIQ_KEY"]
+
+
+async def test_a_batch_that_is_tried_again_keeps_its_ids(cluster2, kit, client2) -> None:
+    cluster2.script(BATCH, kit.hang_up)
+    async with client2.producer("demo", retry_lost=True) as producer:
+        await producer.send_batch([Message("demo", b"%d" % i) for i in range(3)])
+    first, second = (decode_batch(asked.request.body) for asked in cluster2.asked(BATCH))
+    assert first.properties == second.properties
+
+
+@pytest.mark.parametrize("chosen", [{}, {"order_by": "a"}])
+async def test_a_lost_answer_that_is_not_tried_again_any_more(
+    cluster2, kit, client2, chosen: dict[str, str]
+) -> None:
+    cluster2.always(SEND, kit.hang_up)
+    async with client2.producer("demo", retry_lost=True) as producer:
+        with pytest.raises(DisconnectedError, match="may or may not be stored, once or more"):
+            await producer.send(Message("demo", b"x"), **chosen)
+        assert producer.in_flight == 0
+    assert len(cluster2.asked(SEND)) == (1 if chosen else 3)
 
 
 async def test_no_answer_in_time(cluster, kit, client: RocketClient) -> None:

@@ -41,6 +41,7 @@ class ProducerKeywords(TypedDict, total=False):
     window_bytes: int
     timeout_ms: int | None
     retries: int
+    retry_lost: bool
     retry_codes: Collection[int]
     rules: FaultRules | None
     compress_from_bytes: int

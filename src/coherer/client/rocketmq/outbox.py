@@ -356,6 +356,7 @@ class Outbox:
                 self,
                 self._faults,
                 frozenset(self._options.retry_codes),
+                retry_lost=self._options.retry_lost,
             )
         lane.wanted = True
         lane.connect()

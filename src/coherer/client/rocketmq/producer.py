@@ -2,8 +2,9 @@
 
 Theory: routes come from the instance, which keeps them fresh; each broker's master has a lane
 (`sends`), each topic a selector (`selection`) that takes its queues in turn; all of that is the
-`outbox`. A window bounds what is under way. A message that did not arrive, or that one broker
-refused, is tried with another (`retries`); so it may come twice, as with Java's producer.
+`outbox`. A window bounds what is under way. A message that a broker refused or that could not
+leave is tried with another (`retries`). One whose answer was lost may be stored: it is an error,
+unless `retry_lost` asks for a duplicate rather than a loss, as Java's producer does.
 """
 
 from __future__ import annotations

@@ -63,7 +63,12 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
         window_bytes: and how many bytes.
         timeout_ms: how long a message waits for its receipt, with all its tries; the client's
             timeout when None.
-        retries: how often a message is tried again with another broker.
+        retries: how often a message that is not stored is tried again with another broker: the
+            broker refused it, or could not be reached. Nothing is stored twice by these.
+        retry_lost: whether that holds, too, for a message whose answer was lost because the
+            connection broke, as with Java's producers. Without it (the default) such a message ends
+            in DisconnectedError. With it no message is lost while brokers come and go, but it may
+            be stored more than once; all copies have the same unique id (`UNIQ_KEY`).
         retry_codes: refusals after which it is tried again; Java's by default. That a broker has
             too much to do (2, SYSTEM_BUSY) is not among them: you get the error and can send less.
             Add it where another broker may have time.
@@ -84,6 +89,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int = limits.WINDOW_BYTES_DEFAULT
     timeout_ms: int | None = None
     retries: int = 2
+    retry_lost: bool = False
     retry_codes: Collection[int] = RETRY_CODES
     rules: FaultRules | None = None
     compress_from_bytes: int = compression.THRESHOLD_BYTES

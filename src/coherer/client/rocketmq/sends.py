@@ -5,10 +5,11 @@ Rules:
 * A message is encoded when it leaves, and leaves with everything else of that loop turn. Its answer
   is one entry in the link's table; there is no task, future or timer per message.
 * Codes 0, 10, 11 and 12 say that the broker has the message; the receipt tells them apart.
-* Another broker is tried, or the same one if there is no other, when the connection broke or could
-  not be made, and when the broker refused with a code of `retry_codes`; not more than `retries`
-  times, and not after the deadline, which all tries share. The message keeps its unique id, by
-  which a consumer can notice that it came twice.
+* Another broker is tried, or the same one if there is no other, when the connection could not be
+  made, and when the broker refused with a code of `retry_codes`: the message is not stored then.
+  When the connection broke before the answer came, the message may be stored: it is tried again
+  only with `retry_lost`. It is tried again `retries` times at most, and not after the deadline,
+  which all tries share. It keeps its unique id, by which a consumer can notice that it came twice.
 * Whoever chose the queue gets one try: the next message in order would overtake a second one.
 """
 
@@ -47,7 +48,9 @@ SINGLE: Final = int(RequestCode.SEND_MESSAGE_V2)
 BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 """Plain numbers: members of an enum take three times as long to look up and to hash."""
 
-UNSURE: Final = "The message may or may not be stored."
+UNSURE: Final = "The message may or may not be stored; it is not sent again by itself."
+STILL_UNSURE: Final = "The message may or may not be stored, once or more often with the same id."
+"""With `retry_lost`, when no try is left."""
 
 QUEUES_WANTED: Final = 4
 """So many queues a topic is wished to get that a send creates."""
@@ -211,6 +214,7 @@ class Lane(BaseLane[Link, Sent]):
         owner: is told what happens.
         faults: learns how the broker does; None when nobody wants to know.
         retry_codes: refusals after which a message is tried again.
+        retry_lost: whether it is, too, when the connection broke before the answer came.
     """
 
     def __init__(
@@ -221,6 +225,8 @@ class Lane(BaseLane[Link, Sent]):
         owner: Owner,
         faults: Faults | None,
         retry_codes: Collection[int],
+        *,
+        retry_lost: bool = False,
     ) -> None:
         host, port = split(address)
         super().__init__(f"{host}:{port}")
@@ -230,6 +236,7 @@ class Lane(BaseLane[Link, Sent]):
         self._owner = owner
         self._faults = faults
         self._retry_codes = retry_codes
+        self._retry_lost = retry_lost
         self._signs = instance.options.user is not None
 
     def __repr__(self) -> str:
@@ -290,7 +297,8 @@ class Lane(BaseLane[Link, Sent]):
         """The connection broke, or time is up."""
         if self._faults is not None:
             self._judge(self._faults, sent, failed=True)
-        if isinstance(error, DisconnectedError) and self._owner.again(sent):
+        lost = isinstance(error, DisconnectedError)
+        if lost and self._retry_lost and self._owner.again(sent):
             return
         sure = not isinstance(error, DisconnectedError | RequestTimeoutError | ProtocolError)
         queue = sent.place.queue
@@ -302,7 +310,7 @@ class Lane(BaseLane[Link, Sent]):
                 topic=queue.topic,
                 partition=queue.id,
                 code=error.code,
-                hint=error.hint if sure else UNSURE,
+                hint=error.hint if sure else STILL_UNSURE if self._retry_lost else UNSURE,
             ),
         )
         self._owner.settled(sent.size_bytes)
