@@ -106,6 +106,9 @@ async def test_who_reads_what(
     assert found(app, "admin_query_broker_all_consumer_info", groupName="h") == [
         {**other, "index": 1}
     ]
+    assert found(app, "admin_get_partition_reginfo", groupName="h") == [
+        {"Partition": "h:demo:0", "Consumer": "c1", "index": 1}
+    ]
     metrics = ask(app, "admin_get_metrics_info")["data"][0]["metrics"]["serviceStatus"]
     assert (metrics["consume_online_cnt"], metrics["consume_timeout_cnt"]) == (2, 0)
     clock.advance(60_000)

@@ -127,12 +127,15 @@ class _Desk:
 
     def readers(self, params: Params) -> Answer:
         """Who reads what now."""
+        chosen = (r for r in self._state.leases if _asked(params, "groupName", r.group))
         return _answer(
-            {"Partition": f"{reader.group}:{reader.topic}:{reader.partition}",
-             "Consumer": reader.holder, "index": number}
-            for number, reader in enumerate(self._state.leases, 1)
-            if _asked(params, "groupName", reader.group)
-        )  # fmt: skip
+            {
+                "Partition": f"{reader.group}:{reader.topic}:{reader.partition}",
+                "Consumer": reader.holder,
+                "index": index,
+            }
+            for index, reader in enumerate(chosen, 1)
+        )
 
     def set_positions(self, params: Params) -> Answer:
         """Move groups, also while they read."""
