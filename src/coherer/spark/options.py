@@ -213,8 +213,8 @@ ACCESS_TABLE: Final = (
     Option("admin", "admin", _text,
            "TubeMQ only, for reading: the master's HTTP interface, `http://host:port`.", "tubemq"),
     Option("adminToken", "admin_token", _text,
-           "TubeMQ only, for reading: the token of that interface, which `commitOffsets` needs where "
-           "it is not the default and there are no accounts.", "tubemq"),
+           "TubeMQ only, for reading: the token of that interface, which `commitOffsets` needs "
+           "where it is not the default and there are no accounts.", "tubemq"),
     Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
 )  # fmt: skip
 """Options of reading and of writing."""

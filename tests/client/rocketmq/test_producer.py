@@ -311,8 +311,8 @@ async def test_many(cluster, kit, client: RocketClient) -> None:
         report = await producer.send_many(
             (Message("demo", b"%d" % i) for i in range(100)), receipts=True
         )
-    assert (report.sent, len(report.failed), len(report.receipts)) == (99, 1, 99)
-    assert report.failed[0][1].code == 13
+        assert (report.sent, len(report.failed), len(report.receipts)) == (99, 1, 99)
+        assert report.failed[0][1].code == 13
 
 
 async def test_the_window(cluster, kit, client: RocketClient) -> None:
