@@ -105,7 +105,7 @@ async def test_accounts_of_the_file_protect_everything(tmp_path: Path, use: Any)
         await use(node, OPERATOR)
 
 
-async def test_the_well_known_token_is_none_with_accounts(tmp_path: Path, node: Node) -> None:
+async def test_with_accounts_the_well_known_token_does_not_work(tmp_path: Path, node: Node) -> None:
     with pytest.raises(RefusedError, match="unauthorized"):
         await change_over_http(node, NO_ACCOUNT, "abc")
     async with guarded(tmp_path / "other", admin_token="chosen") as other:
