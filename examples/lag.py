@@ -1,35 +1,35 @@
 """Topics, groups and how far they are behind, through the administration.
 
-The administration answers on a port of its own, 8080 unless the node was told otherwise; the second
-argument names another one.
+The master says where its administration answers; the second argument names another place.
 """
 
 import asyncio
 import sys
 
-import coherer
-from coherer.client.admin import Admin
+from coherer import Message
+from coherer.client import connect_tubemq
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "tubemq://127.0.0.1:8715"
-ADMIN_URL = sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"
+ADMIN_URL = sys.argv[2] if len(sys.argv) > 2 else None
 
 
 async def main() -> None:
-    admin = Admin(ADMIN_URL)
-    await admin.create_topic("parcels", 4, exist_ok=True, wait_ms=60_000)
+    async with connect_tubemq(URL, admin=ADMIN_URL) as client:
+        admin = client.admin()
+        await admin.create_topic("parcels", 4, exist_ok=True, wait_ms=60_000)
 
-    async with coherer.connect(URL) as client, client.producer("parcels") as producer:
-        await producer.send_many(coherer.Message("parcels", b"%d" % n) for n in range(20))
+        async with client.producer("parcels") as producer:
+            await producer.send_many(Message("parcels", b"%d" % n) for n in range(20))
 
-    # The group need not have read anything: it begins where it is told to.
-    await admin.reset_offsets("couriers", "parcels", "earliest")
-    for group in await admin.groups("couriers"):
-        # An unknown lag is None, never 0.
-        print(f"{group.name}: {group.lag} behind in {len(group.partitions)} partitions")
+        # The group need not have read anything: it begins where it is told to.
+        await admin.reset_offsets("couriers", "parcels", "earliest")
+        for group in await admin.groups("couriers"):
+            # An unknown lag is None, never 0.
+            print(f"{group.name}: {group.lag} behind in {len(group.partitions)} partitions")
 
-    await admin.reset_offsets("couriers", "parcels", "latest")
-    (group,) = await admin.groups("couriers")
-    print(f"{group.name}: {group.lag} behind")
+        await admin.reset_offsets("couriers", "parcels", "latest")
+        (group,) = await admin.groups("couriers")
+        print(f"{group.name}: {group.lag} behind")
 
 
 asyncio.run(main())

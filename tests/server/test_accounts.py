@@ -105,7 +105,7 @@ async def test_accounts_of_the_file_protect_everything(tmp_path: Path, use: Any)
         await use(node, OPERATOR)
 
 
-async def test_the_well_known_token_is_none_with_accounts(tmp_path: Path, node: Node) -> None:
+async def test_with_accounts_the_well_known_token_does_not_work(tmp_path: Path, node: Node) -> None:
     with pytest.raises(RefusedError, match="unauthorized"):
         await change_over_http(node, NO_ACCOUNT, "abc")
     async with guarded(tmp_path / "other", admin_token="chosen") as other:
@@ -245,10 +245,25 @@ async def test_the_log_is_replicated_to_those_who_have_shown_an_account(tmp_path
         caller = await Caller.dial(node.rocketmq_port)
         signed = acl.signer("ann", "secret")({}, b"")
         assert (await caller.ask(Code.GET_ALL_TOPIC_CONFIG, signed)).code == 0
-        slave = await Caller.dial(node.ha_port)
+        await Caller.dial(node.ha_port)
         assert node.rocketmq.replicator is not None
         assert node.rocketmq.replicator.master is not None
-        assert len(node.rocketmq.replicator.master.slaves) == 1
+        async with asyncio.timeout(10):
+            while not node.rocketmq.replicator.master.slaves:  # noqa: ASYNC110 - the other end's
+                await asyncio.sleep(0)
+
+
+async def test_the_log_is_replicated_to_a_trusted_address(tmp_path: Path) -> None:
+    """Java's slaves do not sign; their address has to be trusted, as at Java's master."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]")
+    async with guarded(tmp_path, ha_port=0) as node:
+        await Caller.dial(node.ha_port)
+        assert node.rocketmq.replicator is not None
+        assert node.rocketmq.replicator.master is not None
+        async with asyncio.timeout(10):
+            while not node.rocketmq.replicator.master.slaves:  # noqa: ASYNC110 - the other end's
+                await asyncio.sleep(0)
 
 
 async def test_a_slave_follows_a_master_with_accounts(tmp_path: Path) -> None:

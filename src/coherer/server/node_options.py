@@ -87,7 +87,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             Java ships, and with accounts for no token: an account is needed.
         admin_names: host names, beside its own, by which browsers and tools may call the
             administration over HTTP.
-        advertised_admin_port: its port that clients are told; None for its own.
+        advertised_admin_port: the port of it that clients use, where something stands in between
+            (a container's published port, a proxy); None for its own.
         doors: which protocols are spoken. The options above that name a master or a broker are
             TubeMQ's.
         rocketmq_port: the port of the RocketMQ broker; 0 for any free ones, None for no such door.
