@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from coherer.blocking import connect_tubemq
-from coherer.cli import serve_options
+from coherer.cli import main, serve_options
 from coherer.cli.serve import Ready, _announce, app, serve
 from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
@@ -257,3 +259,40 @@ def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Se
     assert broker.process.stderr is not None
     assert broker.process.stderr.readline()  # it is up, and has begun to complain
     assert broker.end(signal.SIGTERM)[:2] == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--retention-hours", "-1"], "--retention-hours must be 0 or more"),
+        (["--admin-port", "99999"], "--admin-port sets the port"),
+        (["--role", "broker"], "needs --master"),
+        (["--tls-certificate", "/missing.pem"], "--tls-certificate of TLS, /missing.pem"),
+        (["--host", "0.0.0.0"], "Say in --advertised-host"),
+        (["--broker-user", "alice"], "--broker-user and --broker-password go together"),
+        (["--set", "heartbet_ms=3"], "Did you mean heartbeat_ms?"),
+        (["--set", "heartbeat_ms"], "It looks like name=value"),
+    ],
+)
+def test_errors_name_options_as_the_command_line_does(
+    tmp_path: Path, words: list[str], expected: str
+) -> None:
+    free = [word for name in _PORTS if name not in words for word in (name, "0")]
+    command = ["serve", "-d", str(tmp_path), *free, *words]
+    result = CliRunner().invoke(main.app, command, catch_exceptions=False)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stderr.split())
+
+
+def test_a_port_that_is_taken_is_named_with_its_option(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        free = [word for name in _PORTS if name != "--admin-port" for word in (name, "0")]
+        command = ["serve", "-d", str(tmp_path), *free, "--admin-port", str(port)]
+        result = CliRunner().invoke(main.app, command, catch_exceptions=False)
+    assert result.exit_code == 2
+    assert f"Cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "--admin-port sets the port" in " ".join(result.stderr.split())
+
+
+_PORTS = ("--master-port", "--broker-port", "--admin-port", "--namesrv-port", "--rocketmq-port")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from coherer.cli import serve_options as o
 from coherer.cli import serve_rocketmq as r
 from coherer.cli.options import Json
 from coherer.cli.output import say_json
+from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,6 +33,8 @@ _RECEIPTS = {
     "sync": "survive a power cut",
 }
 _NOT_OF_A_NODE = frozenset({"log", "as_json"})
+_TLS = {"tls_certificate", "tls_key", "tls_key_password", "tls_trust"}
+"""Fields of `TlsOptions` with `tls_` before them."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 app = typer.Typer(add_completion=False)
@@ -122,15 +125,26 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run a node, for TubeMQ and RocketMQ, until Ctrl-C or SIGTERM."""
-    options = o.node_options({n: value for n, value in locals().items() if n not in _NOT_OF_A_NODE})
-    logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
-    _serve(options, as_json=as_json)
-
-
-def _serve(options: NodeOptions, *, as_json: bool) -> None:
+    given = {n: value for n, value in locals().items() if n not in _NOT_OF_A_NODE}
     from coherer import net
 
-    net.run(run(options, as_json=as_json))
+    try:
+        options = o.node_options(given)
+        logging.basicConfig(level=log.name.upper(), format=_LOG_FORMAT)
+        net.run(run(options, as_json=as_json))
+    except UsageError as error:
+        raise o.on_command_line(error, _flags()) from error
+
+
+def _flags() -> dict[str, str]:
+    """How each option of a node is written on the command line."""
+    flags: dict[str, str] = {}
+    for name, hint in get_type_hints(serve, include_extras=True).items():
+        for about in getattr(hint, "__metadata__", ()):
+            # In `Annotated`, typer keeps the first name of an option where its default would be.
+            flag = about.default
+            flags[name.removeprefix("tls_") if name in _TLS else name] = str(flag).split("/")[0]
+    return flags
 
 
 async def run(options: NodeOptions, *, as_json: bool) -> None:

@@ -6,7 +6,9 @@ compares them. An option that is not given is None, and then the struct's defaul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -430,6 +432,25 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
     return NodeOptions(**values | _more(more, {f.name: f.type for f in fields(NodeOptions)}))
 
 
+def on_command_line(error: UsageError, flags: Mapping[str, str]) -> UsageError:
+    """The same error with the options' names as they are written on the command line.
+
+    Args:
+        error: it names options as `NodeOptions` does, between backticks.
+        flags: the options of the command line by their names there.
+
+    >>> error = UsageError("`admin_port` is 0.", hint="Set `heartbeat_ms`.")
+    >>> print(on_command_line(error, {"admin_port": "--admin-port"}))
+    --admin-port is 0. Set `heartbeat_ms`.
+    """
+    error.text = _NAME.sub(lambda found: flags.get(found[1], found[0]), error.text)
+    error.hint = _NAME.sub(lambda found: flags.get(found[1], found[0]), error.hint)
+    return error
+
+
+_NAME = re.compile(r"`(\w+)`")
+
+
 def _more(texts: Iterable[str], types: Mapping[str, Any]) -> dict[str, Any]:
     """What `--set` says.
 
@@ -439,8 +460,14 @@ def _more(texts: Iterable[str], types: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or name not in types:
-            raise UsageError(f"--set {name!r}: there is no such option of a node.")
+        if not equals:
+            raise UsageError(f"--set {name!r} has no value.", hint="It looks like name=value.")
+        if name not in types:
+            close = get_close_matches(name, types, n=1)
+            raise UsageError(
+                f"--set {name!r}: there is no such option of a node.",
+                hint=f"Did you mean {close[0]}?" if close else f"There are {', '.join(types)}.",
+            )
         try:
             found[name] = msgspec.convert(value, types[name], strict=False)
         except (msgspec.ValidationError, TypeError) as error:

@@ -346,18 +346,32 @@ class Node:
         secure: bool = False,
     ) -> net.Listener:
         tls = self.options.tls if secure else None
-        listener = await net.listen(self.options.host, port, make, tls=tls, inboxes=self._inboxes)
-        self._listeners.append(listener)
-        return listener
+        return await self._open_port(port, make, tls, plain=False)
 
     async def _listen_shared(
         self, port: int, make: Callable[[net.Connection], net.Receiver]
     ) -> net.Listener:
         options = self.options
-        plain = not options.tls_required
-        listener = await net.listen(
-            options.host, port, make, tls=options.tls, plain=plain, inboxes=self._inboxes
-        )
+        return await self._open_port(port, make, options.tls, plain=not options.tls_required)
+
+    async def _open_port(
+        self,
+        port: int,
+        make: Callable[[net.Connection], net.Receiver],
+        tls: net.TlsOptions | None,
+        *,
+        plain: bool,
+    ) -> net.Listener:
+        host = self.options.host
+        try:
+            listener = await net.listen(
+                host, port, make, tls=tls, plain=plain, inboxes=self._inboxes
+            )
+        except UsageError as error:
+            option = self.options.port_option(port)
+            if option and str(port) in error.text:  # it is not TLS that is wrong
+                error.hint = f"{error.hint} `{option}` sets the port.".strip()
+            raise
         self._listeners.append(listener)
         return listener
 

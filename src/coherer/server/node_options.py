@@ -30,6 +30,18 @@ Protected: TypeAlias = Literal["tubemq", "rocketmq", "namesrv", "replication", "
 
 JAVA_TOKEN = "abc"  # noqa: S105 - what Java ships
 
+_PORTS = (
+    "master_port",
+    "master_tls_port",
+    "broker_port",
+    "broker_tls_port",
+    "admin_port",
+    "namesrv_port",
+    "rocketmq_port",
+    "rocketmq_fast_port",
+    "ha_port",
+)
+
 _MOST = {
     "broker_id": 0x7FFF,
     "default_partitions": limits.TOPIC_PARTITIONS_MAX,
@@ -196,11 +208,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         for name, most in _MOST.items():
             if not 0 < getattr(self, name) <= most:
-                raise UsageError(f"{name} is {getattr(self, name)}; it is 1 to {most}.")
+                raise UsageError(f"`{name}` is {getattr(self, name)}; it is 1 to {most}.")
         if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
             raise UsageError(
-                f"unfinished_bytes is {self.unfinished_bytes}; it is {limits.INBOXES_BYTES_MIN} or "
-                "more: one large request has to fit."
+                f"`unfinished_bytes` is {self.unfinished_bytes}; it is at least "
+                f"{limits.INBOXES_BYTES_MIN}: one large request has to fit."
             )
         self._check_accounts()
         self._check_rocketmq()
@@ -221,15 +233,26 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
-            raise UsageError(f"rocketmq_port is {self.rocketmq_port}; it is 3 or more, or 0.")
+            raise UsageError(f"`rocketmq_port` is {self.rocketmq_port}; it is 3 or more, or 0.")
         if self.is_slave != (self.rocketmq_broker_id > 0):
-            raise UsageError("A slave's rocketmq_broker_id is above 0, a master's is 0.")
+            raise UsageError("A slave's `rocketmq_broker_id` is above 0, a master's is 0.")
         if self.role == "SYNC_MASTER" and self.ha_port is None:
             raise UsageError("A SYNC_MASTER needs slaves, and they need `ha_port`.")
         if self.is_slave and not self.name_servers:
             raise UsageError("A slave needs the name servers of its master: `namesrv`.")
         if not self.has_tubemq and self.own_name_server is None and self.rocketmq_broker is None:
             raise UsageError("A node without TubeMQ needs `namesrv`, or a port for its own.")
+
+    def port_option(self, port: int) -> str:
+        """The name of the option that sets a port; "" when none does.
+
+        >>> NodeOptions(directory=Path("data"), admin_port=9000).port_option(9000)
+        'admin_port'
+        """
+        for name in _PORTS:
+            if port and getattr(self, name) == port:
+                return name
+        return "rocketmq_port" if port and port == self.fast_port else ""
 
     @property
     def reachable_host(self) -> str:

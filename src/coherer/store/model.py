@@ -64,7 +64,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     1000
     >>> StoreOptions(queue_segment_bytes=1001)
     Traceback (most recent call last):
-    coherer.errors.UsageError: queue_segment_bytes must be a multiple of 20, not 1001.
+    coherer.errors.UsageError: `queue_segment_bytes` must be a multiple of 20, not 1001.
     """
 
     segment_bytes: int = GIB
@@ -87,10 +87,10 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise UsageError(f"{name} must be {least} or more, not {value}.")
+                raise UsageError(f"`{name}` must be {least} or more, not {value}.")
         if self.queue_segment_bytes % 20:
             value = self.queue_segment_bytes
-            raise UsageError(f"queue_segment_bytes must be a multiple of 20, not {value}.")
+            raise UsageError(f"`queue_segment_bytes` must be a multiple of 20, not {value}.")
         if len(self.store_host) not in (8, 20):
             raise UsageError("store_host is an address of 4 or 16 bytes and a port of 4.")
 

@@ -51,7 +51,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, least in (("lease_timeout_ms", 1), ("hold_ms", 0), ("transfer_bytes", 1)):
             if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; it is {least} or more.")
+                raise UsageError(f"`{name}` is {getattr(self, name)}; it is {least} or more.")
 
 
 class Consumer:

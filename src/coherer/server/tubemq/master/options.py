@@ -107,13 +107,13 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
             if name.endswith("_ms") and isinstance(value, int):
                 least = int(name.endswith("_timeout_ms"))  # 0 would forget everybody at once
                 if value < least:
-                    raise UsageError(f"{name} is {value}; it is {least} or more.")
+                    raise UsageError(f"`{name}` is {value}; it is {least} or more.")
         if (self.authenticate_producers or self.authenticate_consumers) and self.users is None:
             raise UsageError("Authentication needs users.", hint="Name them in `users`.")
         if bool(self.broker_user) != bool(self.broker_password):
             raise UsageError("`broker_user` and `broker_password` go together.")
         if self.authenticate_brokers and not (self.broker_user or self.users is not None):
-            raise UsageError("Authentication of brokers needs broker_user and broker_password.")
+            raise UsageError("Authentication of brokers needs `broker_user` and `broker_password`.")
 
     @property
     def checks_visit_tokens(self) -> bool:
