@@ -28,9 +28,10 @@ from coherer.errors import (
     ForkedError,
     RequestTimeoutError,
 )
+from coherer.logs import Log
 from coherer.net import Connection, TlsOptions, dial
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 BLIND_MS: Final = 50
 """A sweep that comes so much too late gives the answers that lie in the socket this time to come:

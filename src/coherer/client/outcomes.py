@@ -10,9 +10,10 @@ from typing import Protocol
 import msgspec
 
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.message import Message, Receipt
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 Outcome = Receipt | CohererError
 
@@ -113,8 +114,8 @@ class CallbackSink:
     def _call(self, outcome: Outcome) -> None:
         try:
             self.callback(outcome)
-        except Exception:  # noqa: BLE001 - theirs must not break the connection of others
-            _log.exception("The callback of a send failed")
+        except Exception as error:  # noqa: BLE001 - theirs must not break the connection of others
+            _log.exception("The callback of a send failed", about=repr(error))
 
 
 class Poster(Protocol):

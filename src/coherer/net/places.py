@@ -11,8 +11,9 @@ import sys
 from typing import Final
 
 from coherer import limits
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Places:
@@ -80,5 +81,5 @@ else:
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             except (OSError, ValueError) as error:  # macOS has a lower limit than it says
-                _log.warning("No more than %d files can be open: %s", soft, error)
+                _log.plain.warning("No more than %d files can be open: %s", soft, error)
         return files_max()

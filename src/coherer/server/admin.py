@@ -20,10 +20,11 @@ import msgspec
 
 from coherer import limits
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.net import Connection, Receiver
 from coherer.server.admin_params import Answer, ParamError, Params, refused
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 MASTER_PATH: Final = "/webapi.htm"
 BROKER_PATH: Final = "/broker.htm"
@@ -225,7 +226,9 @@ class _Visitor:
         except ValueError:  # not UTF-8, or no address
             return 400, [], b""
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
-            _log.exception("The administration failed at %s", request.target)
+            _log.exception(
+                "The administration failed at %s", request.target, about=self._connection.peer_host
+            )
             return 500, [], b""
 
     def _send(self, status: int, headers: _Headers, body: bytes) -> None:

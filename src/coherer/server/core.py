@@ -15,6 +15,7 @@ from coherer.broker.groups import GroupTable
 from coherer.broker.offsets import OffsetTable
 from coherer.broker.topics import TopicTable
 from coherer.errors import DamagedStoreError, StoreError
+from coherer.logs import Log
 from coherer.rocketmq import fastjson
 from coherer.server.appending import Appender, Arrived
 from coherer.server.flusher import Flusher
@@ -22,7 +23,7 @@ from coherer.store import Appended, Draft, Drafts, Store
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
@@ -259,7 +260,7 @@ class Core:
             before = self.store.load_config(f"{name}.bak")
             if before is None:
                 raise
-            _log.error("%s The version before it is used.", error)
+            _log.plain.error("%s The version before it is used.", error)
             return load(before)
 
 

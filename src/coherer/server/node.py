@@ -24,6 +24,7 @@ from typing import Self
 
 from coherer import net
 from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.logs import REPEATS, Log
 from coherer.server.admin import AdminService
 from coherer.server.core import Core
 from coherer.server.node_options import SCHEME, NodeOptions
@@ -39,13 +40,12 @@ from coherer.store.disk import our_errors
 
 __all__ = ["Node", "NodeOptions"]
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 BEAT_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
-SAY_AGAIN_S = 60.0
-"""What lasts is not said ten times a second."""
+LOGS_EVERY_S = 5.0
 
 
 class Node:
@@ -179,7 +179,7 @@ class Node:
             StoreError: the directory cannot be used.
         """
         if self.options.open_to_all:
-            _log.warning(
+            _log.plain.warning(
                 "%s is open to the network without authentication: whoever reaches it can read "
                 "and write everything. Set `%s`, or listen on 127.0.0.1.",
                 self.options.host,
@@ -299,7 +299,9 @@ class Node:
         options = self.options
         store = Store.open(options.directory, options.store_options(), now_ms=self._now_ms)
         self._store = store
-        (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
+        (_log.plain.info if store.recovery.clean else _log.plain.warning)(
+            "Store: %s", store.recovery
+        )
         return Core(store, self._now_ms, sync_flush=options.flush == "sync")
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
@@ -356,15 +358,12 @@ class Node:
     # -- while it runs
 
     async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
-        trouble, again_s = "", 0.0
         while True:
             await asyncio.sleep(BEAT_S)
             try:
                 await action()
             except CohererError as error:
-                if str(error) != trouble or time.monotonic() >= again_s:
-                    trouble, again_s = str(error), time.monotonic() + SAY_AGAIN_S
-                    _log.error("The node's files: %s", error)
+                _log.error("The node's files: %s", error)
             except Exception:  # noqa: BLE001 - without this beat no time would ever be over
                 _log.exception("An error of ours")
 
@@ -372,6 +371,8 @@ class Node:
         """What must not wait for a disk."""
         self.tubemq.tick()
         self.rocketmq.tick()
+        if self._due("logs", LOGS_EVERY_S):
+            REPEATS.flush()
 
     async def _upkeep(self) -> None:
         """What waits for the disk."""

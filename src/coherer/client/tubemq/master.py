@@ -18,9 +18,10 @@ from google.protobuf.message import Message as PbMessage
 from coherer.client.tasks import waits
 from coherer.client.tubemq.link import Link, Pool
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
+from coherer.logs import Log
 from coherer.tubemq import codes
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SAY_S: Final = 0.3
 """Who waits longer than this between tries is told for what."""
@@ -84,7 +85,9 @@ class Masters:
                 raise
             except CohererError as failure:
                 error = failure
-                _log.info("Master %s:%d: %s", *self.addresses[tried], failure)
+                _log.info(
+                    "Master %s:%d: %s", *self.addresses[tried], failure, about=self.addresses[tried]
+                )
                 if link is not None:
                     link.connection.close()
                 if self._current == tried:  # otherwise somebody else has moved on already

@@ -20,6 +20,7 @@ import yaml
 from coherer.broker.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer.broker.versions import DataVersion
 from coherer.errors import ProtocolError, StoreError, UsageError
+from coherer.logs import Log
 from coherer.rocketmq import acl as signatures
 from coherer.rocketmq.bodies import HeartbeatData
 from coherer.rocketmq.codes import RequestCode, ResponseCode
@@ -28,7 +29,7 @@ from coherer.rocketmq.names import retry_topic
 from coherer.server.rocketmq.remoting import Channel
 from coherer.store.beat import Beat
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 DEFAULT_FILE: Final = "plain_acl.yml"
 TOOLS_FILE: Final = "tools.yml"

@@ -28,13 +28,14 @@ from typing import Final, TypeAlias
 
 from coherer import limits
 from coherer.errors import DisconnectedError, ProtocolError, RefusedError, RequestTimeoutError
+from coherer.logs import Log
 from coherer.net import Connection
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.session import Session
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.store.beat import Beat
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SYSTEM_ERROR: Final = 1
 NOT_SUPPORTED: Final = 3
@@ -112,7 +113,13 @@ class Channel:
             self.respond(request, error.code or SYSTEM_ERROR, error.text)
         else:
             if not isinstance(error, ProtocolError):
-                _log.error("Code %d from %s failed", request.code, self.peer, exc_info=error)
+                _log.error(
+                    "Code %d from %s failed",
+                    request.code,
+                    self.peer,
+                    exc_info=error,
+                    about=request.code,
+                )
             self.respond(request, SYSTEM_ERROR, java_exception(error))
 
     def write(self, frame: bytes | memoryview) -> None:
@@ -199,7 +206,12 @@ class Channel:
     def _answered(self, response: Command) -> None:
         waiting = self._calls.get(response.opaque)
         if waiting is None or waiting.done():
-            _log.debug("%s answers what nobody asked: %d", self.peer, response.opaque)
+            _log.debug(
+                "%s answers what nobody asked: %d",
+                self.peer,
+                response.opaque,
+                about=self.connection.peer_host,
+            )
         else:
             waiting.set_result(response)
 
@@ -241,7 +253,11 @@ class Channel:
         except DisconnectedError:
             self._postponed.clear()
         except Exception:  # noqa: BLE001 - nobody would ever read from it again
-            _log.exception("Closing the connection with %s after an error of ours", self.peer)
+            _log.exception(
+                "Closing the connection with %s after an error of ours",
+                self.peer,
+                about=self.connection.peer_host,
+            )
             self.connection.abort()
 
     def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -324,7 +340,11 @@ class Remoting:
         for channel in [
             c for c in self.channels if now_ms - c.active_ms > IDLE_MS and not c.closed
         ]:
-            _log.info("Closing the connection with %s: nothing for two minutes", channel.peer)
+            _log.info(
+                "Closing the connection with %s: nothing for two minutes",
+                channel.peer,
+                about=channel.connection.peer_host,
+            )
             channel.close()
 
     def at_once(self) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from coherer.broker.clients import (
 )
 from coherer.broker.topics import RETRY_PREFIX, UNIT_SUB
 from coherer.errors import DamagedStoreError
+from coherer.logs import Log
 from coherer.rocketmq import bodies, fastjson
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
@@ -34,7 +35,7 @@ from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel, Handler
 from coherer.store.beat import Beat
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 FILTERS_FILE: Final = "consumerFilter.json"
 HOUSEKEEPING_MS: Final = 10_000
@@ -290,7 +291,7 @@ class ClientDesk:
                 break
             except DamagedStoreError as error:
                 # The next heartbeats bring everything again.
-                _log.error("Filters of consumers: %s", error)
+                _log.plain.error("Filters of consumers: %s", error)
         self._saved_filters = state.filters.dump(state.now_ms())
 
 

@@ -19,13 +19,14 @@ from typing import Final
 from coherer.broker.delays import SCHEDULE_TOPIC, DelayPositions, due_count, released
 from coherer.broker.transactions import HALF_TOPIC
 from coherer.errors import CohererError, DamagedStoreError
+from coherer.logs import Log
 from coherer.record.layout import decode
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.server.core import Core
 from coherer.store import Appended, Draft, Entry
 from coherer.store.queue import BLANK_SIZE, fits
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 DELAY_FILE: Final = "delayOffset.json"
 ENTRIES_AT_ONCE: Final = 200
@@ -67,7 +68,7 @@ class DelayService:
             before = self._core.store.load_config(f"{DELAY_FILE}.bak")
             if before is None:
                 raise
-            _log.error("%s The version before it is used.", error)
+            _log.plain.error("%s The version before it is used.", error)
             self.positions = DelayPositions.load(before)
         self.positions.correct(self._range_of, len(self._levels_ms))
         self._next_ms.clear()
@@ -145,7 +146,7 @@ class DelayService:
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy.discard(level)
             if isinstance(outcome, CohererError):
-                _log.warning("Messages of delay level %d wait on: %s", level, outcome)
+                _log.warning("Messages of delay level %d wait on: %s", level, outcome, about=level)
             else:
                 self.positions[level] = following
                 if following < end:
@@ -176,10 +177,16 @@ class DelayService:
             return None
         record = self._core.store.record_at(entry.physical_offset)
         if record is None:
-            _log.error("A delayed message at %d of the log is lost", entry.physical_offset)
+            _log.error(
+                "A delayed message at %d of the log is lost",
+                entry.physical_offset,
+                about=DELAY_FILE,
+            )
             return None
         draft = released(decode(record, check_crc=False))
         if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
-            _log.error("A delayed message at %d has nowhere to go", entry.physical_offset)
+            _log.error(
+                "A delayed message at %d has nowhere to go", entry.physical_offset, about=DELAY_FILE
+            )
             return None
         return draft

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from coherer.broker.routes import KeyValueTable, RouteTable
+from coherer.logs import Log
 from coherer.net import Connection, Receiver
 from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.command import Command
@@ -21,7 +22,7 @@ from coherer.server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer.server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
 from coherer.store.beat import Beat
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 KEY_VALUE_FILE: Final = "kvConfig.json"
 SETTINGS_FILE: Final = "namesrv.properties"
@@ -115,5 +116,5 @@ def _key_values(data: bytes | None) -> KeyValueTable:
     try:
         return KeyValueTable() if data is None else KeyValueTable.load(data)
     except msgspec.DecodeError as error:
-        _log.warning("%s cannot be read, and starts anew: %s", KEY_VALUE_FILE, error)
+        _log.plain.warning("%s cannot be read, and starts anew: %s", KEY_VALUE_FILE, error)
         return KeyValueTable()

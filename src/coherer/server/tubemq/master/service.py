@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 from coherer.errors import ProtocolError
+from coherer.logs import Log
 from coherer.net import Connection
 from coherer.server.tubemq.master.master import Master
 from coherer.server.tubemq.master.state import StandbyError
 from coherer.tubemq import methods
 from coherer.tubemq.session import JAVA_EXCEPTION, STANDBY, Request, ServerSession
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class MasterService:
@@ -67,6 +68,8 @@ class _Visitor:
         except StandbyError as error:
             return session.error(request, STANDBY, error.text)
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
-            _log.exception("Method %d from %s failed", request.method, connection.peer)
+            _log.exception(
+                "Method %d from %s failed", request.method, connection.peer, about=request.method
+            )
             return session.error(request, JAVA_EXCEPTION, "The master failed; see its log.")
         return session.reply(request, answer)

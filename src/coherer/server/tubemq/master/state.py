@@ -24,13 +24,14 @@ from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, DamagedStoreError, StoreError
+from coherer.logs import Log
 from coherer.record.reserved import is_system_topic
 from coherer.server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq.names import BLANK, BrokerInfo
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 _ROLL_AGE_MS_MAX = 600_000
 """A roll of members that is older says nothing about who is still alive."""

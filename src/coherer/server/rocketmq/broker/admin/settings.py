@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from coherer.broker.versions import DataVersion
+from coherer.logs import Log
 from coherer.record.schedule import levels_text
 from coherer.rocketmq import fastjson
 from coherer.rocketmq import settings as texts
@@ -26,7 +27,7 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Handler, of_anyone
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SETTINGS_FILE: Final = "broker.properties"
 
