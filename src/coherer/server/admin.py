@@ -10,6 +10,7 @@ machine about; Java's servers have no such check.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeAlias
@@ -19,10 +20,11 @@ import h11
 import msgspec
 
 from coherer import limits
-from coherer.errors import CohererError
+from coherer.errors import CohererError, StoreError
 from coherer.logs import Log
 from coherer.net import Connection, Receiver
 from coherer.server.admin_params import Answer, ParamError, Params, refused
+from coherer.server.saving import Saver
 
 _log = Log(logging.getLogger(__name__))
 
@@ -114,6 +116,7 @@ class AdminService:
         broker: answers every other path; None where there is no broker.
         elsewhere: gives the base URL of the active master's administration while this master is
             a standby, else None.
+        files: writes files; a request that has one written is answered when it is on the disk.
     """
 
     def __init__(
@@ -122,7 +125,9 @@ class AdminService:
         broker: Admin | None = None,
         *,
         elsewhere: Callable[[], str | None] = lambda: None,
+        files: Saver | None = None,
     ) -> None:
+        self.files = files
         self._master = master
         self._broker = broker
         self._elsewhere = elsewhere
@@ -168,20 +173,26 @@ class _Visitor:
         self._request: h11.Request | None = None
         self._form = bytearray()
         self._unanswered_bytes = 0
+        self._late: asyncio.Task[None] | None = None
 
     def received(self, data: bytes) -> None:
         """One socket read."""
         self._unanswered_bytes += len(data)
         try:
             self._http.receive_data(data)
-            while self._step():
-                pass
+            self._go_on()
         except h11.RemoteProtocolError as error:
             self._fail(error)
         self._connection.keeps((self._unanswered_bytes, 0))
 
-    def closed(self, error: Exception | None) -> None:
-        """Nothing is left to do."""
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
+        """An answer that waits is for nobody."""
+        if self._late is not None:
+            self._late.cancel()
+
+    def _go_on(self) -> None:
+        while self._late is None and self._step():
+            pass
 
     def _step(self) -> bool:
         event = self._http.next_event()
@@ -213,7 +224,32 @@ class _Visitor:
         elif _is_foreign(headers):
             self._send(403, [], b"")
         else:
-            self._send(*self._reply(request))
+            files = self._service.files
+            before = 0 if files is None else files.turn
+            reply = self._reply(request)
+            if files is not None and files.turn != before:
+                self._late = asyncio.get_running_loop().create_task(self._send_late(reply, files))
+                return
+            self._send(*reply)
+        self._answered()
+
+    async def _send_late(self, reply: _Reply, files: Saver) -> None:
+        """Answer a change when it is on the disk."""
+        try:
+            await files.saved()
+        except StoreError as error:
+            status, headers, _ = reply
+            text = f"It is changed, but will not survive a restart yet: {error.text}"
+            reply = status, headers, msgspec.json.encode(refused(text))
+        self._late = None
+        self._send(*reply)
+        self._answered()
+        try:
+            self._go_on()
+        except h11.RemoteProtocolError as error:
+            self._fail(error)
+
+    def _answered(self) -> None:
         if self._http.our_state is h11.MUST_CLOSE:
             self._connection.close()
         else:

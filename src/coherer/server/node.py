@@ -29,6 +29,7 @@ from coherer.server.admin import AdminService
 from coherer.server.core import Core
 from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.rocketmq.door import RocketDoor
+from coherer.server.saving import Saver
 from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.server.tubemq.door import TubeDoor
@@ -77,6 +78,7 @@ class Node:
         self._now_ms = now_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
+        self._saver: Saver | None = None
         self._listeners: list[net.Listener] = []
         self._inboxes = net.Inboxes(options.unfinished_bytes)
         self._admin: AdminService | None = None
@@ -209,6 +211,10 @@ class Node:
             last.callback(self._unlock)
             if self._store is not None:
                 last.callback(self._store.close)
+            if self._saver is not None:
+                last.push_async_callback(self._saver.close)
+            if self._store is not None and self.core is not None:
+                last.push_async_callback(self.core.save_positions)
             last.callback(self.tubemq.closed)
             last.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
@@ -219,7 +225,7 @@ class Node:
             last.push_async_callback(self.rocketmq.leave)
             last.push_async_callback(self.tubemq.leave)
             last.push_async_callback(_cancel, self._tasks)
-            self._store = self._config_files = None
+            self._store = self._config_files = self._saver = None
             self._listeners, self._tasks = [], []
             self._unlock = _nothing
 
@@ -279,6 +285,7 @@ class Node:
             self.admin_port = (await self._listen(options.admin_port, self._to_admin)).port
         if "broker" in options.roles:
             self.core = self._open_core()
+            self._saver = self.core.files
         if self.core is not None and options.has_tubemq:
             await tubemq.open_broker(self.core, max(self.admin_port, 0))
         if options.own_master:
@@ -291,6 +298,7 @@ class Node:
             master_admin(self.master) if self.master is not None else None,
             broker_admin(self.broker) if self.broker is not None else None,
             elsewhere=lambda: elsewhere(self.master) if self.master is not None else None,
+            files=self._saver,
         )
         tubemq.connect()
         rocketmq.connect()
@@ -332,14 +340,13 @@ class Node:
         self._listeners.append(listener)
         return listener
 
-    def _files(
-        self,
-    ) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
-        if self._store is not None:
-            return self._store.load_config, self._store.save_config
-        if self._config_files is None:
+    def _files(self) -> tuple[Callable[[str], bytes | None], Saver]:
+        if self._store is not None and self._saver is not None:
+            return self._store.load_config, self._saver
+        if self._config_files is None or self._saver is None:
             self._config_files = self._open_config_files()
-        return self._config_files.load, self._config_files.save
+            self._saver = Saver(self._config_files.save)
+        return self._config_files.load, self._saver
 
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory

@@ -22,6 +22,7 @@ from coherer.server.rocketmq.ha.service import Replicator
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
+from coherer.server.saving import Saver
 from coherer.store.beat import Beat
 
 if TYPE_CHECKING:
@@ -71,14 +72,14 @@ class RocketDoor:
         self,
         port: int,
         load: Callable[[str], bytes | None],
-        save: Callable[[str, bytes], None],
+        files: Saver,
     ) -> None:
         """Open the name server's port.
 
         Args:
             port: 0 for any free one.
             load: gives the content of a file; None if there is none.
-            save: replaces it.
+            files: writes it.
 
         Raises:
             UsageError: the port cannot be had.
@@ -86,7 +87,7 @@ class RocketDoor:
         self.namesrv_port = (await self._listen(port, self._to_name_server)).port
         directory = str(self._options.directory / "config")
         options = NameServerOptions(port=self.namesrv_port, directory=directory)
-        self.name_server = NameServer(options, load, save, now_ms=self._now_ms)
+        self.name_server = NameServer(options, load, files, now_ms=self._now_ms)
 
     async def open_broker(self, port: int, core: Core) -> None:
         """Open the broker's ports.
@@ -185,11 +186,7 @@ class RocketDoor:
             self.broker.close()
 
     def closed(self) -> None:
-        """Write what the files lack; the core is closed, the store not yet.
-
-        Raises:
-            StoreError: the disk failed.
-        """
+        """Have written what the files lack; the core is closed, the store not yet."""
         if self.broker is not None:
             self.broker.closed()
 

@@ -23,7 +23,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeAlias
 
 from coherer import limits
@@ -33,6 +32,7 @@ from coherer.net import Connection
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.session import Session
 from coherer.server.rocketmq.refusal import Refusal
+from coherer.server.saving import Saver
 from coherer.store.beat import Beat
 
 _log = Log(logging.getLogger(__name__))
@@ -221,14 +221,13 @@ class Channel:
         count_max, bytes_max = remoting.at_once()
         bytes_max += connection.unsent_bytes
         served = 0
-        with remoting.together:
-            for request in requests[:count_max]:
-                # One read can hold a thousand pulls of 256 KiB each.
-                if served and connection.unsent_bytes > bytes_max:
-                    break
-                remoting.handle(self, request)
-                served += 1
-            remoting.finish_batch(self)
+        for request in requests[:count_max]:
+            # One read can hold a thousand pulls of 256 KiB each.
+            if served and connection.unsent_bytes > bytes_max:
+                break
+            remoting.handle(self, request)
+            served += 1
+        remoting.finish_batch(self)
         return served
 
     def _catch_up_later(self) -> None:
@@ -290,14 +289,12 @@ class Remoting:
         check: asked before a handler; what it returns refuses the request (ACL).
         batch_codes: codes whose requests are gathered for `batch`.
         batch: gets all of them that one socket read brought, in order, and answers each.
-        together: what the requests of a socket read are handled in; it ends before they are
-            answered.
+        files: writes files; a request that has one written is answered when it is on the disk.
         silent: unknown codes get no answer at all, as from Java's name server (2.15).
         now_ms: the clock.
 
     Attributes:
         channels: the connections.
-        together: see above.
         catching_up: how many of them have more requests than they get in a turn.
     """
 
@@ -309,7 +306,7 @@ class Remoting:
         check: Check | None = None,
         batch_codes: Collection[int] = (),
         batch: BatchHandler | None = None,
-        together: AbstractContextManager[None] | None = None,
+        files: Saver | None = None,
         silent: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
     ) -> None:
@@ -321,7 +318,7 @@ class Remoting:
         self._check = check
         self._batch_codes = frozenset(batch_codes)
         self._batch = batch
-        self.together = together or nullcontext()
+        self._files = files
         self._gathered: list[Command] = []
         self._silent = silent
         self._scan = Beat(SCAN_MS, now_ms())
@@ -390,17 +387,25 @@ class Remoting:
                 remark = f" request type {request.code} not supported"
                 channel.respond(request, NOT_SUPPORTED, remark)
             return
+        files = self._files
+        before = files.turn if files is not None else 0
         answer = handler(channel, request)
         if answer is None:
             return
         if isinstance(answer, Command):
-            self._answer(channel, request, answer)
-        else:
-            channel.later(self._wait(channel, request, answer))
+            if files is None or files.turn == before:
+                self._answer(channel, request, answer)
+                return
+            answer = _given(answer)
+        channel.later(self._wait(channel, request, answer, before))
 
-    async def _wait(self, channel: Channel, request: Command, answer: Awaitable[Answer]) -> None:
+    async def _wait(
+        self, channel: Channel, request: Command, answer: Awaitable[Answer], before: int
+    ) -> None:
         try:
             response = await answer
+            if self._files is not None and self._files.turn != before:
+                await self._files.saved()
             if response is not None:
                 self._answer(channel, request, response)
         except Exception as error:  # noqa: BLE001 - as above
@@ -408,6 +413,10 @@ class Remoting:
 
     def _answer(self, channel: Channel, request: Command, answer: Command) -> None:
         channel.respond(request, answer.code, answer.remark, answer.fields, answer.body)
+
+
+async def _given(answer: Command) -> Answer:
+    return answer
 
 
 class Door:

@@ -11,6 +11,7 @@ from coherer.errors import ClosedError, UsageError
 from coherer.server.adoption import Adoption
 from coherer.server.core import Core
 from coherer.server.node_options import NodeOptions
+from coherer.server.saving import Saver
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
 from coherer.server.tubemq.broker.state import BrokerOptions
@@ -93,14 +94,12 @@ class TubeDoor:
             core,
         )
 
-    async def open_master(
-        self, load: Callable[[str], bytes | None], save: Callable[[str, bytes], None]
-    ) -> None:
+    async def open_master(self, load: Callable[[str], bytes | None], files: Saver) -> None:
         """Open the master's ports.
 
         Args:
             load: gives the content of a file; None if there is none.
-            save: replaces it.
+            files: writes it.
 
         Raises:
             UsageError: a port cannot be had.
@@ -109,10 +108,10 @@ class TubeDoor:
         self.master = Master(
             options.master_options(),
             lambda: load(MASTER_FILE),
-            lambda data: save(MASTER_FILE, data),
+            lambda take: files.save(MASTER_FILE, take),
             now_ms=self._now_ms,
         )
-        service = MasterService(self.master)
+        service = MasterService(self.master, files)
         self.master_port = (await self._listen(options.master_port, service.make)).port
         if options.tls is not None:
             secure = await self._listen(options.master_tls_port, service.make, secure=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
-from coherer.errors import CohererError, StoreFullError, UsageError
+from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import ONEWAY, Command
 from coherer.rocketmq.sending import SendAnswers
@@ -58,17 +59,25 @@ class Sent:
         channel: who waits for them.
         wait: whether the messages have to be safe first, where the broker offers that (6.11,
             6.12).
+        unsaved: whether files have to be written first: those of topics that were made for them.
     """
 
-    __slots__ = ("_channel", "_drafts", "_replies", "_sends", "_state", "_wait")
+    __slots__ = ("_channel", "_drafts", "_replies", "_sends", "_state", "_unsaved", "_wait")
 
     def __init__(
-        self, state: RocketState, replies: Replies, channel: Channel, *, wait: bool = True
+        self,
+        state: RocketState,
+        replies: Replies,
+        channel: Channel,
+        *,
+        wait: bool = True,
+        unsaved: bool = False,
     ) -> None:
         self._state = state
         self._replies = replies
         self._channel = channel
         self._wait = wait
+        self._unsaved = unsaved
         self._drafts: list[Draft | Drafts] = []
         self._sends: list[tuple[Command, int]] = []
 
@@ -93,13 +102,19 @@ class Sent:
             code, remark = refusal_of(outcome)
             for request, _ in self._sends:
                 self._channel.respond(request, code, remark, self._replies.fields)
-        elif self._wait and (self._state.core.sync_flush or self._state.replication is not None):
+        elif self._unsaved or (
+            self._wait and (self._state.core.sync_flush or self._state.replication is not None)
+        ):
             self._channel.later(self._safe(outcome, end_offset))
         else:
             self._answer(outcome, OK)
 
     async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
-        self._answer(placed, await self._state.safe(end_offset))
+        code = await self._state.safe(end_offset) if self._wait else OK
+        if self._unsaved:
+            with suppress(StoreError):  # the messages are stored; the file is written later
+                await self._state.core.files.saved()
+        self._answer(placed, code)
 
     def _answer(self, placed: Sequence[Appended], code: int) -> None:
         replies, encode_usual = self._replies, self._replies.encode_usual

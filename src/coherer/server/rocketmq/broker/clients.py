@@ -8,7 +8,7 @@ came, that of the newcomer included, before its heartbeat is answered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from coherer import limits
@@ -268,17 +268,12 @@ class ClientDesk:
             channel.close()
         self._state.locks.forget_expired(now_ms)
 
-    def filters_to_save(self) -> Callable[[], None]:
-        """What writes the filters, if they are new; for any thread."""
-        data = self._state.filters.dump(self._state.now_ms())
-        if data == self._saved_filters:
-            return lambda: None
+    def save_filters(self) -> None:
+        """Have the filters written, if they are new."""
+        self._state.core.files.save(FILTERS_FILE, self._filters_now)
 
-        def save() -> None:
-            self._state.store.save_config(FILTERS_FILE, data)
-            self._saved_filters = data
-
-        return save
+    def _filters_now(self) -> bytes:
+        return self._state.filters.dump(self._state.now_ms())
 
     def _load_filters(self) -> None:
         state = self._state
@@ -292,7 +287,7 @@ class ClientDesk:
             except DamagedStoreError as error:
                 # The next heartbeats bring everything again.
                 _log.plain.error("Filters of consumers: %s", error)
-        self._saved_filters = state.filters.dump(state.now_ms())
+        state.core.files.has(FILTERS_FILE, self._filters_now())
 
 
 def _named(group: str) -> str:

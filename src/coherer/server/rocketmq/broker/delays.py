@@ -52,7 +52,6 @@ class DelayService:
         self._stopped = False
         self._next_ms: dict[int, int] = {}  # by level: when the entry at its position is due
         self.positions = DelayPositions()
-        self._saved = b""
         self.load()
 
     def load(self) -> None:
@@ -72,7 +71,7 @@ class DelayService:
             self.positions = DelayPositions.load(before)
         self.positions.correct(self._range_of, len(self._levels_ms))
         self._next_ms.clear()
-        self._saved = self.positions.dump()
+        self._core.files.has(DELAY_FILE, self.positions.dump())
 
     def follow(self, data: bytes) -> None:
         """Have the positions of a master, as its answer to 45 says them.
@@ -92,33 +91,16 @@ class DelayService:
             if next_ms is None or not now_ms < next_ms <= now_ms + delay_ms:
                 self._deliver(level, delay_ms, now_ms)
 
-    async def save(self) -> None:
-        """Write the positions, if they are new: call it every few seconds.
+    def save(self) -> None:
+        """Have the positions written, if they are new: call it every few seconds, and at the end.
 
-        Raises:
-            StoreError: the disk has no room or failed; they are written the next time.
+        First the messages that they count as delivered are made durable.
         """
-        data = self.positions.dump()
-        if data != self._saved:
-            await self._core.flusher.flush()
-            await self._core.flusher.run(lambda: self._core.store.save_config(DELAY_FILE, data))
-            self._saved = data
+        self._core.files.save(DELAY_FILE, self.positions.dump, self._core.store.flush)
 
     def stop(self) -> None:
         """Deliver nothing more; what is under way ends."""
         self._stopped = True
-
-    def close(self) -> None:
-        """Write the positions. The appender has told of everything; the flusher may be closed.
-
-        Raises:
-            StoreError: the disk has no room or failed.
-        """
-        data = self.positions.dump()
-        if data != self._saved:
-            self._core.store.flush()
-            self._core.store.save_config(DELAY_FILE, data)
-            self._saved = data
 
     # -- inside
 

@@ -20,6 +20,7 @@ from coherer.server.rocketmq.namesrv.lookups import Lookups
 from coherer.server.rocketmq.namesrv.registry import Registry
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer.server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
+from coherer.server.saving import Saver
 from coherer.store.beat import Beat
 
 _log = Log(logging.getLogger(__name__))
@@ -36,7 +37,7 @@ class NameServer:
     Args:
         options: how it behaves.
         load: gives the content of a file of its own; None if there is none.
-        save: replaces it.
+        files: writes it.
         now_ms: the clock.
 
     Attributes:
@@ -49,7 +50,7 @@ class NameServer:
         self,
         options: NameServerOptions,
         load: Callable[[str], bytes | None],
-        save: Callable[[str, bytes], None],
+        files: Saver,
         *,
         now_ms: Callable[[], int],
     ) -> None:
@@ -59,8 +60,8 @@ class NameServer:
             options,
             key_values,
             load(SETTINGS_FILE),
-            lambda: save(KEY_VALUE_FILE, key_values.dump()),
-            lambda data: save(SETTINGS_FILE, data),
+            lambda: files.save(KEY_VALUE_FILE, key_values.dump),
+            lambda data: files.save(SETTINGS_FILE, lambda: data),
         )
         registry = Registry(self.routes, key_values, now_ms)
         lookups = Lookups(self.routes, settings)
@@ -89,7 +90,9 @@ class NameServer:
             Code.REGISTER_BROKER: registry.register,
             **{code: of_anyone(handler) for code, handler in anyone.items()},
         }
-        self._remoting = Remoting(self.handlers, closed=self._closed, silent=True, now_ms=now_ms)
+        self._remoting = Remoting(
+            self.handlers, closed=self._closed, files=files, silent=True, now_ms=now_ms
+        )
         self._now_ms = now_ms
         self._scan = Beat(SCAN_MS, now_ms())
 

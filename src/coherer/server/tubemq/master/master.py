@@ -59,7 +59,8 @@ class Master:
     Args:
         options: how it behaves.
         load: gives what `save` was given last, or None.
-        save: keeps these bytes, replacing those before at once or not at all.
+        save: keeps what this function gives, now or soon; it replaces what was kept before at once
+            or not at all.
         now_ms: the clock, ms since 1970.
 
     >>> from coherer.tubemq import messages as pb
@@ -77,7 +78,7 @@ class Master:
         self,
         options: MasterOptions | None = None,
         load: Callable[[], bytes | None] = lambda: None,
-        save: Callable[[bytes], None] = lambda _: None,
+        save: Callable[[Callable[[], bytes]], None] = lambda _: None,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:

@@ -96,7 +96,7 @@ class MasterState:
         self,
         options: MasterOptions,
         load: Callable[[], bytes | None],
-        save: Callable[[bytes], None],
+        save: Callable[[Callable[[], bytes]], None],
         now_ms: Callable[[], int],
     ) -> None:
         self.options = options
@@ -220,11 +220,8 @@ class MasterState:
 
     def _write(self, now_ms: int) -> None:
         """Write everything that has to survive. A full disk is no reason to refuse heartbeats."""
-        saved = _Saved(
-            catalog=msgspec.Raw(self.catalog.dump()), roll=self._roll, roll_ms=self._roll_ms
-        )
         try:
-            self._save(msgspec.json.encode(saved))
+            self._save(self._content)
         except StoreError as error:
             if self._unsaved is None:
                 _log.error("The master's catalog is not saved; it will be tried again: %s", error)
@@ -232,6 +229,10 @@ class MasterState:
             self._write_again_ms = now_ms + _WRITE_AGAIN_MS
         else:
             self._unsaved = None
+
+    def _content(self) -> bytes:
+        catalog = msgspec.Raw(self.catalog.dump())
+        return msgspec.json.encode(_Saved(catalog=catalog, roll=self._roll, roll_ms=self._roll_ms))
 
     # -- topics and partitions
 

@@ -151,10 +151,13 @@ class SettingsDesk:
         if self._take(told):
             state = self._state
             self._version = self._version.next(state.now_ms())
-            state.store.save_config(SETTINGS_FILE, texts.compose_file(self._changed).encode())
+            state.core.files.save(SETTINGS_FILE, self._content)
             if state.options.perm != before:
                 state.topics.touch(state.now_ms())
         return done()
+
+    def _content(self) -> bytes:
+        return texts.compose_file(self._changed).encode()
 
     def _take(self, told: dict[str, str]) -> bool:
         """Change the options. Returns whether any setting was one that may be changed."""
