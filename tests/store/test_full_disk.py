@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
     for left in (0, 1, 2, 3):
         files.left = left
         with pytest.raises(StoreFullError):
-            store.append(batch(bench, 100, 12))
+            store.append(batch(bench, 100, 120))
         assert bench.everything(store) == before
     files.left = None
     store.append(batch(bench, 200, 2))
