@@ -315,6 +315,16 @@ class Bench:
         shutil.copytree(self.directory, target)
         return target
 
+    def write_queues(self, store: Store) -> None:
+        """Write the queues' entries to their files; the checkpoint knows nothing of them."""
+        checkpoint = store.directory / "checkpoint"
+        before = checkpoint.read_bytes() if checkpoint.exists() else None
+        store.flush_queues()
+        if before is None:
+            checkpoint.unlink()
+        else:
+            checkpoint.write_bytes(before)
+
     def close(self) -> None:
         for store in self._open:
             with suppress(StoreError):  # its directory or its disk may be gone

@@ -215,7 +215,10 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     store.append(batch(bench, 0, 6))
     before = bench.everything(store)
     files.none_left = True
-    for what in (store.flush, store.flush_queues, lambda: store.append([bench.draft(9, "new")])):
+    store.append([bench.draft(9, "new")])  # its queue's file is made later
+    before = bench.everything(store)
+    assert before["new", 0] == {0: "new/0/9"}
+    for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
         with pytest.raises(StoreFullError, match="too many are"):
             what()
     files.none_left = False

@@ -21,6 +21,7 @@ def test_by_size(bench: Any, clock: Any) -> None:
     store = bench.open(retention_bytes=40_000, retention_hours=None)
     fill(bench, store)
     assert store.end_offset > 60_000
+    store.flush_queues()
     before = bench.everything(store)
     assert store.clean(clock.ms) == 2
     assert store.clean(clock.ms) == 0
@@ -50,6 +51,7 @@ def test_by_size(bench: Any, clock: Any) -> None:
 def test_queue_files_go_when_all_of_theirs_is_gone(bench: Any, clock: Any) -> None:
     store = bench.open(retention_bytes=1)
     fill(bench, store, 150)
+    store.flush_queues()
     assert store.clean(clock.ms) == 10
     first, last = store.queue_range("t", 0)
     assert (first // 20 * 400, last) == (files(bench, "consumequeue", "t", "0")[0], 75)

@@ -58,6 +58,7 @@ def test_the_files_are_rocketmqs(bench: Any) -> None:
     """Protocol page, 6.1 and 13.13."""
     store = bench.open()
     store.append([bench.draft(number, tag="TagA") for number in range(100)])
+    store.flush_queues()
     root = bench.directory
     names = [path.name for path in sorted((root / "commitlog").iterdir())]
     assert names == ["00000000000000000000", "00000000000000016384"]
