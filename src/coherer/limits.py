@@ -100,6 +100,10 @@ FILES_RESERVED: Final = 384
 """Of the files that a process may open, so many are no connections: 256 of queues, the log's, the
 index's, the loop's own. Where few may be open, half of them."""
 
+QUEUE_FILES_MIN: Final = 256
+"""So many files of queues may be open however many connections there are, or a quarter of what the
+process may open."""
+
 QUEUE_ENTRIES_WAITING: Final = 1_000_000
 """Entries of consume queues, of 20 bytes each, that are in memory before they are written: after
 half of them the store begins. A crash leaves so many records for the next start to look at."""

@@ -225,8 +225,10 @@ def test_record_at(bench: Any) -> None:
 
 
 def test_slices_outlive_the_file_and_the_store(bench: Any) -> None:
-    store = bench.open(retention_bytes=1)
+    store = bench.open()
     store.append([bench.draft(number, size=4000) for number in range(9)])
+    store.close()
+    store = bench.open(retention_bytes=1)
     records = read(store, 0).records
     before = [bytes(record) for record in records]
     assert store.clean(bench.clock.ms) == 2

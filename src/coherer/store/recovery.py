@@ -4,7 +4,8 @@ Theory. The log is the truth; queues and index say again what it says. The check
 everything before an offset X. So:
 
 1. Queues keep their entries of records before X. After a crash the entries behind are thrown away:
-   a power cut may have left any of them.
+   a power cut may have left any of them, and most were only in memory (`waiting`). No file of the
+   log is deleted before X lies behind it, so that queues keep their numbers.
 2. The log is walked from `verify_bytes` before X, from where a record begins. Records before X are
    checked, also against their queue entries (the check sum covers only the body); records from X
    on are checked and *replayed*: they get their queue entries and keys.
@@ -77,9 +78,6 @@ class Recovery:
         scanner.end = check_from = self._check_from(
             scanner, replay_from - verify_bytes, replay_from
         )
-        if self._checkpoint.offset is not None:
-            # What retention deleted since may have had entries that were only in memory.
-            replayer.lost_bytes = max(log.begin - self._checkpoint.offset, 0)
         suspects, last_ms = self._walk(scanner, replayer, replay_from)
         torn = scanner.torn_bytes()
         if torn or any(segment.begin > scanner.end for segment in log.segments):

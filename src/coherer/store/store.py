@@ -21,6 +21,7 @@ Store times never go back: when the clock does, they stand still until it has ca
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +50,7 @@ from coherer.store.queues import QueueDirectory
 from coherer.store.recovery import Recovery, verify
 from coherer.store.replay import Replayer
 from coherer.store.replica import Replica
-from coherer.store.retention import first_is_over
+from coherer.store.retention import first_is_over, is_too_large
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
@@ -102,6 +103,7 @@ class Store(Contents):
         self._last_ms = 0
         self._flushes = Beat(options.flush_interval_ms, 0)
         self._queue_flushes = Beat(options.queue_flush_interval_ms, 0)
+        self._hold_at = 0  # the log's end at which its limit is looked at next
         self._rest_ms = (0, 0)  # no regular flush of queues from the one time to the other
         self._relaxations = Beat(_RELAX_INTERVAL_MS, 0)
         self._lock_handle = -1
@@ -198,7 +200,24 @@ class Store(Contents):
                 queue.pending.clear()
             raise
         self._flushing.wrote(batch.end, store_ms, batch.queues, batch.keys)
+        if batch.end >= self._hold_at:
+            self._hold_limit()
         return batch.appended
+
+    def _hold_limit(self) -> None:
+        """Keep the log within its limit, although nobody has called `clean` in time.
+
+        It is larger than the limit by no more than half a file then.
+        """
+        limit, half = self._options.retention_bytes, self._log.segment_bytes // 2
+        if limit is None:
+            self._hold_at = sys.maxsize
+            return
+        if self._log.end - self._log.begin > limit + half:
+            with suppress(StoreError):  # the next `clean` reports it
+                self.clean(self._now_ms())
+        # Where a file could not be deleted it is tried again half a file later.
+        self._hold_at = max(self._log.begin + limit, self._log.end) + half
 
     def _make_room(self, now_ms: int, *, keys: bool) -> None:
         """Write what waits in memory if that has become much.
@@ -237,6 +256,8 @@ class Store(Contents):
         end, store_ms, queues, drafts, appended = self._replica.take(offset, data)
         self._last_ms = max(self._last_ms, store_ms)
         self._flushing.wrote(end, self._last_ms, queues)
+        if end >= self._hold_at:
+            self._hold_limit()
         return drafts, appended
 
     def flush(self) -> int:
@@ -290,10 +311,17 @@ class Store(Contents):
             return False
         return self._queue_flushes.is_due(now_ms) and self._flushing.due
 
+    @property
+    def too_large(self) -> bool:
+        """Whether the log is larger than `retention_bytes`: `clean` is due."""
+        return is_too_large(self._log, self._options)
+
     def clean(self, now_ms: int) -> int:
         """Delete the oldest files of the log as the options say; give how many.
 
-        The file that is being written stays.
+        The file that is being written stays. What waits in memory for the queues of the deleted
+        messages is written and synced before: nothing could make it again. Call `flush_queues` in
+        the other thread before, where this thread must not wait for the disk.
 
         Raises:
             StoreError: a file could not be deleted; it is tried again the next time.
@@ -302,6 +330,8 @@ class Store(Contents):
         with our_errors("delete old files"):
             try:
                 while first_is_over(self._log, self._options, now_ms, self._last_ms):
+                    if self._log.segments[1].begin > (self._flushing.checkpoint.offset or 0):
+                        self.flush_queues()
                     self._log.drop_first()
                     deleted += 1
             finally:
