@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
     for left in (0, 1, 2, 3):
         files.left = left
         with pytest.raises(StoreFullError):
-            store.append(batch(bench, 100, 12))
+            store.append(batch(bench, 100, 120))
         assert bench.everything(store) == before
     files.left = None
     store.append(batch(bench, 200, 2))
@@ -215,7 +215,10 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     store.append(batch(bench, 0, 6))
     before = bench.everything(store)
     files.none_left = True
-    for what in (store.flush, store.flush_queues, lambda: store.append([bench.draft(9, "new")])):
+    store.append([bench.draft(9, "new")])  # its queue's file is made later
+    before = bench.everything(store)
+    assert before["new", 0] == {0: "new/0/9"}
+    for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
         with pytest.raises(StoreFullError, match="too many are"):
             what()
     files.none_left = False

@@ -218,7 +218,7 @@ def test_what_was_refused_does_not_come_back(
         refuse = False
 
         def open(self, path: Path, *, create: bool = False) -> int:
-            if self.refuse and create and "consumequeue" in path.parts:
+            if self.refuse and create and "commitlog" in path.parts:
                 raise OSError(28, "No space left on device")
             return int(super().open(path, create=create))
 
@@ -228,7 +228,7 @@ def test_what_was_refused_does_not_come_back(
     store.flush()
     files.refuse = True
     with pytest.raises(StoreFullError):
-        store.append([bench.draft(1), bench.draft(0, "u")])
+        store.append([bench.draft(1, size=9_000), bench.draft(0, "u", size=9_000)])
     store.flush()
     files.cut(bench.directory, tmp_path / "image", random.Random(seed))
     assert bench.everything(bench.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}

@@ -140,6 +140,7 @@ def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
     """The power went before the log was written, but after the queues were."""
     store = bench.open()
     places = fill(bench, store, 60)
+    bench.write_queues(store)
     image = bench.crash()
     damage(image, places[30], bytes(16_384 - places[30] % 16_384))
     for path in sorted((image / "commitlog").iterdir())[1:]:
@@ -158,6 +159,7 @@ def test_half_an_entry_in_a_page_of_its_own_is_not_believed(bench: Any) -> None:
     store.append([bench.draft(number, size=1) for number in range(10)])
     store.flush_queues()
     store.append([bench.draft(number, size=1) for number in range(10, 280)])
+    bench.write_queues(store)
     expected = bench.everything(store)
     image = bench.crash()
     path = image / "consumequeue" / "t" / "0" / f"{0:020d}"
@@ -360,6 +362,7 @@ def test_java_was_killed(bench: Any, clock: Any) -> None:
     clock.ms += 10_000
     middle_ms = clock.ms
     fill(bench, store, 200, begin=100)
+    store.flush_queues()
     image = bench.crash()
     times = struct.pack(">qqq", middle_ms + 3_100, middle_ms + 3_050, 0)
     (image / "checkpoint").write_bytes(times.ljust(4096, b"\0"))

@@ -51,6 +51,16 @@ def places_max(files: int) -> int:
     return max(files - limits.FILES_RESERVED, files // 2)
 
 
+def spare_files() -> int:
+    """How many files the store may hold open beside those that it needs: half of what is left.
+
+    It becomes less as connections come; the other half is for those that come next.
+    """
+    files = files_max()
+    left = files - PLACES.taken - limits.FILES_RESERVED
+    return max(left // 2, min(limits.QUEUE_FILES_MIN, files // 4))
+
+
 if sys.platform == "win32":
 
     def files_max() -> int:

@@ -38,6 +38,7 @@ from coherer.server.tubemq.master.master import Master
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
 from coherer.store.disk import our_errors
+from coherer.store.retention import check_retention
 
 __all__ = ["Node", "NodeOptions"]
 
@@ -305,8 +306,14 @@ class Node:
 
     def _open_core(self) -> Core:
         options = self.options
-        store = Store.open(options.directory, options.store_options(), now_ms=self._now_ms)
+        store = Store.open(
+            options.directory,
+            options.store_options(),
+            now_ms=self._now_ms,
+            open_files=net.spare_files,
+        )
         self._store = store
+        check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
         (_log.plain.info if store.recovery.clean else _log.plain.warning)(
             "Store: %s", store.recovery
         )
@@ -390,7 +397,10 @@ class Node:
         if self._due("positions", POSITIONS_EVERY_S):
             await core.save_positions()
             await self.rocketmq.save()
-        if self._due("clean", CLEAN_EVERY_S):
+        if core.store.too_large:
+            await core.flusher.run(core.store.flush_queues)  # `clean` has nothing to wait for then
+            core.clean()
+        elif self._due("clean", CLEAN_EVERY_S):
             core.clean()
 
     def _due(self, what: str, every_s: float) -> bool:

@@ -131,7 +131,8 @@ class Encoder:
                 queue.pending.clear()
             raise
         for queue in work.queues:
-            queue.schedule(store_ms)
+            if queue.delay_ms is not None:
+                queue.schedule(store_ms)
         return work.finish(appended, end)
 
     def _encode_all(
@@ -162,8 +163,10 @@ class Encoder:
             queue_id = draft.queue_id
             queue = known.get((draft.topic, queue_id)) or self._queue(draft)
             if hashes is not queue.key_hashes:
-                work.hashes += hashes.of(keys)
-                hashes, keys = queue.key_hashes, []
+                if keys:
+                    work.hashes += hashes.of(keys)
+                    keys = []
+                hashes = queue.key_hashes
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
             pending, sys_flag = queue.pending, draft.sys_flag
@@ -193,9 +196,10 @@ class Encoder:
                     work.queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
-            for key in draft.keys:
-                keys.append(key)
-                places.append(position)
+            if draft.keys:
+                for key in draft.keys:
+                    keys.append(key)
+                    places.append(position)
             position += size
         work.hashes += hashes.of(keys)
         self._hashes = hashes

@@ -48,7 +48,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         queue_flush_interval_ms: the same for consume queues, index and checkpoint; what they lack
             after a crash is rebuilt from the log.
         retention_hours: how long messages are kept at least; None keeps them for ever.
-        retention_bytes: how large the log may become before its oldest file is deleted.
+        retention_bytes: how large the log may become before its oldest file is deleted; by up to
+            half a file larger, while it is being written to (`coherer.store.retention`).
         verify_bytes: how much of the log's end is read and checked at every start.
         store_host: address and port that records name as theirs.
         open_files: how many files of consume queues are held open.

@@ -4,7 +4,8 @@ Theory. The log is the truth; queues and index say again what it says. The check
 everything before an offset X. So:
 
 1. Queues keep their entries of records before X. After a crash the entries behind are thrown away:
-   a power cut may have left any of them.
+   a power cut may have left any of them, and most were only in memory (`waiting`). No file of the
+   log is deleted before X lies behind it, so that queues keep their numbers.
 2. The log is walked from `verify_bytes` before X, from where a record begins. Records before X are
    checked, also against their queue entries (the check sum covers only the body); records from X
    on are checked and *replayed*: they get their queue entries and keys.
@@ -22,13 +23,15 @@ from __future__ import annotations
 
 from coherer.record.layout import FIXED_BYTES, HEAD, MAGIC, store_ms_of
 from coherer.store.checkpoint import Checkpoint
-from coherer.store.disk import Dirty
 from coherer.store.log import CommitLog
 from coherer.store.model import Damage, RecoveryReport
 from coherer.store.queue import BLANK_SIZE, ConsumeQueue
 from coherer.store.queues import Queues
 from coherer.store.replay import Replayer
 from coherer.store.scan import Scanner
+
+_REPLAYED_AT_ONCE = 10_000
+"""So many records wait for their queues."""
 
 
 class Recovery:
@@ -68,7 +71,7 @@ class Recovery:
         replay_from = self._replay_from()
         if not self._clean:
             for queue in self._queues.values():
-                self._cut_queue(queue, replay_from, replayer.dirty)
+                self._cut_queue(queue, replay_from)
         vouched = self._clean or self._checkpoint.offset is not None
         trusted = replay_from if vouched else log.begin
         scanner = Scanner(log, log.begin, trusted, strict=self._replica)
@@ -112,6 +115,8 @@ class Recovery:
                 replayer.lost_bytes += record.size
             elif record.store_ms > last_ms:
                 last_ms = record.store_ms
+            if replayer.replayed % _REPLAYED_AT_ONCE == 0:
+                replayer.finish()
         replayer.finish()
         return suspects, last_ms
 
@@ -133,7 +138,7 @@ class Recovery:
         entry = queue.entry(queue.max - 1) if queue.max > queue.min else None
         return 0 if entry is None or entry[1] == BLANK_SIZE else entry[0] + entry[1]
 
-    def _cut_queue(self, queue: ConsumeQueue, replay_from: int, dirty: Dirty) -> None:
+    def _cut_queue(self, queue: ConsumeQueue, replay_from: int) -> None:
         def holds(index: int, offset: int, size: int) -> bool:
             # Entries before X are whole. Behind it anything may stand, also half an entry in a
             # page of its own: then the entry before it is missing or does not fit.
@@ -144,7 +149,7 @@ class Recovery:
                 return index > queue.min
             return before[1] <= 0 or (before[1] != BLANK_SIZE and before[0] + before[1] > offset)
 
-        queue.withdraw(queue.first_where(holds), dirty)
+        queue.withdraw(queue.first_where(holds))
 
     def _check_from(self, scanner: Scanner, wanted: int, replay_from: int) -> int:
         """Find where a record begins, at `wanted` or behind it, at most at `replay_from`."""

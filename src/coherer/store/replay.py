@@ -8,16 +8,15 @@ from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import PREPARED, ROLLED_BACK, Summary
 from coherer.record.properties import TAGS, decode, index_keys
-from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
 from coherer.store.keys import Keys
-from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue
+from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue, take_all
 from coherer.store.queues import QueueDirectory
 
 RECORD_BYTES_MIN = 92
 """No record is smaller: damage of n bytes held n / 92 messages at most."""
 
-_PENDING_ENTRIES = 4096
+_WINDOW_ENTRIES = 4096
 _SPECIAL = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
@@ -35,14 +34,14 @@ class Replayer:
         self._all = queues.queues
         self._index = index
         self._now_ms = now_ms
+        self._waiting = queues.waiting
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
-        self._waiting: set[ConsumeQueue] = set()
+        self._touched: dict[ConsumeQueue, None] = {}
         self._firsts: dict[str, int] = {}
         self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self.lost_bytes = 0
         self.replayed = 0
         self.orphans = 0
-        self.dirty = Dirty()
 
     def check(self, record: Summary) -> str:
         """Compare a record with its queue entry; give what is wrong, or ""."""
@@ -56,7 +55,7 @@ class Replayer:
             begin, window = self._windows.get(queue, (0, b""))
             at = (queue_offset - begin) * ENTRY_BYTES
             if not 0 <= at < len(window):
-                window, at = queue.read(queue_offset, _PENDING_ENTRIES), 0
+                window, at = queue.read(queue_offset, _WINDOW_ENTRIES), 0
                 self._windows[queue] = queue_offset, window
             if ENTRY.unpack_from(window, at)[:2] == (offset, record.size):
                 return ""
@@ -86,11 +85,9 @@ class Replayer:
             wrong = self._place(queue, record.queue_offset)
             if wrong:
                 return wrong
-            self._waiting.add(queue)
-            pending = queue.pending
-            pending.append(ENTRY.pack(offset, record.size, queue.code_of(code, record.store_ms)))
-            if len(pending) >= _PENDING_ENTRIES:
-                self._write(queue)
+            self._touched[queue] = None
+            code = queue.code_of(code, record.store_ms)
+            queue.pending.append(ENTRY.pack(offset, record.size, code))
         index = self._index
         if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
             index.make_room(self._now_ms)
@@ -118,27 +115,33 @@ class Replayer:
         if gap == 0:
             return ""
         if expected == 0 and gap > 0:
-            queue.start_at(queue_offset, self.dirty)
+            queue.start_at(queue_offset)
             return ""
         if 0 < gap <= self.lost_bytes // RECORD_BYTES_MIN:
             queue.pending.extend([BLANK_ENTRY] * gap)
             return ""
         if queue_offset == 0:  # the topic was deleted and made again
             queue.pending.clear()
-            queue.withdraw(0, self.dirty)
+            queue.withdraw(0)
             return ""
         return f"queue offset {queue_offset}, where {expected} is next"
 
-    def _write(self, queue: ConsumeQueue) -> None:
-        queue.append(b"".join(queue.pending), self.dirty)
-        queue.pending.clear()
+    def touched(self) -> list[ConsumeQueue]:
+        """Give the queues that got entries since the last call: the entries are pending."""
+        queues = [queue for queue in self._touched if queue.pending]
+        self._touched.clear()
+        return queues
 
     def finish(self) -> None:
-        """Write what is still waiting."""
-        for queue in self._waiting:
-            if queue.pending:
-                self._write(queue)
-        self._waiting.clear()
+        """Make pending entries part of their queues, and write them if that has become many.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        queues = self.touched()
+        with self._waiting.guard:
+            take_all(queues, self._waiting)
+        self._waiting.make_room()
 
 
 @lru_cache(maxsize=4096)
