@@ -314,9 +314,13 @@ class Node:
         )
         self._store = store
         check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
-        (_log.plain.info if store.recovery.clean else _log.plain.warning)(
-            "Store: %s", store.recovery
+        report = store.recovery
+        troubles = report.troubles()
+        (_log.plain.info if report.clean and not troubles else _log.plain.warning)(
+            "Store in %s: %s", options.directory, report
         )
+        for trouble in troubles:
+            _log.plain.warning("Store in %s: %s", options.directory, trouble)
         return Core(store, self._now_ms, sync_flush=options.flush == "sync")
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:

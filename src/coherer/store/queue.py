@@ -77,7 +77,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_active", "_directory", "_files", "_handles", "_waiting",
-        "delay_ms", "file_bytes", "first_file", "fixed", "key_hashes", "max", "min", "pending",
+        "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
+        "pending",
         "queue_id", "tail", "topic", "topic_head",
     )  # fmt: skip
 
@@ -108,6 +109,7 @@ class ConsumeQueue:
         self.min = 0
         self.max = 0
         self.first_file = 0
+        self.kept = False  # what was in the files when they were loaded still is
         self.delay_ms: int | None = None
         self.tail = (0, bytearray())
         self.pending: list[bytes] = []
@@ -119,11 +121,20 @@ class ConsumeQueue:
                 return self._files.size(self._handles.get(self._path(begin)))
         return 0
 
+    def sizes(self) -> dict[int, int]:
+        """Give the sizes of the files, by the byte offsets at which they begin."""
+        with self._handles.guard:
+            return {
+                begin: self._files.size(self._handles.get(self._path(begin)))
+                for begin in self.begins()
+            }
+
     def load(self) -> None:
         """Find the files, the first entry that is not blank, and the last that is not zero."""
         begins = self.begins()
         if not begins:
             return
+        self.kept = True
         self.first_file = begins[0]
         self.min = begins[0] // ENTRY_BYTES
         for begin in reversed(begins):
@@ -221,6 +232,7 @@ class ConsumeQueue:
                 self._cut_files(count * ENTRY_BYTES)
 
     def _cut_files(self, at: int) -> None:
+        self.kept = False
         self._active = (self._directory, 0)
         for begin in self.begins():
             path = self._path(begin)
@@ -350,6 +362,16 @@ class ConsumeQueue:
             for begin in self.begins():
                 self._forget(self._path(begin))
             self._files.remove_tree(self._directory)
+
+    def restart(self) -> None:
+        """Delete all files of the queue: it is as if it had never been.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        self.remove()
+        self.min = self.max = self.first_file = 0
+        self.kept = False
 
 
 def take_all(queues: Iterable[ConsumeQueue], waiting: Waiting) -> None:

@@ -9,7 +9,7 @@ from coherer.errors import UsageError
 from coherer.record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer.store.disk import Handles
 from coherer.store.files import Files
-from coherer.store.queue import ConsumeQueue
+from coherer.store.queue import ENTRY_BYTES, ConsumeQueue
 from coherer.store.waiting import Waiting
 
 Queues = dict[tuple[str, int], ConsumeQueue]
@@ -49,8 +49,17 @@ class QueueDirectory:
         self.queues: Queues = {}
         self.notes: list[str] = []
 
-    def load(self) -> None:
-        """Find the queues that are there."""
+    @property
+    def file_bytes(self) -> int:
+        """The size of the files of queues."""
+        return self._file_bytes
+
+    def load(self, file_bytes: int | None = None) -> None:
+        """Find the queues that are there.
+
+        Args:
+            file_bytes: the size of their files, where that is known; else the files tell.
+        """
         found: list[tuple[str, int]] = []
         for topic in self._files.names(self._directory):
             for name in self._files.names(self._directory / topic):
@@ -60,8 +69,10 @@ class QueueDirectory:
                     self.notes.append(f"{topic}/{name} is not a queue")
                     continue
                 found.append((topic, int(name)))
-        sizes = [queue.existing_size() for queue in self.queues.values()]
-        self._file_bytes = max(sizes, default=0) or self._file_bytes
+        if file_bytes is None:
+            sizes = [queue.existing_size() for queue in self.queues.values()]
+            file_bytes = max([size for size in sizes if size % ENTRY_BYTES == 0], default=0)
+        self._file_bytes = file_bytes or self._file_bytes
         self.queues.clear()
         for topic, number in found:
             self.get(topic, number).load()

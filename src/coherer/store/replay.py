@@ -42,6 +42,7 @@ class Replayer:
         self.lost_bytes = 0
         self.replayed = 0
         self.orphans = 0
+        self.blanks = 0
 
     def check(self, record: Summary) -> str:
         """Compare a record with its queue entry; give what is wrong, or ""."""
@@ -88,14 +89,46 @@ class Replayer:
             self._touched[queue] = None
             code = queue.code_of(code, record.store_ms)
             queue.pending.append(ENTRY.pack(offset, record.size, code))
-        index = self._index
-        if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
-            index.make_room(self._now_ms)
-            hashes = queue.key_hashes.of(keys)
-            count = len(hashes)
-            index.add(Keys(hashes, [offset] * count, [record.store_ms] * count))
+        if kind != ROLLED_BACK:
+            self._add_keys(queue, keys, record)
         self.replayed += 1
         return ""
+
+    def restore(self, record: Summary) -> None:
+        """Give a record its queue entry again; its keys are where they were."""
+        queue = self._queue(record)
+        if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
+            return
+        expected = queue.max + len(queue.pending)
+        if 0 < record.queue_offset < expected or self._place(queue, record.queue_offset):
+            return
+        self._touched[queue] = None
+        code = queue.code_of(tag_and_keys(record.properties)[0], record.store_ms)
+        queue.pending.append(ENTRY.pack(record.physical_offset, record.size, code))
+
+    def index_again(self, record: Summary) -> None:
+        """Give a record its keys again."""
+        queue, keys = self._queue(record), tag_and_keys(record.properties)[1]
+        if queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
+            self._add_keys(queue, keys, record)
+
+    def queue_of(self, record: Summary) -> ConsumeQueue | None:
+        """Give the queue of a record; None where there can be none."""
+        return self._queue(record)
+
+    def forget_windows(self) -> None:
+        """Read entries from the files again."""
+        self._windows.clear()
+        self._firsts.clear()
+
+    def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: Summary) -> None:
+        index, offset = self._index, record.physical_offset
+        if not keys or index is None or offset <= index.indexed_to:
+            return
+        index.make_room(self._now_ms)
+        hashes = queue.key_hashes.of(keys)
+        count = len(hashes)
+        index.add(Keys(hashes, [offset] * count, [record.store_ms] * count))
 
     def _queue(self, record: Summary) -> ConsumeQueue | None:
         place = record.topic, record.queue_id
@@ -119,6 +152,7 @@ class Replayer:
             return ""
         if 0 < gap <= self.lost_bytes // RECORD_BYTES_MIN:
             queue.pending.extend([BLANK_ENTRY] * gap)
+            self.blanks += gap
             return ""
         if queue_offset == 0:  # the topic was deleted and made again
             queue.pending.clear()

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Self
 
 from coherer.errors import StoreError, StoreFullError
+from coherer.store import inventory
 from coherer.store.batch import Encoder
 from coherer.store.beat import Beat
 from coherer.store.checkpoint import Checkpoint
@@ -36,7 +37,8 @@ from coherer.store.contents import Contents
 from coherer.store.disk import our_errors
 from coherer.store.files import Files, OsFiles
 from coherer.store.flushing import Flushing
-from coherer.store.index import KeyIndex
+from coherer.store.index import IndexContent, KeyIndex
+from coherer.store.inventory import Inventory
 from coherer.store.log import CommitLog
 from coherer.store.model import (
     Appended,
@@ -109,6 +111,7 @@ class Store(Contents):
         self._lock_handle = -1
         self._replica: Replica | None = None
         self.store_host = options.store_host
+        self._inventory: Inventory | None = None
         self.recovery = RecoveryReport()
 
     @classmethod
@@ -165,15 +168,27 @@ class Store(Contents):
         notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
         if self._index is not None:
             notes += self._index.load(checkpoint, clean=clean and not rebuild)
-        self._queue_files.load()
+        known = inventory.load(files, directory / inventory.FILE, checkpoint) if clean else None
+        self._inventory = known
+        self._queue_files.load(None if known is None else known.file_bytes)
+        index_again = (
+            self._index is not None and known is not None and not self._index.is_whole(known.index)
+        )
+        if index_again and self._index is not None and known is not None:
+            self._index.restart(known.index)
         replayer = Replayer(self._queue_files, self._index, self._now_ms())
         recovery = Recovery(
             self._log, self._queues, checkpoint, clean=clean, replica=self._options.replica
         )
-        report, self._last_ms = recovery.run(replayer, self._options.verify_bytes)
+        report, self._last_ms = recovery.run(
+            replayer,
+            self._options.verify_bytes,
+            {} if rebuild else inventory.flaws(self._queue_files, known),
+            index_again=index_again,
+        )
         self._flushing.start(report.log_end, self._last_ms)
         self._log.damage = report.damage
-        if replayer.replayed or not clean or rebuild:
+        if replayer.replayed or not clean or rebuild or report.repaired:
             try:
                 self.flush_queues()
             except StoreFullError as error:
@@ -378,6 +393,9 @@ class Store(Contents):
         """
         self._config.save(name, data)
 
+    def _inventory_of_index(self) -> list[IndexContent]:
+        return [] if self._inventory is None else self._inventory.index
+
     def close(self) -> None:
         """Make everything durable and give the directory back. A second call does nothing.
 
@@ -390,6 +408,13 @@ class Store(Contents):
         try:
             self._flushing.run()
             with our_errors("close the store"):
+                index = self._index
+                inventory.save(
+                    self._files, self._directory / inventory.FILE, self._flushing.checkpoint,
+                    self._queue_files,
+                    [] if index is None else index.contents(self._inventory_of_index()),
+                    self._inventory,
+                )  # fmt: skip
                 self._files.remove(self._directory / "abort")
                 self._files.sync_directory(self._directory)
         finally:
