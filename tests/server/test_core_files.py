@@ -92,6 +92,8 @@ def test_a_broken_file_falls_back_to_the_one_before(
     assert name in caplog.text
     assert "The version before it is used" in caplog.text
     store.save_config(name, b"{ broken, too")
+    assert core_of(store).topics.get("topics") is not None, "the good one has stayed"
+    (store.directory / "config" / f"{name}.bak").write_bytes(b"{ broken, too")
     with pytest.raises(DamagedStoreError, match=name):
         core_of(store)
 

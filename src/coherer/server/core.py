@@ -13,7 +13,6 @@ from typing import TypeVar
 from coherer.broker.groups import GroupTable
 from coherer.broker.offsets import OffsetTable
 from coherer.broker.topics import TopicTable
-from coherer.errors import DamagedStoreError
 from coherer.logs import Log
 from coherer.rocketmq import fastjson
 from coherer.server.appending import Appender, Arrived
@@ -195,17 +194,8 @@ class Core:
         self.files.save(OFFSETS_FILE, self.offsets.dump)
 
     def _load(self, name: str, load: Callable[[bytes], T], make: Callable[[], T]) -> T:
-        data = self.store.load_config(name)
-        if data is None:
-            return make()
-        try:
-            return load(data)
-        except DamagedStoreError as error:
-            before = self.store.load_config(f"{name}.bak")
-            if before is None:
-                raise
-            _log.plain.error("%s The version before it is used.", error)
-            return load(before)
+        found = self.store.read_config(name, load)
+        return make() if found is None else found
 
 
 def _read_topics(data: bytes) -> TopicTable:

@@ -27,6 +27,7 @@ from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.logs import REPEATS, Log
 from coherer.server.admin import AdminService
 from coherer.server.core import Core
+from coherer.server.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.rocketmq.door import RocketDoor
 from coherer.server.saving import Saver
@@ -306,6 +307,9 @@ class Node:
 
     def _open_core(self) -> Core:
         options = self.options
+        config = ConfigFiles(OsFiles(), options.directory / "config")
+        owner = config.read(IDENTITY_FILE, Identity.parse)
+        check_owner(owner, options)
         store = Store.open(
             options.directory,
             options.store_options(),
@@ -321,6 +325,7 @@ class Node:
         )
         for trouble in troubles:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
+        claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
         return Core(store, self._now_ms, sync_flush=options.flush == "sync")
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
@@ -351,13 +356,13 @@ class Node:
         self._listeners.append(listener)
         return listener
 
-    def _files(self) -> tuple[Callable[[str], bytes | None], Saver]:
+    def _files(self) -> tuple[Callable[[str, Callable[[bytes], object]], bytes | None], Saver]:
         if self._store is not None and self._saver is not None:
-            return self._store.load_config, self._saver
+            return _checked(self._store.read_config), self._saver
         if self._config_files is None or self._saver is None:
             self._config_files = self._open_config_files()
             self._saver = Saver(self._config_files.save)
-        return self._config_files.load, self._saver
+        return _checked(self._config_files.read), self._saver
 
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
@@ -413,6 +418,19 @@ class Node:
             return False
         self._next_s[what] = now_s + every_s
         return True
+
+
+def _checked(
+    read: Callable[[str, Callable[[bytes], bytes]], bytes | None],
+) -> Callable[[str, Callable[[bytes], object]], bytes | None]:
+    def load(name: str, check: Callable[[bytes], object]) -> bytes | None:
+        def parse(data: bytes) -> bytes:
+            check(data)
+            return data
+
+        return read(name, parse)
+
+    return load
 
 
 async def _close(listeners: Sequence[net.Listener]) -> None:

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from coherer.errors import StoreError, StoreFullError
 from coherer.store import inventory
@@ -53,6 +53,8 @@ from coherer.store.recovery import Recovery, verify
 from coherer.store.replay import Replayer
 from coherer.store.replica import Replica
 from coherer.store.retention import first_is_over, is_too_large
+
+T = TypeVar("T")
 
 _DEFAULTS = StoreOptions()
 _OS_FILES = OsFiles()
@@ -384,6 +386,14 @@ class Store(Contents):
     def load_config(self, name: str) -> bytes | None:
         """Give the content of `config/<name>`; None if there is none. For any thread."""
         return self._config.load(name)
+
+    def read_config(self, name: str, parse: Callable[[bytes], T]) -> T | None:
+        """Give what `parse` makes of `config/<name>`, or of its `.bak`; None if there is neither.
+
+        Raises:
+            DamagedStoreError: what is there cannot be read.
+        """
+        return self._config.read(name, parse)
 
     def save_config(self, name: str, data: bytes) -> None:
         """Replace `config/<name>` at once and durably; the old one becomes `.bak`. Any thread.

@@ -395,6 +395,7 @@ async def test_filters_come_back_and_broken_files_do_not_hurt(tmp_path: Path) ->
     third = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
     assert third.state.filters.get("t", "g") is not None  # from the file before
     third.store.save_config("consumerFilter.json", b"{broken")
+    (third.store.directory / "config/consumerFilter.json.bak").write_bytes(b"{broken")
     await third.stop()
     fourth = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
     assert fourth.state.filters.get("t", "g") is None

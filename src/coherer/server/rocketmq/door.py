@@ -19,7 +19,7 @@ from coherer.server.rocketmq.broker.registration import (
     RemoteRegistry,
 )
 from coherer.server.rocketmq.ha.service import Replicator
-from coherer.server.rocketmq.namesrv.nameserver import NameServer
+from coherer.server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
 from coherer.server.saving import Saver
@@ -71,14 +71,14 @@ class RocketDoor:
     async def open_name_server(
         self,
         port: int,
-        load: Callable[[str], bytes | None],
+        load: Callable[[str, Callable[[bytes], object]], bytes | None],
         files: Saver,
     ) -> None:
         """Open the name server's port.
 
         Args:
             port: 0 for any free one.
-            load: gives the content of a file; None if there is none.
+            load: gives the content of a file that a check accepts; None if there is none.
             files: writes it.
 
         Raises:
@@ -87,7 +87,9 @@ class RocketDoor:
         self.namesrv_port = (await self._listen(port, self._to_name_server)).port
         directory = str(self._options.directory / "config")
         options = NameServerOptions(port=self.namesrv_port, directory=directory)
-        self.name_server = NameServer(options, load, files, now_ms=self._now_ms)
+        self.name_server = NameServer(
+            options, lambda name: load(name, CHECKS[name]), files, now_ms=self._now_ms
+        )
 
     async def open_broker(self, port: int, core: Core) -> None:
         """Open the broker's ports.

@@ -17,6 +17,7 @@ from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, Remote
 from coherer.server.tubemq.broker.state import BrokerOptions
 from coherer.server.tubemq.master.master import Master
 from coherer.server.tubemq.master.service import MasterService
+from coherer.server.tubemq.master.state import check_saved
 from coherer.tubemq import messages as pb
 from coherer.tubemq.credentials import NONCE_LIMIT, authenticate_info
 
@@ -94,11 +95,13 @@ class TubeDoor:
             core,
         )
 
-    async def open_master(self, load: Callable[[str], bytes | None], files: Saver) -> None:
+    async def open_master(
+        self, load: Callable[[str, Callable[[bytes], object]], bytes | None], files: Saver
+    ) -> None:
         """Open the master's ports.
 
         Args:
-            load: gives the content of a file; None if there is none.
+            load: gives the content of a file that a check accepts; None if there is none.
             files: writes it.
 
         Raises:
@@ -107,7 +110,7 @@ class TubeDoor:
         options = self._options
         self.master = Master(
             options.master_options(),
-            lambda: load(MASTER_FILE),
+            lambda: load(MASTER_FILE, check_saved),
             lambda take: files.save(MASTER_FILE, take),
             now_ms=self._now_ms,
         )

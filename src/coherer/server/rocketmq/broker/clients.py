@@ -277,16 +277,14 @@ class ClientDesk:
 
     def _load_filters(self) -> None:
         state = self._state
-        for name in (FILTERS_FILE, f"{FILTERS_FILE}.bak"):
-            data = state.store.load_config(name)
-            if data is None:
-                continue
-            try:
-                state.filters.load(data, state.now_ms(), fastjson.loads)
-                break
-            except DamagedStoreError as error:
-                # The next heartbeats bring everything again.
-                _log.plain.error("Filters of consumers: %s", error)
+
+        def parse(data: bytes) -> None:
+            state.filters.load(data, state.now_ms(), fastjson.loads)
+
+        try:
+            state.store.read_config(FILTERS_FILE, parse)
+        except DamagedStoreError as error:
+            _log.plain.error("%s The next heartbeats of consumers bring everything again.", error)
         state.core.files.has(FILTERS_FILE, self._filters_now())
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from coherer.broker.delays import SCHEDULE_TOPIC, DelayPositions, due_count, released
 from coherer.broker.transactions import HALF_TOPIC
-from coherer.errors import CohererError, DamagedStoreError
+from coherer.errors import CohererError
 from coherer.logs import Log
 from coherer.record.layout import decode
 from coherer.record.schedule import DELAY_LEVELS_MS
@@ -60,15 +60,8 @@ class DelayService:
         Raises:
             StoreError: it cannot be read.
         """
-        data = self._core.store.load_config(DELAY_FILE)
-        try:
-            self.positions = DelayPositions() if data is None else DelayPositions.load(data)
-        except DamagedStoreError as error:
-            before = self._core.store.load_config(f"{DELAY_FILE}.bak")
-            if before is None:
-                raise
-            _log.plain.error("%s The version before it is used.", error)
-            self.positions = DelayPositions.load(before)
+        found = self._core.store.read_config(DELAY_FILE, DelayPositions.load)
+        self.positions = DelayPositions() if found is None else found
         self.positions.correct(self._range_of, len(self._levels_ms))
         self._next_ms.clear()
         self._core.files.has(DELAY_FILE, self.positions.dump())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from coherer.broker.routes import KeyValueTable, RouteTable
 from coherer.logs import Log
 from coherer.net import Connection, Receiver
+from coherer.rocketmq import settings as texts
 from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.command import Command
 from coherer.server.rocketmq.namesrv.lookups import Lookups
@@ -27,6 +29,12 @@ _log = Log(logging.getLogger(__name__))
 
 KEY_VALUE_FILE: Final = "kvConfig.json"
 SETTINGS_FILE: Final = "namesrv.properties"
+CHECKS: Final[dict[str, Callable[[bytes], object]]] = {
+    KEY_VALUE_FILE: KeyValueTable.load,
+    SETTINGS_FILE: partial(texts.parse_file, SETTINGS_FILE),
+}
+"""What raises where the content of a file is not what it should be."""
+
 SCAN_MS: Final = 10_000
 """How often silent brokers and connections are looked for."""
 

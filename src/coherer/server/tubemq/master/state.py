@@ -67,6 +67,23 @@ class _Saved(msgspec.Struct, kw_only=True):
     roll_ms: int = 0
 
 
+def check_saved(data: bytes) -> None:
+    """Check that this is what a master keeps.
+
+    Raises:
+        DamagedStoreError: it is not.
+    """
+    _parse(data)
+
+
+def _parse(data: bytes) -> tuple[_Saved, Catalog]:
+    try:
+        stored = msgspec.json.decode(data, type=_Saved)
+        return stored, Catalog.load(bytes(stored.catalog))
+    except msgspec.DecodeError as error:
+        raise DamagedStoreError(f"The master's catalog cannot be read: {error}.") from error
+
+
 class MasterState:
     """The parts of a master meet here.
 
@@ -152,14 +169,7 @@ class MasterState:
         saved = self._load()
         if not saved:
             return None, Catalog()
-        try:
-            stored = msgspec.json.decode(saved, type=_Saved)
-            return stored, Catalog.load(bytes(stored.catalog))
-        except msgspec.DecodeError as error:
-            raise DamagedStoreError(
-                f"The master's catalog cannot be read: {error}.",
-                hint="Put the .bak beside it in its place.",
-            ) from error
+        return _parse(saved)
 
     def new_id(self) -> int:
         """An id that is larger than all before, those of earlier runs too: it looks like a time."""

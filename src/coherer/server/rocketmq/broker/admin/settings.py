@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -96,9 +97,9 @@ class SettingsDesk:
         self._state = state
         self._version = DataVersion()
         self._changed: dict[str, str] = {}
-        saved = state.store.load_config(SETTINGS_FILE)
+        saved = state.store.read_config(SETTINGS_FILE, partial(texts.parse_file, SETTINGS_FILE))
         if saved is not None:
-            self._take(texts.parse_file(SETTINGS_FILE, saved))
+            self._take(saved)
 
     def handlers(self) -> dict[int, Handler]:
         """What is answered here, by request code."""
