@@ -114,7 +114,7 @@ def test_queues_are_made_again_after_a_clean_stop(
     assert third.queue_range("t", 0) == (0, 51)
 
 
-@pytest.mark.parametrize("damage", [cut_first, lose_middle, lose_last])
+@pytest.mark.parametrize("damage", [cut_first, cut_last, lose_middle, lose_last])
 def test_queues_are_made_again_after_a_crash(bench: Any, damage: Callable[[Path], None]) -> None:
     store = bench.open(queue_segment_bytes=400)
     fill(bench, store)

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from coherer.errors import DamagedStoreError, UsageError
 from coherer.logs import Log
@@ -19,6 +19,23 @@ T = TypeVar("T")
 _log = Log(logging.getLogger(__name__))
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
+
+
+class Flaw(NamedTuple):
+    """What is wrong with a file, and whether the version before it is sound."""
+
+    what: str
+    repairable: bool
+
+
+def _fault(content: bytes, parse: Callable[[bytes], object], absent: str) -> str:
+    if not content:
+        return absent
+    try:
+        parse(content)
+    except Exception as error:  # noqa: BLE001 - whatever is in a file that is damaged
+        return f"cannot be read ({error})"
+    return ""
 
 
 class ConfigFiles:
@@ -86,6 +103,36 @@ class ConfigFiles:
         path = self._path(name)
         with self._guard, our_errors(f"read {name}"):
             return self._content(path) or self._content(self._backup(path)) or None
+
+    def flaw(self, name: str, parse: Callable[[bytes], object]) -> Flaw | None:
+        """Say what is wrong with a file; None where nothing is, or where there is none.
+
+        Args:
+            name: the file's.
+            parse: raises where its content is not what it should be.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        path = self._path(name)
+        with self._guard, our_errors(f"read {name}"):
+            content, before = self._content(path), self._content(self._backup(path))
+        wrong = _fault(content, parse, "is empty" if self._files.exists(path) else "is missing")
+        if not wrong or not (content or before):
+            return None
+        return Flaw(wrong, repairable=bool(before) and not _fault(before, parse, ""))
+
+    def restore(self, name: str) -> None:
+        """Put the version before in the place of a file that is damaged.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        path = self._path(name)
+        with our_errors(f"restore {name}"):
+            content = self._content(self._backup(path))
+        self._damaged.add(name)
+        self.save(name, content)
 
     def save(self, name: str, data: bytes) -> None:
         """Replace the content of a file. It is on the disk on return.

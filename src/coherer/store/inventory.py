@@ -140,19 +140,22 @@ def _crc(queue: ConsumeQueue, first: int, count: int) -> int:
     return value
 
 
-def flaws(queues: QueueDirectory, known: Inventory | None) -> dict[ConsumeQueue, tuple[int, str]]:
+def flaws(
+    queues: QueueDirectory, known: Inventory | None, *, compared_bytes: int = COMPARED_BYTES
+) -> dict[ConsumeQueue, tuple[int, str]]:
     """Find queues whose files are not as they should be.
 
     Args:
         queues: all that were found.
         known: what they should be; None compares only the files of each with each other.
+        compared_bytes: how much is read and compared.
 
     Returns:
         From which entry on each has to be made again, and why.
     """
     found: dict[ConsumeQueue, tuple[int, str]] = {}
     if known is not None:
-        left = COMPARED_BYTES
+        left = compared_bytes
         for name, files in known.queues.items():
             topic, _, number = name.rpartition("/")
             try:
@@ -197,4 +200,8 @@ def _gap(queue: ConsumeQueue) -> tuple[int, str] | None:
             return begin // ENTRY_BYTES, reason
         if following != begin + queue.file_bytes:
             return (begin + queue.file_bytes) // ENTRY_BYTES, "a file is missing"
+    last = begins[-1] if begins else 0
+    size = sizes.get(last, 0)
+    if size not in (0, queue.file_bytes):  # a crash may leave a new file without a size
+        return last // ENTRY_BYTES, f"a file has {size} bytes instead of {queue.file_bytes}"
     return None

@@ -105,7 +105,7 @@ class Recovery:
         for queue in list(self._queues.values()):
             self._trim(queue)
         found = [*scanner.damage, *suspects]
-        found += [piece for piece in [*self._gaps(), *self._found] if not _is_in(piece, found)]
+        found += [piece for piece in [*find_gaps(log), *self._found] if not _is_in(piece, found)]
         damage = sorted(set(found), key=lambda piece: piece.begin)
         report = RecoveryReport(
             clean=self._clean,
@@ -228,15 +228,6 @@ class Recovery:
         queue.withdraw(first)
         return entry[0] + entry[1]
 
-    def _gaps(self) -> list[Damage]:
-        """Find files that are missing between others."""
-        segments = self._log.segments
-        return [
-            Damage(before.end, after.begin, "a file is missing")
-            for before, after in pairwise(segments)
-            if before.end != after.begin
-        ]
-
     def _count_lost(self, piece: Damage) -> int:
         """Count the entries of queues for messages in a piece of the log."""
         count = 0
@@ -294,6 +285,15 @@ class Recovery:
         entry = queue.entry(queue.min) if queue.max > queue.min else None
         if entry is not None and entry[0] < self._log.begin:
             queue.trim(self._log.begin)
+
+
+def find_gaps(log: CommitLog) -> list[Damage]:
+    """Find files of the log that are missing between others."""
+    return [
+        Damage(before.end, after.begin, "a file is missing")
+        for before, after in pairwise(log.segments)
+        if before.end != after.begin
+    ]
 
 
 def _is_in(piece: Damage, others: list[Damage]) -> bool:

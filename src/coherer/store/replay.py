@@ -58,7 +58,8 @@ class Replayer:
             if not 0 <= at < len(window):
                 window, at = queue.read(queue_offset, _WINDOW_ENTRIES), 0
                 self._windows[queue] = queue_offset, window
-            if ENTRY.unpack_from(window, at)[:2] == (offset, record.size):
+            entry = window[at : at + ENTRY_BYTES]
+            if len(entry) == ENTRY_BYTES and ENTRY.unpack(entry)[:2] == (offset, record.size):
                 return ""
         if offset < self._first_of(queue.topic):
             self.orphans += 1  # of a topic that was deleted (and perhaps made again since)
