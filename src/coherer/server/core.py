@@ -213,7 +213,11 @@ class Core:
             _log.info("%d old files of the log deleted", deleted)
 
     async def close(self) -> None:
-        """Store and answer what was submitted, and write the positions. The doors are closed."""
+        """Store and answer what was submitted, and write the positions. The doors are closed.
+
+        Raises:
+            StoreError: the disk failed, or is full: the positions written before count.
+        """
         await self.appender.close()
         self.flusher.close()
         self.positions_to_save()()

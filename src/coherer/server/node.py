@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from coherer import net
-from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
 from coherer.server.admin import AdminService
 from coherer.server.core import Core
 from coherer.server.node_options import SCHEME, NodeOptions
@@ -35,7 +35,7 @@ from coherer.server.tubemq.master.admin import elsewhere, master_admin
 from coherer.server.tubemq.master.master import Master
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
-from coherer.store.disk import our_errors
+from coherer.store.disk import make_durable_directory, our_errors
 from coherer.store.retention import check_retention
 
 __all__ = ["Node", "NodeOptions"]
@@ -204,17 +204,18 @@ class Node:
         """Stop in order. Nothing happens when it has stopped already.
 
         Raises:
-            StoreError: the disk failed; everything else was done nevertheless.
+            StoreError: the disk failed; everything else was done nevertheless. A full disk is no
+                error here: what could not be written is logged.
         """
         async with AsyncExitStack() as last:  # what is said last is done first
             last.callback(self._unlock)
             if self._store is not None:
-                last.callback(self._store.close)
-            last.callback(self.tubemq.closed)
+                last.callback(_close_store, self._store)
+            last.callback(_unless_full, self.tubemq.closed)
             last.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
-                last.callback(self.rocketmq.closed)
-                last.push_async_callback(self.core.close)
+                last.callback(_unless_full, self.rocketmq.closed)
+                last.push_async_callback(_close_core, self.core)
                 last.callback(self.rocketmq.close)
                 last.callback(self.tubemq.close)
             last.push_async_callback(self.rocketmq.leave)
@@ -350,7 +351,7 @@ class Node:
         files, directory = OsFiles(), self.options.directory
         lock = directory / "lock"
         with our_errors(f"open {directory}"):
-            files.make_directory(directory / "config")
+            make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
         return ConfigFiles(files, directory / "config")
@@ -412,6 +413,34 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _unless_full(action: Callable[[], object]) -> None:
+    """Have a part write its files; on a full disk they stay as they are and the stop goes on."""
+    try:
+        action()
+    except StoreFullError as error:
+        _log.error("%s The state that was written before counts at the next start.", error.text)
+
+
+async def _close_core(core: Core) -> None:
+    try:
+        await core.close()
+    except StoreFullError as error:
+        _log.error(
+            "%s At the next start, groups begin where they were when their positions were written "
+            "last, and get the messages since then again.",
+            error.text,
+        )
+
+
+def _close_store(store: Store) -> None:
+    store.close()
+    if store.unfinished:
+        _log.warning(
+            "%s The messages are safe in the log; the next start makes the rest from it.",
+            store.unfinished,
+        )
 
 
 def _nothing() -> None:

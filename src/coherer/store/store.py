@@ -33,7 +33,7 @@ from coherer.store.beat import Beat
 from coherer.store.checkpoint import Checkpoint
 from coherer.store.config import ConfigFiles
 from coherer.store.contents import Contents
-from coherer.store.disk import our_errors
+from coherer.store.disk import make_durable_directory, our_errors
 from coherer.store.files import Files, OsFiles
 from coherer.store.flushing import Flushing
 from coherer.store.index import KeyIndex
@@ -63,6 +63,11 @@ class Store(Contents):
     r"""One directory of messages, in RocketMQ 4.9's format.
 
     Make one with `Store.open`, use it as a context manager or call `close`.
+
+    Attributes:
+        store_host: address and port that records name as theirs.
+        recovery: what opening found and did.
+        unfinished: why `close` left something to the next `open`; empty if it did not.
 
     >>> import tempfile
     >>> from coherer.record.layout import decode
@@ -110,6 +115,7 @@ class Store(Contents):
         self._replica: Replica | None = None
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
+        self.unfinished = ""
 
     @classmethod
     def open(
@@ -136,7 +142,7 @@ class Store(Contents):
             StoreError: another process uses the directory, or the disk failed.
         """
         with our_errors(f"open {directory}"):
-            files.make_directory(directory)
+            make_durable_directory(files, directory.absolute())
             handle = files.lock(directory / "lock")
             try:
                 store = cls(directory, options, now_ms, files, open_files)
@@ -381,6 +387,9 @@ class Store(Contents):
     def close(self) -> None:
         """Make everything durable and give the directory back. A second call does nothing.
 
+        On a full disk queue entries and keys cannot be written. That is no error: the log has the
+        messages, it is made durable, and the next `open` recovers; `unfinished` says what lacked.
+
         Raises:
             StoreError: the disk failed; the next `open` will recover.
         """
@@ -388,10 +397,15 @@ class Store(Contents):
             return
         self._closed = True
         try:
-            self._flushing.run()
-            with our_errors("close the store"):
-                self._files.remove(self._directory / "abort")
-                self._files.sync_directory(self._directory)
+            try:
+                self._flushing.run()
+            except StoreFullError as error:
+                self.unfinished = error.text
+                self._log.flush()
+            else:
+                with our_errors("close the store"):
+                    self._files.remove(self._directory / "abort")
+                    self._files.sync_directory(self._directory)
         finally:
             self._queue_files.close()
             self._log.close()
