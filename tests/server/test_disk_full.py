@@ -40,9 +40,6 @@ def url_of(node: Node, protocol: str) -> str:
     return node.url if protocol == "tubemq" else node.rocketmq_url
 
 
-
-
-
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 async def test_senders_are_told_that_the_disk_is_full(
     tmp_path: Path, disk: Disk, protocol: str
@@ -104,18 +101,21 @@ async def test_it_stops_in_order(
 
 @pytest.mark.parametrize("given", [{"retention_bytes": 1 << 20}, {"retention_bytes": 0}])
 def test_a_limit_that_cannot_be_kept_is_refused(tmp_path: Path, given: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="retention_bytes .* or more"):
+    with pytest.raises(UsageError, match=r"retention_bytes .* or more"):
         NodeOptions(directory=tmp_path, **given)
-    with pytest.raises(UsageError, match="retention_bytes .* 2,147,483,648 or more"):
+    with pytest.raises(UsageError, match=r"retention_bytes .* 2,147,483,648 or more"):
         NodeOptions(directory=tmp_path, retention_bytes=1 << 30, segment_bytes=1 << 30)
 
 
 async def test_a_limit_that_an_old_log_cannot_keep_is_refused(tmp_path: Path) -> None:
     async with Node(options(tmp_path, segment_bytes=1 << 26)):
         pass
-    async with Node(options(tmp_path, segment_bytes=1 << 26)) as node:
-        async with coherer.connect(node.url) as client, client.producer("t") as producer:
-            await producer.send(coherer.Message("t", b"x"))
+    async with (
+        Node(options(tmp_path, segment_bytes=1 << 26)) as node,
+        coherer.connect(node.url) as client,
+        client.producer("t") as producer,
+    ):
+        await producer.send(coherer.Message("t", b"x"))
     limited = options(tmp_path, segment_bytes=None, retention_bytes=1 << 26)
     with pytest.raises(UsageError, match="134,217,728 or more"):
         await Node(limited).start()

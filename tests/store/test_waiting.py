@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from pathlib import Path
@@ -157,7 +158,7 @@ def test_what_takes_long_is_done_less_often(bench: Any, clock: Any) -> None:
         if "t" in files.synced:
             flushes.append(clock.ms - begin_ms)
         clock.ms += 500
-    pauses = [later - earlier for earlier, later in zip(flushes, flushes[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(flushes)]
     assert len(pauses) > 3
     assert min(pauses) >= 20 * 400  # the log and one queue are synced, and more the first time
     assert max(pauses[1:]) < 30_000
@@ -215,9 +216,7 @@ def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
 
     files, most = Counting(), 100
     options = bench.open(bench.directory / "other").options
-    store = Store.open(
-        bench.directory, options, now_ms=clock, files=files, open_files=lambda: most
-    )
+    store = Store.open(bench.directory, options, now_ms=clock, files=files, open_files=lambda: most)
     store.append(spread(bench, 0, TOPICS))
     store.flush_queues()
     assert files.opened == 100
