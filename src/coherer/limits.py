@@ -127,8 +127,8 @@ KEPT_BYTES: Final = 8 * 1024 * 1024
 """What the process keeps of freed memory (`net.memory`)."""
 
 LANES_CACHED: Final = 32_768
-"""Pairs of client and topic whose rights a broker remembers, about 1 KiB each: sends that are spread
-over 10,000 topics are still read with two comparisons."""
+"""Pairs of client and topic whose rights a broker remembers, about 1 KiB each: sends that are
+spread over 10,000 topics are still read with two comparisons."""
 
 TAILS_CACHED: Final = 8192
 """Ends of send requests that a broker remembers."""

@@ -155,7 +155,7 @@ def test_a_full_disk_can_be_opened_and_read(bench: Any, full_files: Any) -> None
     full_files.room = 0
     again = bench.open(bench.crash(), files=full_files)
     assert bench.everything(again) == expected
-    assert "No room" in str(again.recovery)
+    assert "The disk is full" in str(again.recovery)
     with pytest.raises(StoreFullError):
         again.append(batch(bench, 100))
     full_files.room = None
@@ -235,3 +235,25 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     again = bench.open()
     assert bench.everything(again) == expected
     assert again.recovery.clean
+
+
+def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) -> None:
+    """The log has the messages; what else could not be written the next start makes from it."""
+    store = bench.open(files=full_files)
+    store.append([bench.draft(0)])
+    store.flush_queues()
+    store.append(batch(bench, 1, 6))
+    expected = bench.everything(store)
+    full_files.room = 0
+    store.close()
+    assert "The disk is full" in store.unfinished
+    assert store.durable_offset == store.end_offset
+    full_files.room = None
+    again = bench.open()
+    assert bench.everything(again) == expected
+    assert not again.recovery.clean
+    assert not again.recovery.damage
+    assert len(again.by_key("t", "k0")) == 1
+    again.close()
+    assert again.unfinished == ""
+    assert bench.open().recovery.clean

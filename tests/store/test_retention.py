@@ -170,7 +170,7 @@ def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
     assert segment_bytes_for(10**15, 4 * mib) == 1024 * mib
     assert 4 * mib < segment_bytes_for(16 * mib, 4 * mib) < 5 * mib  # a message has to fit
     for limit in (0, 1, 4 * mib, 8 * mib):
-        with pytest.raises(UsageError, match="retention_bytes is .* or more"):
+        with pytest.raises(UsageError, match=r"retention_bytes is .* or more"):
             segment_bytes_for(limit, 4 * mib)
     check_retention(None, 1024 * mib)
     check_retention(32 * mib, 16 * mib)

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from coherer import net
-from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
 from coherer.logs import REPEATS, Log
 from coherer.server.admin import AdminService
 from coherer.server.core import Core
@@ -38,7 +38,7 @@ from coherer.server.tubemq.master.admin import elsewhere, master_admin
 from coherer.server.tubemq.master.master import Master
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
-from coherer.store.disk import our_errors
+from coherer.store.disk import make_durable_directory, our_errors
 from coherer.store.retention import check_retention
 
 __all__ = ["Node", "NodeOptions"]
@@ -207,16 +207,15 @@ class Node:
         """Stop in order. Nothing happens when it has stopped already.
 
         Raises:
-            StoreError: the disk failed; everything else was done nevertheless.
+            StoreError: the disk failed; everything else was done nevertheless. A full disk is no
+                error here: what could not be written is logged.
         """
         async with AsyncExitStack() as last:  # what is said last is done first
             last.callback(self._unlock)
             if self._store is not None:
-                last.callback(self._store.close)
+                last.callback(_close_store, self._store)
             if self._saver is not None:
-                last.push_async_callback(self._saver.close)
-            if self._store is not None and self.core is not None:
-                last.push_async_callback(self.core.save_positions)
+                last.push_async_callback(_close_files, self._saver, self.core)
             last.callback(self.tubemq.closed)
             last.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
@@ -368,7 +367,7 @@ class Node:
         files, directory = OsFiles(), self.options.directory
         lock = directory / "lock"
         with our_errors(f"open {directory}"):
-            files.make_directory(directory / "config")
+            make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
         return ConfigFiles(files, directory / "config")
@@ -442,6 +441,31 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close_files(files: Saver, core: Core | None) -> None:
+    """Write what the files of `config/` lack; on a full disk they stay as they are."""
+    try:
+        try:
+            if core is not None:
+                await core.save_positions()
+        finally:
+            await files.close()
+    except StoreFullError as error:
+        _log.plain.error(
+            "%s What was written before counts at the next start: groups begin where they were "
+            "then, and get the messages since then again.",
+            error.text,
+        )
+
+
+def _close_store(store: Store) -> None:
+    store.close()
+    if store.unfinished:
+        _log.plain.warning(
+            "%s The messages are safe in the log; the next start makes the rest from it.",
+            store.unfinished,
+        )
 
 
 def _nothing() -> None:

@@ -162,11 +162,10 @@ class Encoder:
         for draft in drafts:
             queue_id = draft.queue_id
             queue = known.get((draft.topic, queue_id)) or self._queue(draft)
-            if hashes is not queue.key_hashes:
-                if keys:
-                    work.hashes += hashes.of(keys)
-                    keys = []
-                hashes = queue.key_hashes
+            if keys and hashes is not queue.key_hashes:
+                work.hashes += hashes.of(keys)
+                keys = []
+            hashes = queue.key_hashes
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
             pending, sys_flag = queue.pending, draft.sys_flag
@@ -196,10 +195,9 @@ class Encoder:
                     work.queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
             appended.append(Appended(offset, position, size))
-            if draft.keys:
-                for key in draft.keys:
-                    keys.append(key)
-                    places.append(position)
+            for key in draft.keys:
+                keys.append(key)
+                places.append(position)
             position += size
         work.hashes += hashes.of(keys)
         self._hashes = hashes

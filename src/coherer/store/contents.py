@@ -66,7 +66,7 @@ class Contents:
 
     @property
     def segment_bytes(self) -> int:
-        """Size of a file of the log; files that were there keep theirs, whatever the options say."""
+        """Size of a file of the log. Files that were there before keep theirs."""
         return self._log.segment_bytes
 
     @property

@@ -59,6 +59,25 @@ def zero(files: Files, handle: int, offset: int) -> None:
         position = files.next_data(handle, position + len(data)) if data else None
 
 
+def make_durable_directory(files: Files, path: Path) -> None:
+    """Make a directory, and its parents, so that a power cut does not take it away.
+
+    Raises:
+        OSError: it could not be made, or not synced.
+    """
+    made: list[Path] = []
+    for directory in (path, *path.parents):
+        if files.exists(directory):
+            break
+        made.append(directory)
+    files.make_directory(path)
+    for directory in reversed(made):
+        files.sync_directory(directory.parent)
+    if not made:  # by a process that was killed before it came to this
+        with suppress(PermissionError):
+            files.sync_directory(path.parent)
+
+
 @contextmanager
 def our_errors(what: str) -> Generator[None]:
     """Turn the operating system's errors into the store's.
@@ -77,7 +96,7 @@ def translate(error: OSError, what: str) -> StoreError:
     """Give our own error for one of the operating system."""
     if error.errno in _FULL:
         return StoreFullError(
-            f"No room on the disk to {what}.",
+            f"The disk is full: no room to {what}.",
             hint="Free some, or lower the retention; the store goes on by itself.",
         )
     if out_of_files(error):

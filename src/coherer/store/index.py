@@ -192,24 +192,28 @@ class KeyIndex:
         """
         with self._guard:
             files, new_names = list(self._all), self._new_names
-        for file in files:
-            if not file.dirty:
-                continue
-            file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
-            try:
-                handle = self._files.open(file.path)  # our own: the writer may close its one
-            except FileNotFoundError:  # deleted meanwhile
-                continue
-            except OSError:
-                file.dirty = True
-                raise
-            try:
-                self._files.sync(handle)
-            finally:
-                self._files.close(handle)
-        if new_names:
-            self._files.sync_directory(self._directory)
-            self._new_names = False
+            self._new_names = False  # before the sync: another file may be made meanwhile
+        try:
+            for file in files:
+                if not file.dirty:
+                    continue
+                file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
+                try:
+                    handle = self._files.open(file.path)  # our own: the writer may close its one
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+                except OSError:
+                    file.dirty = True
+                    raise
+                try:
+                    self._files.sync(handle)
+                finally:
+                    self._files.close(handle)
+            if new_names:
+                self._files.sync_directory(self._directory)
+        except OSError:
+            self._new_names |= new_names
+            raise
 
     def find(
         self,

@@ -71,8 +71,8 @@ class ConsumeQueue:
     body and properties (and with IPv4 hosts), and its topic with the length before it;
     `key_hashes` knows the hashes of its keys. `delay_ms` is set for queues of the schedule topic:
     their entries hold the time of delivery, which is so much behind the store time, where those of
-    others hold the tag code. `pending` are entries of a batch that is not visible yet; `tail` is the
-    number of the first entry that is in memory, and these entries.
+    others hold the tag code. `pending` are entries of a batch that is not visible yet; `tail` is
+    the number of the first entry that is in memory, and these entries.
     """
 
     __slots__ = (

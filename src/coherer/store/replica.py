@@ -47,10 +47,10 @@ def whole_bytes(data: bytes | bytearray | memoryview) -> int:
 
 
 class Taken(NamedTuple):
-    """What was written: up to where, the last store time, the queues with pending entries of it,
-    and the messages.
+    """What was written: up to where, the last store time, the queues it is for, and the messages.
 
-    The drafts are without bodies: they say what came, to those who wait for it.
+    Its entries are pending in the queues. The drafts are without bodies: they say what came, to
+    those who wait for it.
     """
 
     end: int

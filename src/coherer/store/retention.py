@@ -1,8 +1,8 @@
 """How long the log is kept: by age and by size, whole files, and never the one being written.
 
-A limit in bytes can only be kept as exactly as files are small, because whole files are deleted. So
-the size of new files is chosen for the limit (`segment_bytes_for`), and a limit that has no room for
-two files is refused.
+A limit in bytes can only be kept as exactly as files are small, because whole files are deleted.
+So the size of new files is chosen for the limit (`segment_bytes_for`), and a limit that has no room
+for two files is refused.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def check_retention(retention_bytes: int | None, segment_bytes: int) -> None:
     Raises:
         UsageError: there is no room for two of them.
 
-    >>> check_retention(1 << 24, 1 << 30)
+    >>> check_retention(4_000, 4_096)
     Traceback (most recent call last):
-    coherer.errors.UsageError: retention_bytes is 16,777,216; with log files of 1,073,741,824 bytes \
-it must be 2,147,483,648 or more. The log is deleted file by file.
+    coherer.errors.UsageError: retention_bytes is 4,000; with log files of 4,096 bytes it must be \
+8,192 or more. The log is deleted file by file.
     """
     least = _FILES_LEAST * segment_bytes
     if retention_bytes is not None and retention_bytes < least:

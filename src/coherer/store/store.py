@@ -34,10 +34,10 @@ from coherer.store.beat import Beat
 from coherer.store.checkpoint import Checkpoint
 from coherer.store.config import ConfigFiles
 from coherer.store.contents import Contents
-from coherer.store.disk import our_errors
+from coherer.store.disk import make_durable_directory, our_errors
 from coherer.store.files import Files, OsFiles
 from coherer.store.flushing import Flushing
-from coherer.store.index import IndexContent, KeyIndex
+from coherer.store.index import KeyIndex
 from coherer.store.inventory import Inventory
 from coherer.store.log import CommitLog
 from coherer.store.model import (
@@ -67,6 +67,11 @@ class Store(Contents):
     r"""One directory of messages, in RocketMQ 4.9's format.
 
     Make one with `Store.open`, use it as a context manager or call `close`.
+
+    Attributes:
+        store_host: address and port that records name as theirs.
+        recovery: what opening found and did.
+        unfinished: why `close` left something to the next `open`; empty if it did not.
 
     >>> import tempfile
     >>> from coherer.record.layout import decode
@@ -115,6 +120,7 @@ class Store(Contents):
         self.store_host = options.store_host
         self._inventory: Inventory | None = None
         self.recovery = RecoveryReport()
+        self.unfinished = ""
 
     @classmethod
     def open(
@@ -141,7 +147,7 @@ class Store(Contents):
             StoreError: another process uses the directory, or the disk failed.
         """
         with our_errors(f"open {directory}"):
-            files.make_directory(directory)
+            make_durable_directory(files, directory.absolute())
             handle = files.lock(directory / "lock")
             try:
                 store = cls(directory, options, now_ms, files, open_files)
@@ -403,11 +409,18 @@ class Store(Contents):
         """
         self._config.save(name, data)
 
-    def _inventory_of_index(self) -> list[IndexContent]:
-        return [] if self._inventory is None else self._inventory.index
+    def _save_inventory(self) -> None:
+        known, index = self._inventory, self._index
+        contents = [] if index is None else index.contents([] if known is None else known.index)
+        path = self._directory / inventory.FILE
+        checkpoint = self._flushing.checkpoint
+        inventory.save(self._files, path, checkpoint, self._queue_files, contents, known)
 
     def close(self) -> None:
         """Make everything durable and give the directory back. A second call does nothing.
+
+        On a full disk queue entries and keys cannot be written. That is no error: the log has the
+        messages, it is made durable, and the next `open` recovers; `unfinished` says what lacked.
 
         Raises:
             StoreError: the disk failed; the next `open` will recover.
@@ -416,17 +429,17 @@ class Store(Contents):
             return
         self._closed = True
         try:
-            self._flushing.run()
-            with our_errors("close the store"):
-                index = self._index
-                inventory.save(
-                    self._files, self._directory / inventory.FILE, self._flushing.checkpoint,
-                    self._queue_files,
-                    [] if index is None else index.contents(self._inventory_of_index()),
-                    self._inventory,
-                )  # fmt: skip
-                self._files.remove(self._directory / "abort")
-                self._files.sync_directory(self._directory)
+            try:
+                self._flushing.run()
+            except StoreFullError as error:
+                self.unfinished = error.text
+                self._log.flush()
+            else:
+                with suppress(OSError):  # without it the next start compares less
+                    self._save_inventory()
+                with our_errors("close the store"):
+                    self._files.remove(self._directory / "abort")
+                    self._files.sync_directory(self._directory)
         finally:
             self._queue_files.close()
             self._log.close()

@@ -27,9 +27,12 @@ from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.names import retry_topic
 from coherer.server.rocketmq.remoting import Channel
+from coherer.store import OsFiles
 from coherer.store.beat import Beat
+from coherer.store.disk import make_durable_directory
 
 _log = Log(logging.getLogger(__name__))
+_FILES: Final = OsFiles()
 
 DEFAULT_FILE: Final = "plain_acl.yml"
 TOOLS_FILE: Final = "tools.yml"
@@ -240,13 +243,14 @@ class Access:
         before = self._files
         self._use({**before, path: new})  # nothing is written that could not be read again
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_durable_directory(_FILES, path.parent.absolute())
             temporary = path.with_name(f"{path.name}.tmp")
             with temporary.open("wb") as out:
                 out.write(data)
                 out.flush()
                 os.fsync(out.fileno())
             temporary.replace(path)
+            _FILES.sync_directory(path.parent)
         except OSError as error:
             self._use(before)
             raise StoreError(f"{path} cannot be written: {error}.") from error

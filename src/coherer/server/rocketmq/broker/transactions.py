@@ -290,6 +290,7 @@ _NO_PLACE: Final = (
 
 def _refuse(channel: Channel, request: Command, error: CohererError) -> None:
     if isinstance(error, StoreFullError):
-        channel.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        text = f"Service not available now. {error.text}"
+        channel.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
     else:
         channel.respond(request, ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")

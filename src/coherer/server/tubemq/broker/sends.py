@@ -235,4 +235,3 @@ def _payload(body: bytes, at: int) -> tuple[int, int, int]:
     if body[at + 1] != 0x22 or length >= 0x20_0000 or partition >= 0x4000:
         return 0, 0, 0
     return partition, start, start + length
-
