@@ -10,6 +10,7 @@ What differs is rebuilt from the log (`coherer.store.recovery`). Java's broker i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -26,8 +27,8 @@ from coherer.store.queues import QueueDirectory
 
 FILE: Final = "inventory"
 COMPARED_BYTES: Final = 256 * 1024 * 1024
-"""So many bytes of queues are compared at a start, those that were written last first; a tenth of a
-second or so. `coherer verify` looks at all."""
+"""So many bytes of queues are read and compared at a start: a tenth of a second or so. Of what is
+beyond, only sizes are compared. `coherer verify` reads everything."""
 
 _READ_ENTRIES = 50_000
 
@@ -140,37 +141,41 @@ def _crc(queue: ConsumeQueue, first: int, count: int) -> int:
     return value
 
 
-def flaws(
-    queues: QueueDirectory, known: Inventory | None, *, compared_bytes: int = COMPARED_BYTES
-) -> dict[ConsumeQueue, tuple[int, str]]:
-    """Find queues whose files are not as they should be.
+class Comparison:
+    """Finds queues whose files are not as they should be.
 
     Args:
-        queues: all that were found.
         known: what they should be; None compares only the files of each with each other.
         compared_bytes: how much is read and compared.
-
-    Returns:
-        From which entry on each has to be made again, and why.
     """
-    found: dict[ConsumeQueue, tuple[int, str]] = {}
-    if known is not None:
-        left = compared_bytes
-        for name, files in known.queues.items():
-            topic, _, number = name.rpartition("/")
-            try:
-                queue = queues.get(topic, int(number))
-            except (UsageError, ValueError):
-                continue
-            flaw = _flaw(queue, files, compare=left > 0)
-            left -= sum(one.count for one in files) * ENTRY_BYTES
-            if flaw is not None:
-                found[queue] = flaw
-    for queue in queues.queues.values():
-        flaw = None if queue in found else _gap(queue)
+
+    def __init__(self, known: Inventory | None, compared_bytes: int = COMPARED_BYTES) -> None:
+        self._left = compared_bytes
+        self._files = {} if known is None else dict(known.queues)
+        self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
+
+    def look(self, queue: ConsumeQueue) -> None:
+        """Look at a queue that was loaded."""
+        files = self._files.pop(f"{queue.topic}/{queue.queue_id}", None)
+        if files is None:
+            flaw = _gap(queue)
+        else:
+            flaw = _flaw(queue, files, compare=self._left > 0)
+            self._left -= sum(one.count for one in files) * ENTRY_BYTES
         if flaw is not None:
-            found[queue] = flaw
-    return found
+            self._flaws[queue] = flaw
+
+    def flaws(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
+        """Give the queues that are damaged: from which entry on, and how.
+
+        Args:
+            queues: all that were loaded.
+        """
+        for name in self._files:
+            topic, _, number = name.rpartition("/")
+            with suppress(UsageError, ValueError):
+                self._flaws[queues.get(topic, int(number))] = 0, "its files are missing"
+        return self._flaws
 
 
 def _flaw(queue: ConsumeQueue, files: list[QueueFile], *, compare: bool) -> tuple[int, str] | None:

@@ -54,11 +54,16 @@ class QueueDirectory:
         """The size of the files of queues."""
         return self._file_bytes
 
-    def load(self, file_bytes: int | None = None) -> None:
+    def load(
+        self,
+        file_bytes: int | None = None,
+        loaded: Callable[[ConsumeQueue], None] = lambda _: None,
+    ) -> None:
         """Find the queues that are there.
 
         Args:
             file_bytes: the size of their files, where that is known; else the files tell.
+            loaded: called with each of them.
         """
         found: list[tuple[str, int]] = []
         for topic in self._files.names(self._directory):
@@ -75,7 +80,9 @@ class QueueDirectory:
         self._file_bytes = file_bytes or self._file_bytes
         self.queues.clear()
         for topic, number in found:
-            self.get(topic, number).load()
+            queue = self.get(topic, number)
+            queue.load()
+            loaded(queue)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Give a queue, made if it is missing.

@@ -178,7 +178,8 @@ class Store(Contents):
             notes += self._index.load(checkpoint, clean=clean and not rebuild)
         known = inventory.load(files, directory / inventory.FILE, checkpoint) if clean else None
         self._inventory = known
-        self._queue_files.load(None if known is None else known.file_bytes)
+        comparison = inventory.Comparison(known)
+        self._queue_files.load(None if known is None else known.file_bytes, comparison.look)
         index_again = (
             self._index is not None and known is not None and not self._index.is_whole(known.index)
         )
@@ -191,7 +192,7 @@ class Store(Contents):
         report, self._last_ms = recovery.run(
             replayer,
             self._options.verify_bytes,
-            {} if rebuild else inventory.flaws(self._queue_files, known),
+            {} if rebuild else comparison.flaws(self._queue_files),
             index_again=index_again,
         )
         self._flushing.start(report.log_end, self._last_ms)

@@ -133,8 +133,9 @@ class _Check:
 
     def run(self) -> Verified:
         known, queues = self._known, self._queues
-        queues.load(None if known is None else known.file_bytes)
-        self._wrong = inventory.flaws(queues, known, compared_bytes=_ALL_BYTES)
+        comparison = inventory.Comparison(known, _ALL_BYTES)
+        queues.load(None if known is None else known.file_bytes, comparison.look)
+        self._wrong = comparison.flaws(queues)
         end, records = self._walk()
         for queue in queues.queues.values():
             seen = self._ends.get(queue, queue.max)
