@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from coherer.logs import REPEATS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,6 +27,12 @@ settings.register_profile(
     "exhaustive", max_examples=5_000, deadline=None, suppress_health_check=_UNHURRIED
 )
 settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
+
+
+@pytest.fixture(autouse=True)
+def _every_test_logs_anew() -> None:
+    """A line that another test has caused is written again."""
+    REPEATS.forget()
 
 
 @pytest.fixture

@@ -100,6 +100,14 @@ FILES_RESERVED: Final = 384
 """Of the files that a process may open, so many are no connections: 256 of queues, the log's, the
 index's, the loop's own. Where few may be open, half of them."""
 
+QUEUE_FILES_MIN: Final = 256
+"""So many files of queues may be open however many connections there are, or a quarter of what the
+process may open."""
+
+QUEUE_ENTRIES_WAITING: Final = 1_000_000
+"""Entries of consume queues, of 20 bytes each, that are in memory before they are written: after
+half of them the store begins. A crash leaves so many records for the next start to look at."""
+
 ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
 """A request to the HTTP administration: address, or form. 10,000 offsets fit."""
 
@@ -118,8 +126,9 @@ FRAMES_CACHED: Final = 16
 KEPT_BYTES: Final = 8 * 1024 * 1024
 """What the process keeps of freed memory (`net.memory`)."""
 
-LANES_CACHED: Final = 4096
-"""Pairs of client and topic whose rights a broker remembers."""
+LANES_CACHED: Final = 32_768
+"""Pairs of client and topic whose rights a broker remembers, about 1 KiB each: sends that are
+spread over 10,000 topics are still read with two comparisons."""
 
 TAILS_CACHED: Final = 8192
 """Ends of send requests that a broker remembers."""

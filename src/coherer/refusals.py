@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from coherer.errors import RefusedError
+
+_DISK_FULL: Final = "disk is full"
+"""What a broker of ours says when its disk is full. RocketMQ's text in Java, for the same code, is
+"maybe disk full": it does not know."""
+_DISK_FULL_ADVICE: Final = (
+    "Free room on that server's disk, or lower its retention; it goes on by itself. Sending more "
+    "slowly does not help."
+)
 
 
 class CodedError(RefusedError):
@@ -45,11 +53,14 @@ def refusal(
         partition: the partition or queue that it was about.
     """
     kind = kinds.get(code)
+    advice = kind.advice if kind else ""
+    if text and _DISK_FULL in text:
+        advice = _DISK_FULL_ADVICE
     return (kind or RefusedError)(
         text or (kind.meaning if kind else "Refused."),
         code=code,
         server=server,
         topic=topic,
         partition=partition,
-        hint=kind.advice if kind else "",
+        hint=advice,
     )

@@ -27,6 +27,7 @@ from coherer.server.rocketmq.broker.registration import Registration, RemoteRegi
 from coherer.server.rocketmq.namesrv.nameserver import NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
+from coherer.server.saving import Saver
 from coherer.testing import embedded_node
 
 PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
@@ -67,7 +68,7 @@ class OurNames:
         server = NameServer(
             NameServerOptions(),
             self.files.get,
-            self.files.__setitem__,
+            Saver(self.files.__setitem__),
             now_ms=lambda: time.time_ns() // 10**6,
         )
         return server, await net.listen("127.0.0.1", 0, server.make)

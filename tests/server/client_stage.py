@@ -43,6 +43,7 @@ class Stage:
         self.remoting = Remoting(
             {**self.desk.handlers(), **self.calls.handlers(), **replies.handlers()},
             closed=self._closed,
+            files=self.core.files,
             now_ms=clock.now_ms,
         )
         self.lost: asyncio.Queue[Channel] = asyncio.Queue()
@@ -64,6 +65,8 @@ class Stage:
     async def stop(self) -> None:
         await self._listener.close()
         await self.core.close()
+        await self.core.save_positions()
+        await self.core.files.close()
         self.store.close()
 
 

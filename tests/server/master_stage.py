@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from coherer.errors import StoreFullError
@@ -44,10 +45,10 @@ class Stage:
     def restart(self) -> None:
         self.master = self.another()
 
-    def _save(self, data: bytes) -> None:
+    def _save(self, take: Callable[[], bytes]) -> None:
         if self.disk_full:
             raise StoreFullError("The disk is full.")
-        self.saved = data
+        self.saved = take()
         self.saves += 1
 
     def ask(self, method: int, message: Any, *, secure: bool = False) -> Any:

@@ -77,6 +77,8 @@ class BrokerStage:
         self.broker.close()
         await self.core.close()
         self.broker.closed()
+        await self.core.save_positions()
+        await self.core.files.close()
         self.store.close()
 
     def change(self, **options: Any) -> None:

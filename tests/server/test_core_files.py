@@ -54,25 +54,27 @@ def test_every_change_is_written_at_once(store: Store) -> None:
     assert list(again.groups) == [Group(group_name="g")]
 
 
-def test_groups_that_are_named_are_groups_when_they_have_lasting_positions(store: Store) -> None:
+async def test_groups_that_are_named_are_groups_when_they_have_lasting_positions(
+    store: Store,
+) -> None:
     core = core_of(store)
     core.name_group("readers")
     core.name_group("nowhere")
     core.offsets.open("readers", "t", 0).offset = 4
-    core.positions_to_save()()
+    await core.save_positions()
     assert list(content(store, "subscriptionGroup.json")["subscriptionGroupTable"]) == ["readers"]
     assert core_of(store).offsets.groups_of("t") == ["readers"]
     assert core_of(store).offsets.groups_of("u") == []
     core.groups.remove("readers")
-    core.positions_to_save()()
+    await core.save_positions()
     assert "readers" not in core.groups, "whoever deletes a group keeps its positions"
 
 
-def test_positions_alone_make_no_group(store: Store) -> None:
+async def test_positions_alone_make_no_group(store: Store) -> None:
     """As with Java's broker: the heartbeat of a consumer makes it, where that is allowed."""
     core = core_of(store)
     core.offsets.open("readers", "t", 0).offset = 4
-    core.positions_to_save()()
+    await core.save_positions()
     assert core_of(store).offsets.groups_of("t") == ["readers"]
     assert "readers" not in core.groups
 
@@ -90,6 +92,8 @@ def test_a_broken_file_falls_back_to_the_one_before(
     assert name in caplog.text
     assert "The version before it is used" in caplog.text
     store.save_config(name, b"{ broken, too")
+    assert core_of(store).topics.get("topics") is not None, "the good one has stayed"
+    (store.directory / "config" / f"{name}.bak").write_bytes(b"{ broken, too")
     with pytest.raises(DamagedStoreError, match=name):
         core_of(store)
 
@@ -104,7 +108,7 @@ def test_a_missing_or_empty_file_falls_back_too(store: Store, tmp_path: Path) ->
     assert [topic.name for topic in core_of(store).topics] == ["t"]
 
 
-def test_what_the_disk_refuses_is_written_later(
+async def test_what_the_disk_refuses_is_written_later(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = core_of(store)
@@ -117,11 +121,13 @@ def test_what_the_disk_refuses_is_written_later(
     with caplog.at_level(logging.ERROR):
         core.topics.put(Topic(name="t"), now_ms=1)
         core.groups.add("g", now_ms=1)
-    assert "topics.json is not written yet: No room." in caplog.text
+        with pytest.raises(StoreFullError):
+            await core.files.saved()
+    assert "topics.json is not written yet, it will be tried again: No room." in caplog.text
     with pytest.raises(StoreFullError):
-        core.positions_to_save()()
+        await core.save_positions()
     monkeypatch.setattr(store, "save_config", save)
-    core.positions_to_save()()
+    await core.save_positions()
     assert list(content(store, "topics.json")["topicConfigTable"]) == ["t"]
     assert list(content(store, "subscriptionGroup.json")["subscriptionGroupTable"]) == ["g"]
 
@@ -136,7 +142,7 @@ def test_java_forms_are_read(store: Store) -> None:
     assert [place.offset for _, _, place in core.offsets.of("g")] == [10, 7]
 
 
-def test_changes_that_are_answered_together_are_written_once(
+async def test_changes_of_a_turn_are_written_together(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = core_of(store)
@@ -148,14 +154,15 @@ def test_changes_that_are_answered_together_are_written_once(
         save(name, data)
 
     monkeypatch.setattr(store, "save_config", counted)
-    with core.together:
-        core.topics.put(Topic(name="a"), now_ms=9)
-        core.topics.put(Topic(name="b"), now_ms=9)
-        core.groups.find("g", now_ms=9)
-        assert not written
+    core = core_of(store)
+    core.topics.put(Topic(name="a"), now_ms=9)
+    core.topics.put(Topic(name="b"), now_ms=9)
+    core.groups.find("g", now_ms=9)
+    assert not written
+    await core.files.saved()
     assert written == ["topics.json", "subscriptionGroup.json"]
     assert list(core_of(store).topics) == list(core.topics)
-    with core.together:
-        pass
+    await core.files.saved()
     core.topics.remove("b", now_ms=10)
+    await core.files.saved()
     assert written[2:] == ["topics.json"]

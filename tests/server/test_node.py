@@ -24,6 +24,7 @@ from node_stage import (
 
 from coherer.errors import StoreError, UsageError
 from coherer.server.node import Node
+from coherer.store import Store
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 
@@ -230,11 +231,12 @@ async def test_a_stop_goes_on_when_the_disk_fails(
     assert node.core is not None
     peer = await to_broker(node)
 
-    def fail() -> None:
+    def fail(*_: object) -> None:
         raise StoreError("disk trouble")
 
+    node.core.offsets.open("g", "t", 0).offset = 1
     with monkeypatch.context() as patch:
-        patch.setattr(node.core, "positions_to_save", lambda: fail)
+        patch.setattr(Store, "save_config", fail)
         with pytest.raises(StoreError, match="disk trouble"):
             await node.stop()
     await peer.gone.wait()

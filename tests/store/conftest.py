@@ -159,6 +159,16 @@ class PowerFiles(OsFiles):
                 rest.append((name, inode, there))
         self._pending_names = rest
 
+    def sync_all(self, path: Path) -> bool:
+        self.before()
+        for found in {id(one): one for one in self._names.values() if one}.values():
+            found.durable[:] = found.content
+            found.pending.clear()
+        for name, inode, there in self._pending_names:
+            _name(self._durable_names, name, inode, there)
+        self._pending_names = []
+        return True
+
     def replace(self, source: Path, target: Path) -> None:
         self.before()
         super().replace(source, target)
@@ -304,6 +314,16 @@ class Bench:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(self.directory, target)
         return target
+
+    def write_queues(self, store: Store) -> None:
+        """Write the queues' entries to their files; the checkpoint knows nothing of them."""
+        checkpoint = store.directory / "checkpoint"
+        before = checkpoint.read_bytes() if checkpoint.exists() else None
+        store.flush_queues()
+        if before is None:
+            checkpoint.unlink()
+        else:
+            checkpoint.write_bytes(before)
 
     def close(self) -> None:
         for store in self._open:

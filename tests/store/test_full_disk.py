@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
     for left in (0, 1, 2, 3):
         files.left = left
         with pytest.raises(StoreFullError):
-            store.append(batch(bench, 100, 12))
+            store.append(batch(bench, 100, 120))
         assert bench.everything(store) == before
     files.left = None
     store.append(batch(bench, 200, 2))
@@ -155,7 +155,7 @@ def test_a_full_disk_can_be_opened_and_read(bench: Any, full_files: Any) -> None
     full_files.room = 0
     again = bench.open(bench.crash(), files=full_files)
     assert bench.everything(again) == expected
-    assert "No room" in str(again.recovery)
+    assert "The disk is full" in str(again.recovery)
     with pytest.raises(StoreFullError):
         again.append(batch(bench, 100))
     full_files.room = None
@@ -215,7 +215,10 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     store.append(batch(bench, 0, 6))
     before = bench.everything(store)
     files.none_left = True
-    for what in (store.flush, store.flush_queues, lambda: store.append([bench.draft(9, "new")])):
+    store.append([bench.draft(9, "new")])  # its queue's file is made later
+    before = bench.everything(store)
+    assert before["new", 0] == {0: "new/0/9"}
+    for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
         with pytest.raises(StoreFullError, match="too many are"):
             what()
     files.none_left = False
@@ -232,3 +235,25 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     again = bench.open()
     assert bench.everything(again) == expected
     assert again.recovery.clean
+
+
+def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) -> None:
+    """The log has the messages; what else could not be written the next start makes from it."""
+    store = bench.open(files=full_files)
+    store.append([bench.draft(0)])
+    store.flush_queues()
+    store.append(batch(bench, 1, 6))
+    expected = bench.everything(store)
+    full_files.room = 0
+    store.close()
+    assert "The disk is full" in store.unfinished
+    assert store.durable_offset == store.end_offset
+    full_files.room = None
+    again = bench.open()
+    assert bench.everything(again) == expected
+    assert not again.recovery.clean
+    assert not again.recovery.damage
+    assert len(again.by_key("t", "k0")) == 1
+    again.close()
+    assert again.unfinished == ""
+    assert bench.open().recovery.clean

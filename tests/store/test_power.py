@@ -218,7 +218,7 @@ def test_what_was_refused_does_not_come_back(
         refuse = False
 
         def open(self, path: Path, *, create: bool = False) -> int:
-            if self.refuse and create and "consumequeue" in path.parts:
+            if self.refuse and create and "commitlog" in path.parts:
                 raise OSError(28, "No space left on device")
             return int(super().open(path, create=create))
 
@@ -228,7 +228,7 @@ def test_what_was_refused_does_not_come_back(
     store.flush()
     files.refuse = True
     with pytest.raises(StoreFullError):
-        store.append([bench.draft(1), bench.draft(0, "u")])
+        store.append([bench.draft(1, size=9_000), bench.draft(0, "u", size=9_000)])
     store.flush()
     files.cut(bench.directory, tmp_path / "image", random.Random(seed))
     assert bench.everything(bench.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}
@@ -282,3 +282,62 @@ def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_
         assert len(again.by_key("t", "k", max_count=99)) == 40
         again.close()
     assert 0 < survived < 60
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_directory_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """The names of the directory and of its parents are part of what was flushed."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    files = power_files()
+    files.adopt(disk)
+    store = bench.open(disk / "var" / "queue" / "data", files=files)
+    store.append([bench.draft(0)])
+    store.flush()
+    files.cut(disk, tmp_path / "image", random.Random(seed))
+    again = bench.open(tmp_path / "image" / "var" / "queue" / "data")
+    assert bench.everything(again) == {("t", 0): {0: "t/0/0"}}
+
+
+def test_a_directory_that_a_killed_process_made_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path
+) -> None:
+    """It came to making it and no further."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    files = power_files()
+    files.adopt(disk)
+    files.make_directory(disk / "data")
+    bench.open(disk / "data", files=files).flush()
+    files.cut(disk, tmp_path / "image", random.Random(1))
+    assert (tmp_path / "image" / "data" / "abort").exists()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_index_file_that_is_made_during_a_sync_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, monkeypatch: Any, seed: int
+) -> None:
+    from coherer.store.index import KeyIndex
+
+    monkeypatch.setattr(KeyIndex, "PENDING_MAX", 10)  # the writer writes them itself
+    files = power_files()
+    store = bench.open(files=files)
+    store.append([bench.draft(n, key=f"k{n}") for n in range(10)])
+    sync_directory = files.sync_directory
+
+    def then_more(path: Path) -> None:
+        sync_directory(path)
+        if path.name == "index":
+            files.sync_directory = sync_directory
+            for first in range(10, 60, 25):
+                store.append([bench.draft(first + n, key=f"k{first + n}") for n in range(25)])
+
+    files.sync_directory = then_more
+    store.flush_queues()
+    store.flush_queues()
+    files.cut(bench.directory, tmp_path / "image", random.Random(seed))
+    again = bench.open(tmp_path / "image")
+    for number in range(60):
+        assert len(again.by_key("t", f"k{number}")) == 1

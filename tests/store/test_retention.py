@@ -13,17 +13,26 @@ def fill(bench: Any, store: Any, count: int = 60, *, step_ms: int = 1000) -> Non
         bench.clock.ms += step_ms
 
 
+def filled(bench: Any, count: int = 60, **options: Any) -> Any:
+    """A store with more than it may have: the options count from now on."""
+    store = bench.open()
+    fill(bench, store, count)
+    store.close()
+    return bench.open(**options)
+
+
 def files(bench: Any, *path: str) -> list[int]:
     return sorted(int(name.name) for name in bench.directory.joinpath(*path).iterdir())
 
 
 def test_by_size(bench: Any, clock: Any) -> None:
-    store = bench.open(retention_bytes=40_000, retention_hours=None)
-    fill(bench, store)
+    store = filled(bench, retention_bytes=40_000, retention_hours=None)
     assert store.end_offset > 60_000
+    assert store.too_large
     before = bench.everything(store)
     assert store.clean(clock.ms) == 2
     assert store.clean(clock.ms) == 0
+    assert not store.too_large
     assert files(bench, "commitlog") == [32_768, 49_152, 65_536]
     assert store.min_offset == 32_768
     first, last = store.queue_range("t", 0)
@@ -48,8 +57,7 @@ def test_by_size(bench: Any, clock: Any) -> None:
 
 
 def test_queue_files_go_when_all_of_theirs_is_gone(bench: Any, clock: Any) -> None:
-    store = bench.open(retention_bytes=1)
-    fill(bench, store, 150)
+    store = filled(bench, 150, retention_bytes=1)
     assert store.clean(clock.ms) == 10
     first, last = store.queue_range("t", 0)
     assert (first // 20 * 400, last) == (files(bench, "consumequeue", "t", "0")[0], 75)
@@ -94,9 +102,7 @@ def test_for_ever(bench: Any, clock: Any) -> None:
 
 
 def test_index_files_of_deleted_messages_go(bench: Any, clock: Any) -> None:
-    store = bench.open(retention_bytes=1)
-    fill(bench, store, 100)
-    store.flush_queues()
+    store = filled(bench, 100, retention_bytes=1)
     assert len(files(bench, "index")) == 3
     store.clean(clock.ms)
     assert len(files(bench, "index")) == 1
@@ -112,8 +118,7 @@ def test_what_cannot_be_deleted_now_is_deleted_later(
     from coherer.store import OsFiles
 
     files_ = OsFiles()
-    store = bench.open(files=files_, retention_bytes=1)
-    fill(bench, store)
+    store = filled(bench, files=files_, retention_bytes=1)
     expected = bench.everything(store)
 
     def refuse(path: Any) -> None:
@@ -125,3 +130,63 @@ def test_what_cannot_be_deleted_now_is_deleted_later(
     assert bench.everything(store) == expected
     monkeypatch.undo()
     assert store.clean(clock.ms) == 4
+
+
+def test_the_limit_holds_while_it_is_written_to(bench: Any) -> None:
+    """Nobody calls `clean`: a producer may be faster than any timer."""
+    limit = 80_000
+    store = bench.open(retention_bytes=limit)
+    largest = 0
+    for number in range(0, 600, 3):
+        store.append([bench.draft(number + n, "tu"[n % 2], size=1000) for n in range(3)])
+        largest = max(largest, store.end_offset - store.min_offset)
+        kept = sum(path.stat().st_size for path in (bench.directory / "commitlog").iterdir())
+        assert kept <= limit + 2 * 16_384
+    assert limit < largest <= limit + 16_384
+    first, last = store.queue_range("t", 0)
+    assert first > 0
+    assert [*bench.labels(store)] == [*range(first, last)]
+
+
+def test_a_replica_holds_the_limit_too(bench: Any, tmp_path: Any) -> None:
+    master = bench.open()
+    fill(bench, master, 200)
+    limit = 40_000
+    slave = bench.open(tmp_path / "slave", retention_bytes=limit, replica=True)
+    while slave.end_offset < master.end_offset:
+        slave.append_raw(slave.end_offset, bytes(master.read_raw(slave.end_offset, 1 << 20)))
+        assert slave.end_offset - slave.min_offset <= limit + 16_384
+
+
+def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
+    import pytest
+
+    from coherer.errors import UsageError
+    from coherer.store.retention import check_retention, segment_bytes_for
+
+    mib = 1 << 20
+    assert segment_bytes_for(None, 4 * mib) == 1024 * mib
+    assert segment_bytes_for(800 * mib, 4 * mib) == 100 * mib
+    assert segment_bytes_for(10**15, 4 * mib) == 1024 * mib
+    assert 4 * mib < segment_bytes_for(16 * mib, 4 * mib) < 5 * mib  # a message has to fit
+    for limit in (0, 1, 4 * mib, 8 * mib):
+        with pytest.raises(UsageError, match=r"retention_bytes is .* or more"):
+            segment_bytes_for(limit, 4 * mib)
+    check_retention(None, 1024 * mib)
+    check_retention(32 * mib, 16 * mib)
+    with pytest.raises(UsageError, match="33,554,432 or more"):
+        check_retention(31 * mib, 16 * mib)
+
+
+def test_numbers_of_deleted_messages_are_not_given_again(bench: Any, clock: Any) -> None:
+    """Their queue's entries were in memory only when the log's file was deleted; then a crash."""
+    store = bench.open(retention_bytes=1)
+    store.append([bench.draft(n, "quiet") for n in range(3)])
+    fill(bench, store, 100)
+    store.clean(clock.ms)
+    expected = bench.everything(store)
+    assert store.min_offset > 0
+    crashed = bench.open(bench.crash())
+    assert crashed.queue_range("quiet", 0) == (3, 3)
+    assert bench.everything(crashed) == expected
+    assert not crashed.recovery.damage

@@ -46,6 +46,7 @@ def test_a_rebuilt_entry_is_the_same(bench: Any, rebuild: bool) -> None:
 def test_entries_are_given_to_the_end_of_a_file(bench: Any) -> None:
     store = bench.open()  # 20 entries in a file
     store.append([bench.draft(number) for number in range(30)])
+    store.flush_queues()
     assert [entry.offset for entry in store.entries("t", 0, 5, 100)] == list(range(5, 20))
     assert [entry.offset for entry in store.entries("t", 0, 20, 3)] == [20, 21, 22]
     assert store.entries("t", 0, 30, 3) == store.entries("t", 7, 0, 3) == []

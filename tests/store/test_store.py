@@ -58,6 +58,7 @@ def test_the_files_are_rocketmqs(bench: Any) -> None:
     """Protocol page, 6.1 and 13.13."""
     store = bench.open()
     store.append([bench.draft(number, tag="TagA") for number in range(100)])
+    store.flush_queues()
     root = bench.directory
     names = [path.name for path in sorted((root / "commitlog").iterdir())]
     assert names == ["00000000000000000000", "00000000000000016384"]
@@ -224,8 +225,10 @@ def test_record_at(bench: Any) -> None:
 
 
 def test_slices_outlive_the_file_and_the_store(bench: Any) -> None:
-    store = bench.open(retention_bytes=1)
+    store = bench.open()
     store.append([bench.draft(number, size=4000) for number in range(9)])
+    store.close()
+    store = bench.open(retention_bytes=1)
     records = read(store, 0).records
     before = [bytes(record) for record in records]
     assert store.clean(bench.clock.ms) == 2

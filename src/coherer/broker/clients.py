@@ -19,9 +19,11 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from coherer.logs import Log
+
 C = TypeVar("C", bound=Hashable)
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 EXPIRED_MS = 120_000
 """A client that was not heard of for longer is gone."""

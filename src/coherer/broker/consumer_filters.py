@@ -22,8 +22,9 @@ import msgspec
 
 from coherer.broker.clients import TAG, Subscription
 from coherer.errors import CohererError, DamagedStoreError, ProtocolError
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 CLEAN_AFTER_MS = 24 * 3_600_000
 _BACKDATED_MS = 30_000
@@ -153,6 +154,7 @@ class ConsumerFilters:
                 subscription.topic,
                 subscription.expression,
                 error,
+                about=(group, subscription.topic),
             )
             return None
         return Filter(

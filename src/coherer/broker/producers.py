@@ -11,10 +11,11 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from coherer.broker.clients import EXPIRED_MS, ClientInfo
+from coherer.logs import Log
 
 C = TypeVar("C", bound=Hashable)
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 _TRIES = 3
 

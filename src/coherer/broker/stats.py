@@ -108,10 +108,15 @@ class StatsTable:
             numbers = self._of_queues.get(queue) or self._counters_of(*queue)
             topic_nums, topic_size, queue_nums, queue_size = numbers
             size_bytes = batch_bytes * count // total
-            topic_nums.add(count)
-            topic_size.add(size_bytes)
-            queue_nums.add(count)
-            queue_size.add(size_bytes)
+            # In place: a batch may go to as many queues as it has messages.
+            topic_nums.value += count
+            topic_nums.times += 1
+            topic_size.value += size_bytes
+            topic_size.times += 1
+            queue_nums.value += count
+            queue_nums.times += 1
+            queue_size.value += size_bytes
+            queue_size.times += 1
 
     def read(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
         """Count what a group was given."""

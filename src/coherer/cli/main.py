@@ -21,6 +21,7 @@ COMMANDS = {
     "produce": "coherer.cli.produce",
     "consume": "coherer.cli.consume",
     "groups": "coherer.cli.groups",
+    "verify": "coherer.cli.verify",
     "demo": "coherer.cli.demo",
 }
 """The module of each command; it has a Typer named `app`."""

@@ -184,7 +184,7 @@ RetentionBytes = Annotated[
     int | None,
     typer.Option(
         "--retention-bytes",
-        help="How large the log may become. Default: no limit.",
+        help="How large the log may become, to within one of its files. Default: no limit.",
         rich_help_panel="Storage",
     ),
 ]
@@ -192,7 +192,7 @@ SegmentBytes = Annotated[
     int | None,
     typer.Option(
         "--segment-bytes",
-        help="Size of a file of the log. Default: 1 GiB.",
+        help="Size of a file of a new log. Default: 1 GiB, or an eighth of --retention-bytes.",
         rich_help_panel="Storage",
     ),
 ]

@@ -35,10 +35,11 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
+from coherer.logs import Log
 
 __all__ = ["Admin", "BrokerState", "GroupState", "MemberState", "PartitionState", "TopicState"]
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 T = TypeVar("T")
 

@@ -19,8 +19,9 @@ from typing import TypeVar
 from coherer.client.iteration import Source
 from coherer.client.tasks import cancel
 from coherer.errors import ClosedError, UsageError
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 B = TypeVar("B")
 
@@ -141,8 +142,10 @@ async def _work(
                 answer = await asyncio.to_thread(handler, batch)
                 if answer is not None:
                     await answer
-        except Exception:  # noqa: BLE001 - the application's; the messages come again
-            _log.exception("The handler failed; the messages will be delivered again")
+        except Exception as error:  # noqa: BLE001 - the application's; the messages come again
+            _log.exception(
+                "The handler failed; the messages will be delivered again", about=repr(error)
+            )
             await failed(batch)
         except BaseException:  # this task was cancelled
             with suppress(ClosedError):

@@ -18,8 +18,9 @@ from typing import Any, Generic, TypeVar
 from coherer.client.links import BaseLink
 from coherer.client.tasks import cancel, waits
 from coherer.errors import CohererError, ConnectError
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 L = TypeVar("L", bound=BaseLink[Any])
 I = TypeVar("I")  # noqa: E741 - an item, as in queues
@@ -111,7 +112,7 @@ class BaseLane(ABC, Generic[L, I]):
                 self._opened(await self._dial())
                 break
             except ConnectError as error:
-                _log.info("Broker at %s: %s", self.server, error)
+                _log.info("Broker at %s: %s", self.server, error, about=self.server)
                 self.error = error
                 self._changed(reached=False)
                 self._clear_out(late=self._loop.time())

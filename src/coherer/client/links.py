@@ -30,9 +30,10 @@ from coherer.errors import (
     RequestTimeoutError,
     WrongProtocolError,
 )
+from coherer.logs import Log
 from coherer.net import Connection, TlsOptions, dial, running_loop
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 BLIND_MS: Final = 50
 """A sweep that comes so much too late gives the answers that lie in the socket this time to come:
@@ -96,7 +97,8 @@ class BaseLink(Generic[A]):
         self.retired = False
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, Waiter[A]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0  # uvloop's handles of what is due already do not tell
         self._made = self._heard = self._loop.time()
         self._late: float | None = None  # when an answer was first missed since one came
         self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
@@ -123,10 +125,10 @@ class BaseLink(Generic[A]):
         """Deliver the answer number `serial` to `waiter`."""
         self._waiting[serial] = waiter
         timer = self._timer
-        if timer is None or waiter.deadline < timer.when():
+        if timer is None or waiter.deadline < self._timer_at:
             if timer is not None:
                 timer.cancel()
-            self._timer = self._loop.call_at(waiter.deadline, self._sweep)
+            self._sweep_at(waiter.deadline)
 
     async def close(self) -> None:
         """Close the connection and wait until it is closed."""
@@ -179,8 +181,8 @@ class BaseLink(Generic[A]):
 
     def _sweep(self) -> None:
         now = self._loop.time() + SWEEP_MS_MIN / 1000
-        if self._timer is not None and now - self._timer.when() > BLIND_MS / 1000:
-            self._timer = self._loop.call_later(BLIND_MS / 1000, self._sweep)
+        if self._timer is not None and now - self._timer_at > BLIND_MS / 1000:
+            self._sweep_at(self._loop.time() + BLIND_MS / 1000)
             return
         self._timer = None
         waiting = self._waiting
@@ -198,7 +200,11 @@ class BaseLink(Generic[A]):
             self.connection.abort()
         elif waiting:
             earliest = min(waiter.deadline for waiter in waiting.values())
-            self._timer = self._loop.call_at(earliest, self._sweep)
+            self._sweep_at(earliest)
+
+    def _sweep_at(self, when: float) -> None:
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._sweep)
 
     def _dead(self) -> bool:
         """Whether a request that is late was one too many."""

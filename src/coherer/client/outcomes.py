@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from coherer.errors import CohererError, SendManyError
+from coherer.logs import Log
 from coherer.message import Message, Receipt
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 Outcome = Receipt | CohererError
 
@@ -175,8 +176,8 @@ class CallbackSink:
     def _call(self, outcome: Outcome) -> None:
         try:
             self.callback(outcome)
-        except Exception:  # noqa: BLE001 - theirs must not break the connection of others
-            _log.exception("The callback of a send failed")
+        except Exception as error:  # noqa: BLE001 - theirs must not break the connection of others
+            _log.exception("The callback of a send failed", about=repr(error))
 
 
 class Poster(Protocol):

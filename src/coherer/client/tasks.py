@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from coherer.errors import CohererError
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000

@@ -11,7 +11,7 @@ from coherer.net.dialer import dial
 from coherer.net.inboxes import Inboxes
 from coherer.net.listener import Listener, listen
 from coherer.net.loop import new_event_loop, run, running_loop
-from coherer.net.places import allow_files
+from coherer.net.places import allow_files, spare_files
 from coherer.net.tls import TlsOptions
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "new_event_loop",
     "run",
     "running_loop",
+    "spare_files",
 ]

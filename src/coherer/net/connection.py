@@ -29,10 +29,11 @@ from typing import Protocol, cast
 
 from coherer import limits
 from coherer.errors import CohererError, DisconnectedError, ProtocolError
+from coherer.logs import Log
 from coherer.net.inboxes import Inboxes
 from coherer.net.outboxes import OUTBOXES
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class _Socket(Protocol):
@@ -232,9 +233,11 @@ class Connection(asyncio.Protocol):
             if not self._accepted:
                 raise
             if isinstance(error, CohererError):  # the server has just begun, or is ending
-                _log.info("Not serving %s: %s", self.peer, error)
+                _log.info("Not serving %s: %s", self.peer, error, about=self.peer_host)
             else:
-                _log.exception("Not serving %s after an error of ours", self.peer)
+                _log.exception(
+                    "Not serving %s after an error of ours", self.peer, about=self.peer_host
+                )
             self._receiver = Nobody()
             self.abort()
 
@@ -246,10 +249,16 @@ class Connection(asyncio.Protocol):
         try:
             self._receiver.received(data)
         except ProtocolError as error:
-            _log.warning("Closing the connection with %s: %s", self.peer, error)
+            _log.warning(
+                "Closing the connection with %s: %s", self.peer, error, about=self.peer_host
+            )
             self.close()
         except Exception:  # noqa: BLE001 - the first rule of a server: one connection, not all
-            _log.exception("Closing the connection with %s after an error of ours", self.peer)
+            _log.exception(
+                "Closing the connection with %s after an error of ours",
+                self.peer,
+                about=self.peer_host,
+            )
             self.abort()
         finally:
             self._receiving = False
@@ -283,7 +292,11 @@ class Connection(asyncio.Protocol):
         try:
             self._receiver.closed(exc)
         except Exception:  # noqa: BLE001 - see data_received
-            _log.exception("An error of ours after the connection with %s ended", self.peer)
+            _log.exception(
+                "An error of ours after the connection with %s ended",
+                self.peer,
+                about=self.peer_host,
+            )
         if self._gone is not None:
             self._gone(self)
 
@@ -336,7 +349,7 @@ class Connection(asyncio.Protocol):
     def _check_stall(self, before: int) -> None:
         unsent = self._transport.get_write_buffer_size()
         if unsent >= before:
-            _log.warning("Cutting off %s: it has stopped reading", self.peer)
+            _log.warning("Cutting off %s: it has stopped reading", self.peer, about=self.peer_host)
             self.abort()
         else:
             self._watch_stall(unsent)

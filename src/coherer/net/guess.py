@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from coherer import limits
+from coherer.logs import Log
 from coherer.net.places import PLACES
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 HANDSHAKE: Final = b"\x16"
 """The type of the record that a TLS client sends first."""
@@ -78,7 +79,7 @@ class Guesser:
             try:
                 accepted, _ = await self._loop.sock_accept(self._socket)
             except OSError as error:
-                _log.warning("Cannot accept: %s", error)
+                _log.warning("Cannot accept: %s", error, about=error.errno)
                 await asyncio.sleep(PAUSE_S)
                 continue
             if len(self._silent) >= limits.CONNECTIONS_MAX or not PLACES.take():
@@ -109,7 +110,7 @@ class Guesser:
                 self._make, accepted, ssl=context, ssl_handshake_timeout=timeout_s
             )
         except OSError as error:  # ssl's errors are such, too
-            _log.debug("A connection was not made: %s", error)
+            _log.debug("A connection was not made: %s", error, about=type(error))
             accepted.close()
 
     def _give_up(self, accepted: socket.socket) -> None:

@@ -24,8 +24,9 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from coherer import limits
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 ROUND_S: Final = 1.0
 """How long who has room may be slow while others wait for it."""
@@ -187,6 +188,7 @@ class Inboxes:
             "while others wait for room for theirs",
             inbox.peer,
             kept,
+            about=inbox.peer.rpartition(":")[0],
         )
         self._forget(inbox)
         inbox.abort()

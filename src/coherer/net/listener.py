@@ -11,6 +11,7 @@ from typing import Final
 
 from coherer import limits
 from coherer.errors import UsageError
+from coherer.logs import Log
 from coherer.net.connection import Connection, Nobody, Receiver
 from coherer.net.guess import HANDSHAKE_S, Guesser
 from coherer.net.inboxes import Inboxes
@@ -18,7 +19,7 @@ from coherer.net.memory import keep_freed
 from coherer.net.places import PLACES
 from coherer.net.tls import TlsOptions
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 BACKLOG: Final = 1024
 
@@ -40,7 +41,6 @@ class Listener:
         self._connections_max = connections_max
         self._inboxes = inboxes
         self._connections: set[Connection] = set()
-        self._refusing = False
         self._server: asyncio.Server | Guesser
         self._empty = asyncio.Event()
         self._empty.set()
@@ -99,12 +99,9 @@ class Listener:
     def _admit(self, connection: Connection) -> Receiver:
         # Only now: a connection whose TLS handshake fails is never made and never lost.
         if len(self._connections) >= self._connections_max or not PLACES.take():
-            if not self._refusing:  # a flood needs no flood of lines
-                _log.warning("Refusing %s and others: too many connections", connection.peer)
-            self._refusing = True
+            _log.warning("Refusing %s: too many connections", connection.peer, about=id(self))
             connection.abort()
             return Nobody()
-        self._refusing = False
         self._connections.add(connection)
         self._empty.clear()
         return self._make(connection)

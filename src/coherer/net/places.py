@@ -11,8 +11,9 @@ import sys
 from typing import Final
 
 from coherer import limits
+from coherer.logs import Log
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Places:
@@ -50,6 +51,16 @@ def places_max(files: int) -> int:
     return max(files - limits.FILES_RESERVED, files // 2)
 
 
+def spare_files() -> int:
+    """How many files the store may hold open beside those that it needs: half of what is left.
+
+    It becomes less as connections come; the other half is for those that come next.
+    """
+    files = files_max()
+    left = files - PLACES.taken - limits.FILES_RESERVED
+    return max(left // 2, min(limits.QUEUE_FILES_MIN, files // 4))
+
+
 if sys.platform == "win32":
 
     def files_max() -> int:
@@ -80,5 +91,5 @@ else:
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             except (OSError, ValueError) as error:  # macOS has a lower limit than it says
-                _log.warning("No more than %d files can be open: %s", soft, error)
+                _log.plain.warning("No more than %d files can be open: %s", soft, error)
         return files_max()

@@ -19,6 +19,7 @@ Java's own tools call by GET and send none of these headers; they are served as 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -33,13 +34,15 @@ import h11
 import msgspec
 
 from coherer import limits
-from coherer.errors import CohererError
+from coherer.errors import CohererError, StoreError
 from coherer.foreign import not_a_frame
+from coherer.logs import Log
 from coherer.net import Connection, Receiver
 from coherer.server.admin_params import Answer, ParamError, Params, refused
+from coherer.server.saving import Saver
 from coherer.tubemq import credentials
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 MASTER_PATH: Final = "/webapi.htm"
 BROKER_PATH: Final = "/broker.htm"
@@ -229,6 +232,7 @@ class AdminService:
         master_id: the random name of this run of the master, which it also tells its clients
             (`RegisterResponseM2P.masterId`); sent with each answer.
         broker_id: number and address of the broker, as the master knows it; sent likewise.
+        files: writes files; a request that has one written is answered when it is on the disk.
     """
 
     def __init__(
@@ -240,7 +244,9 @@ class AdminService:
         names: Collection[str] | None = None,
         master_id: str = "",
         broker_id: str = "",
+        files: Saver | None = None,
     ) -> None:
+        self.files = files
         self._master = master
         self._broker = broker
         self._elsewhere = elsewhere
@@ -317,6 +323,7 @@ class _Visitor:
         self._request: h11.Request | None = None
         self._form = bytearray()
         self._unanswered_bytes = 0
+        self._late: asyncio.Task[None] | None = None
 
     def received(self, data: bytes) -> None:
         """One socket read."""
@@ -327,14 +334,19 @@ class _Visitor:
         self._unanswered_bytes += len(data)
         try:
             self._http.receive_data(data)
-            while self._step():
-                pass
+            self._go_on()
         except h11.RemoteProtocolError as error:
             self._fail(error)
         self._connection.keeps((self._unanswered_bytes, 0))
 
-    def closed(self, error: Exception | None) -> None:
-        """Nothing is left to do."""
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
+        """An answer that waits is for nobody."""
+        if self._late is not None:
+            self._late.cancel()
+
+    def _go_on(self) -> None:
+        while self._late is None and self._step():
+            pass
 
     def _step(self) -> bool:
         event = self._http.next_event()
@@ -363,7 +375,32 @@ class _Visitor:
         if request.method not in {b"GET", b"POST"}:
             self._send(405, [("Allow", "GET, POST")], b"")
         else:
-            self._send(*self._reply(request))
+            files = self._service.files
+            before = 0 if files is None else files.turn
+            reply = self._reply(request)
+            if files is not None and files.turn != before:
+                self._late = asyncio.get_running_loop().create_task(self._send_late(reply, files))
+                return
+            self._send(*reply)
+        self._answered()
+
+    async def _send_late(self, reply: _Reply, files: Saver) -> None:
+        """Answer a change when it is on the disk."""
+        try:
+            await files.saved()
+        except StoreError as error:
+            status, headers, _ = reply
+            text = f"It is changed, but will not survive a restart yet: {error.text}"
+            reply = status, headers, msgspec.json.encode(refused(text))
+        self._late = None
+        self._send(*reply)
+        self._answered()
+        try:
+            self._go_on()
+        except h11.RemoteProtocolError as error:
+            self._fail(error)
+
+    def _answered(self) -> None:
         if self._http.our_state is h11.MUST_CLOSE:
             self._connection.close()
         else:
@@ -379,7 +416,11 @@ class _Visitor:
             return 400, [], b""
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
             # Not the query: the token may stand in it.
-            _log.exception("The administration failed at %s", request.target.partition(b"?")[0])
+            _log.exception(
+                "The administration failed at %s",
+                request.target.partition(b"?")[0],
+                about=self._connection.peer_host,
+            )
             return 500, [], b""
 
     def _send(self, status: int, headers: _Headers, body: bytes) -> None:

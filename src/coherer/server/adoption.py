@@ -26,10 +26,11 @@ import msgspec
 from coherer.broker.configuration import CatalogError, Deployment, TopicStatus, valid_topic
 from coherer.broker.topics import Topic, TubeTopics
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.server.core import Core
 from coherer.server.tubemq.master.master import Master
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 USER = "rocketmq"
 """Who has changed the catalog, as it keeps it."""

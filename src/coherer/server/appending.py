@@ -23,10 +23,11 @@ from functools import partial
 
 from coherer import limits
 from coherer.errors import CohererError, StoreError, UsageError
+from coherer.logs import Log
 from coherer.server.flusher import Flusher
 from coherer.store import Appended, Draft, Drafts, Store
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 _ALONE_BATCHES = 31
 """So many are stored as they come after one that was alone in its turn."""
@@ -175,7 +176,9 @@ class Appender:
 
 
 def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
-    _log.error("%d messages refused: %s", sum(count for _, count, _ in batches), error)
+    _log.error(
+        "%d messages refused: %s", sum(count for _, count, _ in batches), error, about=type(error)
+    )
     for done, _, _ in batches:
         if done is not None:
             _tell(done, error, 0)

@@ -8,62 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from coherer.broker.groups import GroupTable
 from coherer.broker.offsets import OffsetTable
 from coherer.broker.topics import TopicTable
-from coherer.errors import DamagedStoreError, StoreError
+from coherer.logs import Log
 from coherer.rocketmq import fastjson
 from coherer.server.appending import Appender, Arrived
 from coherer.server.flusher import Flusher
+from coherer.server.saving import Saver
 from coherer.store import Appended, Draft, Drafts, Store
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 GROUP_IDLE_MS = 20 * 24 * 3_600_000
-
-
-class Together:
-    """A block after which a file that changed in it is written, once.
-
-    For requests whose answers leave when it has ended: what they acknowledge is written then.
-
-    Args:
-        save: writes a file, by its name.
-    """
-
-    def __init__(self, save: Callable[[str], None]) -> None:
-        self._save = save
-        self._inside = False
-        self._changed: dict[str, None] = {}
-
-    def __enter__(self) -> None:
-        self._inside = True
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._inside = False
-        if self._changed:
-            names, self._changed = self._changed, {}
-            for name in names:
-                self._save(name)
-
-    def postpones(self, name: str) -> bool:
-        """Whether this file is to be written later, because we are inside."""
-        if self._inside:
-            self._changed[name] = None
-        return self._inside
 
 
 class Core:
@@ -83,7 +47,7 @@ class Core:
         write_failed: the disk failed, so that nothing can be promised any more.
         flusher: the thread that waits for the disk.
         appender: where sends go.
-        together: `with core.together:` writes the files of topics and groups once for all changes.
+        files: writes the files of `config/`; who acknowledges a change waits for `files.saved`.
     """
 
     def __init__(
@@ -96,6 +60,7 @@ class Core:
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
         self.store = store
+        self.files = Saver(self._write_file)
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
         self.sync_flush = sync_flush
@@ -108,9 +73,7 @@ class Core:
         self.flusher = Flusher(store, self._disk_failed)
         self.appender = Appender(store, self.flusher, self._arrived, sync_flush=sync_flush)
         self._group_idle_ms = group_idle_ms
-        self._saved_offsets = self.offsets.dump()
-        self._unsaved: set[str] = set()
-        self.together = Together(self._save)
+        self.files.has(OFFSETS_FILE, self.offsets.dump())
         self._arrivals: list[Arrived] = []
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = []
@@ -172,6 +135,7 @@ class Core:
             told(name)
         self.store.delete_topic(name)
         self.offsets.remove_topic(name)
+        self._mark_positions()  # a new topic of that name does not begin with them
         _log.info("Topic %s is removed", name)
 
     async def save_positions(self) -> None:
@@ -180,27 +144,8 @@ class Core:
         Raises:
             StoreError: the disk has no room or failed; they are written the next time.
         """
-        await self.flusher.run(self.positions_to_save())
-
-    def positions_to_save(self) -> Callable[[], None]:
-        """What writes the positions, and what could not be written before; for any thread."""
-        now_ms = self.now_ms()
-        lasting = self.offsets.lasting_groups()
-        for name in sorted(self._named & lasting):
-            self.groups.add(name, now_ms)
-        self._named = (self._named - lasting) & self.offsets.groups()
-        files = {name: self._content(name) for name in self._unsaved}
-        data = self.offsets.dump()
-        if data != self._saved_offsets:
-            files[OFFSETS_FILE] = data
-
-        def save() -> None:
-            for name, content in files.items():
-                self.store.save_config(name, content)
-                self._unsaved.discard(name)
-            self._saved_offsets = data
-
-        return save
+        self._mark_positions()
+        await self.files.saved()
 
     def clean(self) -> None:
         """Delete old messages, forget groups that rest: call it every minute or so.
@@ -217,10 +162,13 @@ class Core:
             _log.info("%d old files of the log deleted", deleted)
 
     async def close(self) -> None:
-        """Store and answer what was submitted, and write the positions. The doors are closed."""
+        """Store and answer what was submitted. The doors are closed.
+
+        What is still to be written, the positions of groups too, `save_positions` writes; then
+        `files.close` ends that.
+        """
         await self.appender.close()
         self.flusher.close()
-        self.positions_to_save()()
 
     # -- inside
 
@@ -233,38 +181,25 @@ class Core:
         self.changed()
 
     def _topics_changed(self) -> None:
-        self._save(TOPICS_FILE)
+        self.files.save(TOPICS_FILE, self.topics.dump)
         self.changed()
 
     def _groups_changed(self) -> None:
-        self._save(GROUPS_FILE)
+        self.files.save(GROUPS_FILE, self.groups.dump)
 
-    def _save(self, name: str) -> None:
-        """Write a file now, or at the end of `together`; where that fails, with the positions."""
-        if self.together.postpones(name):
-            return
-        try:
-            self.store.save_config(name, self._content(name))
-            self._unsaved.discard(name)
-        except StoreError as error:
-            _log.error("%s is not written yet: %s", name, error)
-            self._unsaved.add(name)
+    def _write_file(self, name: str, content: bytes) -> None:
+        self.store.save_config(name, content)
 
-    def _content(self, name: str) -> bytes:
-        return self.topics.dump() if name == TOPICS_FILE else self.groups.dump()
+    def _mark_positions(self) -> None:
+        lasting = self.offsets.lasting_groups()
+        for name in sorted(self._named & lasting):
+            self.groups.add(name, self.now_ms())
+        self._named = (self._named - lasting) & self.offsets.groups()
+        self.files.save(OFFSETS_FILE, self.offsets.dump)
 
     def _load(self, name: str, load: Callable[[bytes], T], make: Callable[[], T]) -> T:
-        data = self.store.load_config(name)
-        if data is None:
-            return make()
-        try:
-            return load(data)
-        except DamagedStoreError as error:
-            before = self.store.load_config(f"{name}.bak")
-            if before is None:
-                raise
-            _log.error("%s The version before it is used.", error)
-            return load(before)
+        found = self.store.read_config(name, load)
+        return make() if found is None else found
 
 
 def _read_topics(data: bytes) -> TopicTable:

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from coherer.errors import StoreError, StoreFullError
+from coherer.logs import Log
 from coherer.store import Store
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Flusher:
@@ -45,7 +46,9 @@ class Flusher:
         except StoreError as error:
             if not self._has_failed:
                 self._has_failed = True
-                _log.error("The disk failed, no more sends are taken until a restart: %s", error)
+                _log.plain.error(
+                    "The disk failed, no more sends are taken until a restart: %s", error
+                )
                 self._failed()
             raise
 

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from coherer import clock, net
-from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
+from coherer.logs import REPEATS, Log
 from coherer.server.admin import AdminService, Guard
 from coherer.server.core import Core
+from coherer.server.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer.server.node_options import SCHEME, NodeOptions
 from coherer.server.rocketmq.door import RocketDoor
+from coherer.server.saving import Saver
 from coherer.server.tubemq.broker.admin import broker_admin
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.server.tubemq.door import TubeDoor
@@ -35,20 +37,20 @@ from coherer.server.tubemq.master.admin import elsewhere, master_admin
 from coherer.server.tubemq.master.master import Master
 from coherer.store import OsFiles, Store
 from coherer.store.config import ConfigFiles
-from coherer.store.disk import our_errors
+from coherer.store.disk import make_durable_directory, our_errors
+from coherer.store.retention import check_retention
 
 if TYPE_CHECKING:
     from coherer.server.rocketmq.acl import Access
 
 __all__ = ["Node", "NodeOptions"]
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 BEAT_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
-SAY_AGAIN_S = 60.0
-"""What lasts is not said ten times a second."""
+LOGS_EVERY_S = 5.0
 
 
 class Node:
@@ -86,6 +88,7 @@ class Node:
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
+        self._saver: Saver | None = None
         self._listeners: list[net.Listener] = []
         self._inboxes = net.Inboxes(options.unfinished_bytes)
         self._admin: AdminService | None = None
@@ -188,7 +191,7 @@ class Node:
             StoreError: the directory cannot be used.
         """
         for text in self.options.warnings:
-            _log.warning("%s", text)
+            _log.plain.warning("%s", text)
         try:
             await self._open()
         except BaseException:
@@ -207,12 +210,15 @@ class Node:
         """Stop in order. Nothing happens when it has stopped already.
 
         Raises:
-            StoreError: the disk failed; everything else was done nevertheless.
+            StoreError: the disk failed; everything else was done nevertheless. A full disk is no
+                error here: what could not be written is logged.
         """
         async with AsyncExitStack() as last:  # what is said last is done first
             last.callback(self._unlock)
             if self._store is not None:
-                last.callback(self._store.close)
+                last.callback(_close_store, self._store)
+            if self._saver is not None:
+                last.push_async_callback(_close_files, self._saver, self.core)
             last.callback(self.tubemq.closed)
             last.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
@@ -223,7 +229,7 @@ class Node:
             last.push_async_callback(self.rocketmq.leave)
             last.push_async_callback(self.tubemq.leave)
             last.push_async_callback(_cancel, self._tasks)
-            self._store = self._config_files = None
+            self._store = self._config_files = self._saver = None
             self._listeners, self._tasks = [], []
             self._unlock = _nothing
 
@@ -285,6 +291,7 @@ class Node:
         web_port = options.advertised_admin_port or max(self.admin_port, 0)
         if "broker" in options.roles:
             self.core = self._open_core()
+            self._saver = self.core.files
         if self.core is not None and options.has_tubemq:
             await tubemq.open_broker(self.core, web_port)
         if options.own_master:
@@ -319,18 +326,31 @@ class Node:
             names=options.names,
             master_id=master.state.master_id if master is not None else "",
             broker_id=broker.state.place if broker is not None else "",
+            files=self._saver,
         )
 
     def _open_core(self) -> Core:
         options = self.options
+        config = ConfigFiles(OsFiles(), options.directory / "config")
+        owner = config.read(IDENTITY_FILE, Identity.parse)
+        check_owner(owner, options)
         store = Store.open(
             options.directory,
             options.store_options(),
             now_ms=self._wall_ms,
             steady_ms=self._now_ms,
+            open_files=net.spare_files,
         )
         self._store = store
-        (_log.info if store.recovery.clean else _log.warning)("Store: %s", store.recovery)
+        check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
+        report = store.recovery
+        troubles = report.troubles()
+        (_log.plain.info if report.clean and not troubles else _log.plain.warning)(
+            "Store in %s: %s", options.directory, report
+        )
+        for trouble in troubles:
+            _log.plain.warning("Store in %s: %s", options.directory, trouble)
+        claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
         return Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=options.flush == "sync")
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
@@ -375,20 +395,19 @@ class Node:
         self._listeners.append(listener)
         return listener
 
-    def _files(
-        self,
-    ) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
-        if self._store is not None:
-            return self._store.load_config, self._store.save_config
-        if self._config_files is None:
+    def _files(self) -> tuple[Callable[[str, Callable[[bytes], object]], bytes | None], Saver]:
+        if self._store is not None and self._saver is not None:
+            return _checked(self._store.read_config), self._saver
+        if self._config_files is None or self._saver is None:
             self._config_files = self._open_config_files()
-        return self._config_files.load, self._config_files.save
+            self._saver = Saver(self._config_files.save)
+        return _checked(self._config_files.read), self._saver
 
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
         lock = directory / "lock"
         with our_errors(f"open {directory}"):
-            files.make_directory(directory / "config")
+            make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
         return ConfigFiles(files, directory / "config")
@@ -401,15 +420,12 @@ class Node:
     # -- while it runs
 
     async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
-        trouble, again_s = "", 0.0
         while True:
             await asyncio.sleep(BEAT_S)
             try:
                 await action()
             except CohererError as error:
-                if str(error) != trouble or time.monotonic() >= again_s:
-                    trouble, again_s = str(error), time.monotonic() + SAY_AGAIN_S
-                    _log.error("The node's files: %s", error)
+                _log.error("The node's files: %s", error)
             except Exception:  # noqa: BLE001 - without this beat no time would ever be over
                 _log.exception("An error of ours")
 
@@ -417,6 +433,8 @@ class Node:
         """What must not wait for a disk."""
         self.tubemq.tick()
         self.rocketmq.tick()
+        if self._due("logs", LOGS_EVERY_S):
+            REPEATS.flush()
 
     async def _upkeep(self) -> None:
         """What waits for the disk."""
@@ -427,7 +445,10 @@ class Node:
         if self._due("positions", POSITIONS_EVERY_S):
             await core.save_positions()
             await self.rocketmq.save()
-        if self._due("clean", CLEAN_EVERY_S):
+        if core.store.too_large:
+            await core.flusher.run(core.store.flush_queues)  # `clean` has nothing to wait for then
+            core.clean()
+        elif self._due("clean", CLEAN_EVERY_S):
             core.clean()
 
     def _due(self, what: str, every_s: float) -> bool:
@@ -436,6 +457,19 @@ class Node:
             return False
         self._next_s[what] = now_s + every_s
         return True
+
+
+def _checked(
+    read: Callable[[str, Callable[[bytes], bytes]], bytes | None],
+) -> Callable[[str, Callable[[bytes], object]], bytes | None]:
+    def load(name: str, check: Callable[[bytes], object]) -> bytes | None:
+        def parse(data: bytes) -> bytes:
+            check(data)
+            return data
+
+        return read(name, parse)
+
+    return load
 
 
 async def _close(listeners: Sequence[net.Listener]) -> None:
@@ -447,6 +481,31 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close_files(files: Saver, core: Core | None) -> None:
+    """Write what the files of `config/` lack; on a full disk they stay as they are."""
+    try:
+        try:
+            if core is not None:
+                await core.save_positions()
+        finally:
+            await files.close()
+    except StoreFullError as error:
+        _log.plain.error(
+            "%s What was written before counts at the next start: groups begin where they were "
+            "then, and get the messages since then again.",
+            error.text,
+        )
+
+
+def _close_store(store: Store) -> None:
+    store.close()
+    if store.unfinished:
+        _log.plain.warning(
+            "%s The messages are safe in the log; the next start makes the rest from it.",
+            store.unfinished,
+        )
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ from coherer.record.schedule import DELAY_LEVELS, parse_levels
 from coherer.server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
 from coherer.server.tubemq.master.options import MasterOptions
 from coherer.store import StoreOptions
+from coherer.store.retention import check_retention, segment_bytes_for
 
 SCHEME = "tubemq://"
 ROCKETMQ_SCHEME = "rocketmq://"
@@ -72,7 +73,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         balance_period_ms: how soon a move of partitions that failed is tried again.
         max_message_bytes: the cluster's limit for a message; None leaves it as it is (1 MiB).
         retention_hours: how long messages are kept at least; None for ever.
-        retention_bytes: how large the log may become; None for no limit.
+        retention_bytes: how large the log may become, to within one of its files; None for no
+            limit. There must be room for two files.
         transfer_bytes: how much one get reads.
         hold_ms: how long a get that finds nothing waits; None for 5 s, and 0.5 s with remote
             masters (see `BrokerOptions`).
@@ -80,7 +82,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         client_timeout_ms: when the master forgets a silent producer or consumer.
         broker_timeout_ms: when the master takes out a silent broker.
         heartbeat_ms: how often a broker reports to remote masters.
-        segment_bytes: size of a file of the log.
+        segment_bytes: size of a file of the log; None for 1 GiB, or for an eighth of
+            `retention_bytes`, but room for the largest message. A log that is there keeps its own.
         tls: certificate and key; then the ports below are open too.
         master_tls_port: the master's port for TLS.
         broker_tls_port: the broker's port for TLS.
@@ -159,7 +162,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     client_timeout_ms: int = 30_000
     broker_timeout_ms: int = 30_000
     heartbeat_ms: int = 1_000
-    segment_bytes: int = 1024**3
+    segment_bytes: int | None = None
     tls: net.TlsOptions | None = None
     master_tls_port: int = 8716
     broker_tls_port: int = 8124
@@ -216,6 +219,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         self._check_accounts()
         self._check_rocketmq()
+        self._segment_bytes()
 
     def __repr__(self) -> str:
         return masked(self, "users", "broker_password", "admin_token")
@@ -438,10 +442,18 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             return self.hold_ms
         return 5_000 if self.master is None else 500
 
+    def _segment_bytes(self) -> int:
+        if self.segment_bytes is None:
+            default = MESSAGE_BYTES if self.rocketmq_broker is not None else 0
+            largest = self.max_message_bytes or max(limits.MESSAGE_BYTES_DEFAULT, default)
+            return segment_bytes_for(self.retention_bytes, largest)
+        check_retention(self.retention_bytes, self.segment_bytes)
+        return self.segment_bytes
+
     def store_options(self) -> StoreOptions:
         """What this means for the store."""
         return StoreOptions(
-            segment_bytes=self.segment_bytes,
+            segment_bytes=self._segment_bytes(),
             flush=self.flush,
             flush_interval_ms=self.flush_interval_ms,
             retention_hours=self.retention_hours,

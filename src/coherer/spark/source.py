@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from coherer.errors import CohererError, UsageError
+from coherer.logs import Log
 from coherer.spark import workers
 from coherer.spark.columns import arrow_schema, spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
@@ -41,7 +42,7 @@ from coherer.spark.reading import Reading, rows
 from coherer.spark.sink import BatchSink, StreamSink
 from coherer.spark.topics import Topics
 
-log = logging.getLogger(__name__)
+log = Log(logging.getLogger(__name__))
 
 POLL_MS: Final = (5, 10, 20, 40, 75, 100)
 """A stream with nothing new looks again after these pauses before it answers Spark, which would

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from coherer.errors import CohererError, UnavailableError
+from coherer.logs import Log
 from coherer.rocketmq.codes import TopicNotExistError
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, merged, partition_key
 from coherer.spark.options import ReadOptions
@@ -19,7 +20,7 @@ from coherer.tubemq.codes import TopicNotDeployedError
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = Log(logging.getLogger(__name__))
 
 RESOLVE_MS: Final = 1_000
 """A pattern is matched against the list of topics this often."""

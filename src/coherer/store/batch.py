@@ -131,7 +131,8 @@ class Encoder:
                 queue.pending.clear()
             raise
         for queue in work.queues:
-            queue.schedule(store_ms)
+            if queue.delay_ms is not None:
+                queue.schedule(store_ms)
         return work.finish(appended, end)
 
     def _encode_all(
@@ -161,9 +162,10 @@ class Encoder:
         for draft in drafts:
             queue_id = draft.queue_id
             queue = known.get((draft.topic, queue_id)) or self._queue(draft)
-            if hashes is not queue.key_hashes:
+            if keys and hashes is not queue.key_hashes:
                 work.hashes += hashes.of(keys)
-                hashes, keys = queue.key_hashes, []
+                keys = []
+            hashes = queue.key_hashes
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
             pending, sys_flag = queue.pending, draft.sys_flag

@@ -65,6 +65,11 @@ class Contents:
         return self._log.segment_bytes - BLANK_BYTES
 
     @property
+    def segment_bytes(self) -> int:
+        """Size of a file of the log. Files that were there before keep theirs."""
+        return self._log.segment_bytes
+
+    @property
     def options(self) -> StoreOptions:
         """How it was opened."""
         return self._options

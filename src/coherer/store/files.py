@@ -10,15 +10,17 @@ their final size when they are made, so that a mapping made once covers them for
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import re
 import shutil
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from coherer.errors import StoreError
 
@@ -71,6 +73,13 @@ class Files(Protocol):
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory have reached the disk."""
+        ...
+
+    def sync_all(self, path: Path) -> bool:
+        """Return when all files and names of the file system that holds `path` are on the disk.
+
+        False, and nothing is synced, where the system cannot do that and report errors.
+        """
         ...
 
     def make_directory(self, path: Path) -> None:
@@ -177,6 +186,19 @@ class OsFiles:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+    def sync_all(self, path: Path) -> bool:
+        """See `Files.sync_all`."""
+        if _sync_file_system is None:
+            return False
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            if _sync_file_system(handle):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+        finally:
+            os.close(handle)
+        return True
 
     def make_directory(self, path: Path) -> None:
         """See `Files.make_directory`."""
@@ -288,3 +310,21 @@ else:
 
     def _sync(handle: int) -> None:
         os.fdatasync(handle)
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    """Linux's syncfs. Before 5.8 it did not report errors, so it is not used there."""
+    if sys.platform != "linux":
+        return None
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if release is None or (int(release[1]), int(release[2])) < (5, 8):
+        return None
+    try:
+        found = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (ctypes.c_int,)
+    return cast("Callable[[int], int]", found)
+
+
+_sync_file_system = _find_syncfs()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from coherer.store.checkpoint import Checkpoint
 from coherer.store.files import Files
@@ -21,6 +23,14 @@ from coherer.store.keys import Keys, key_hash
 
 _PIECE_KEYS = 1_000
 _MANY_KEYS = 5_000
+
+
+class IndexContent(msgspec.Struct, frozen=True, array_like=True):
+    """What an index file holds: its name, how many entries, and their check sum."""
+
+    name: int
+    count: int
+    crc: int
 
 
 class KeyIndex:
@@ -62,6 +72,43 @@ class KeyIndex:
         if file.number == checkpoint.index_file:
             file.restore(min(checkpoint.index_count, self._entries))
         return file.number <= checkpoint.index_file
+
+    def contents(self, known: Sequence[IndexContent] = ()) -> list[IndexContent]:
+        """Give what is in the files, written.
+
+        Args:
+            known: what was there before: full files do not change.
+        """
+        with self._guard:
+            full = {one.name: one for one in known if one.count >= self._entries}
+            return [
+                full.get(file.number) or IndexContent(file.number, file.count, file.check_sum())
+                for file in self._all
+            ]
+
+    def is_whole(self, known: Sequence[IndexContent]) -> bool:
+        """Whether the files hold what they should."""
+        with self._guard:
+            found = {file.number: file for file in self._all}
+            for one in reversed(known):
+                file = found.get(one.name)
+                if file is None or file.count != one.count or file.check_sum() != one.crc:
+                    return False
+        return True
+
+    def restart(self, known: Sequence[IndexContent]) -> None:
+        """Delete all files, and those that should be there: the keys are to be added again.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        with self._guard:
+            for file in self._all:
+                file.close()
+                self._files.remove(file.path)
+            self._all.clear()
+            for one in known:
+                self._files.remove(self._directory / str(one.name))
 
     @property
     def indexed_to(self) -> int:
@@ -145,24 +192,28 @@ class KeyIndex:
         """
         with self._guard:
             files, new_names = list(self._all), self._new_names
-        for file in files:
-            if not file.dirty:
-                continue
-            file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
-            try:
-                handle = self._files.open(file.path)  # our own: the writer may close its one
-            except FileNotFoundError:  # deleted meanwhile
-                continue
-            except OSError:
-                file.dirty = True
-                raise
-            try:
-                self._files.sync(handle)
-            finally:
-                self._files.close(handle)
-        if new_names:
-            self._files.sync_directory(self._directory)
-            self._new_names = False
+            self._new_names = False  # before the sync: another file may be made meanwhile
+        try:
+            for file in files:
+                if not file.dirty:
+                    continue
+                file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
+                try:
+                    handle = self._files.open(file.path)  # our own: the writer may close its one
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+                except OSError:
+                    file.dirty = True
+                    raise
+                try:
+                    self._files.sync(handle)
+                finally:
+                    self._files.close(handle)
+            if new_names:
+                self._files.sync_directory(self._directory)
+        except OSError:
+            self._new_names |= new_names
+            raise
 
     def find(
         self,

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from coherer.store.files import Files
 from coherer.store.keys import Keys
@@ -26,6 +27,7 @@ HEAD: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
 _HASHES = struct.Struct(">i16x")
 _CHUNK_ENTRIES = 50_000
+_CHECK_BYTES = 1 << 20
 _INT_MAX = (1 << 31) - 1
 
 
@@ -98,6 +100,14 @@ class IndexFile:
             data = self._files.read(self.open(), SLOT.size, HEAD.size + slot * SLOT.size)
             (number,) = SLOT.unpack(data)
         return number if 0 < number < self.count else 0
+
+    def check_sum(self) -> int:
+        """Give a check sum of all that is in the file."""
+        end = self._entry_at(self.count)
+        value = 0
+        for at in range(0, end, _CHECK_BYTES):
+            value = crc32(self._files.read(self.open(), min(_CHECK_BYTES, end - at), at), value)
+        return value
 
     def put(self, keys: Keys) -> int:
         """Write the entries of as many keys as there is room for; give their count.

@@ -72,27 +72,28 @@ def key_hash(topic: str, key: str) -> int:
 class Hashes:
     """The hashes of a topic's keys.
 
-    Of the ids that a client makes only the ends differ, and the hash of a text is made of those of
-    its parts: so of most keys the last two characters are looked up, and what is before them.
+    The hash of a text is made of those of its parts. So what the topic adds is worked out once for
+    each length of a key, and of the ids that a client makes, only whose ends differ, mostly the
+    last two characters are looked up, and what is before them: whatever topics they go to.
     """
 
-    __slots__ = ("_heads", "_topic")
+    __slots__ = ("_terms", "_topic")
 
     def __init__(self, topic: str) -> None:
         self._topic = topic + "#"
-        self._heads: dict[str, int] = {}
+        self._terms: dict[int, int] = {}
 
     def of(self, keys: Iterable[str]) -> list[int]:
         """Give the hash of each key."""
-        heads, pairs = self._heads, _PAIRS
+        heads, pairs, terms = _HEADS, _PAIRS, self._terms
         hashes: list[int] = []
         for key in keys:
-            if len(key) > _LONG and key.isascii():
-                text = key[:-2]
-                head = heads.get(text)
-                if head is None:
-                    head = self._learn(text)
-                value = (head + pairs[key[-2:]]) & 0xFFFFFFFF
+            length = len(key)
+            if length > _LONG and key.isascii():
+                term = terms.get(length)
+                if term is None:
+                    term = terms[length] = java_hash(self._topic) * pow(31, length, 1 << 32)
+                value = (term + heads[key[:-2]] + pairs[key[-2:]]) & 0xFFFFFFFF
                 if value >= 0x80000000:
                     value = 0x100000000 - value if value != 0x80000000 else 0
             else:
@@ -101,13 +102,17 @@ class Hashes:
             hashes.append(value)
         return hashes
 
-    def _learn(self, text: str) -> int:
+
+class _Heads(dict[str, int]):
+    """What all but the last two characters of a key add to its hash."""
+
+    def __missing__(self, text: str) -> int:
         # What is before the last eight stays the same for as long as a client lives.
-        value = _hash_of(self._topic, text[:-8]) * _POWERS[8] + java_hash(text[-8:])
+        value = _hash_of(text[:-8]) * _POWERS[8] + java_hash(text[-8:])
         head = (value * _POWERS[2]) & 0xFFFFFFFF
-        if len(self._heads) >= _HEADS_KEPT:
-            self._heads.clear()
-        self._heads[text] = head
+        if len(self) >= _HEADS_KEPT:
+            self.clear()
+        self[text] = head
         return head
 
 
@@ -119,11 +124,12 @@ class _Pairs(dict[str, int]):
         return value
 
 
+_HEADS = _Heads()
 _PAIRS = _Pairs()
 hashes_of = lru_cache(maxsize=256)(Hashes)
 """The hashes of a topic's keys; the same object for the same topic."""
 
 
 @lru_cache(maxsize=8192)
-def _hash_of(before: str, text: str) -> int:
-    return java_hash(before + text)
+def _hash_of(text: str) -> int:
+    return java_hash(text)

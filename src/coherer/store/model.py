@@ -48,7 +48,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         queue_flush_interval_ms: the same for consume queues, index and checkpoint; what they lack
             after a crash is rebuilt from the log.
         retention_hours: how long messages are kept at least; None keeps them for ever.
-        retention_bytes: how large the log may become before its oldest file is deleted.
+        retention_bytes: how large the log may become before its oldest file is deleted; by up to
+            half a file larger, while it is being written to (`coherer.store.retention`).
         verify_bytes: how much of the log's end is read and checked at every start.
         store_host: address and port that records name as theirs.
         open_files: how many files of consume queues are held open.
@@ -271,6 +272,8 @@ class RecoveryReport(Struct, frozen=True):
         replayed: how many of these there were.
         cut_bytes: size of what was cut off the end of the log because no valid record followed.
         damage: pieces before `log_end` that hold no valid record; the store works around them.
+        lost: how many messages of these pieces the queues know.
+        repaired: what was damaged and made again from the log.
         notes: other things that were put right.
     """
 
@@ -282,7 +285,28 @@ class RecoveryReport(Struct, frozen=True):
     replayed: int = 0
     cut_bytes: int = 0
     damage: tuple[Damage, ...] = ()
+    lost: int = 0
+    repaired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def troubles(self) -> list[str]:
+        """Give what was found damaged or lost: what, where, how many, and what to do.
+
+        >>> piece = Damage(4096, 8192, "a file is missing")
+        >>> print(*RecoveryReport(damage=(piece,), lost=3).troubles())
+        Bytes 4096 to 8192 of the log are lost: a file is missing. 3 messages cannot be read any \
+more; readers pass over them. If a copy of the files is left, stop the node and put them back.
+        """
+        found = [
+            f"Bytes {piece.begin} to {piece.end} of the log are lost: {piece.reason}."
+            for piece in self.damage
+        ]
+        if found:
+            found[-1] += (
+                f" {self.lost} message{'s' * (self.lost != 1)} cannot be read any more; readers "
+                "pass over them. If a copy of the files is left, stop the node and put them back."
+            )
+        return [*found, *(f"{text} Nothing is lost." for text in self.repaired)]
 
     def noting(self, notes: list[str]) -> RecoveryReport:
         """Give the same report with further notes."""
@@ -302,4 +326,4 @@ class RecoveryReport(Struct, frozen=True):
         if self.cut_bytes:
             parts.append(f"{self.cut_bytes} bytes of a torn end cut")
         parts += [f"DAMAGED {piece.begin} to {piece.end}: {piece.reason}" for piece in self.damage]
-        return "; ".join([*parts, *self.notes])
+        return "; ".join([*parts, *self.repaired, *self.notes])

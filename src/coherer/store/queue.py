@@ -5,24 +5,25 @@ is named by the queue's byte offset of its first. Entries that stand for no mess
 first of a queue that lost its beginning; for messages that are damaged) are *blank*: offset 0,
 size 2,147,483,647, tag code 0. Behind the last entry everything is zero.
 
-`max` moves when entries are written, so a reader never sees half an entry.
+New entries are in memory until they are written to the file (`coherer.store.waiting`): those from
+`tail[0]` on. `max` moves when entries are taken, whole, so a reader never sees half an entry.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
 from coherer.record.layout import FIXED_BYTES
-from coherer.store.disk import Dirty, Handles, file_name, numbered, zero
+from coherer.store.disk import Handles, file_name, numbered, zero
 from coherer.store.files import Files
 from coherer.store.keys import hashes_of
+from coherer.store.waiting import Waiting
 
 ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
@@ -70,19 +71,22 @@ class ConsumeQueue:
     body and properties (and with IPv4 hosts), and its topic with the length before it;
     `key_hashes` knows the hashes of its keys. `delay_ms` is set for queues of the schedule topic:
     their entries hold the time of delivery, which is so much behind the store time, where those of
-    others hold the tag code.
+    others hold the tag code. `pending` are entries of a batch that is not visible yet; `tail` is
+    the number of the first entry that is in memory, and these entries.
     """
 
     __slots__ = (
-        "_active", "_active_end", "_directory", "_files", "_handles", "_uncut", "delay_ms",
-        "file_bytes", "first_file", "fixed", "key_hashes", "max", "min", "pending", "queue_id",
-        "topic", "topic_head",
+        "_active", "_directory", "_files", "_handles", "_waiting",
+        "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
+        "pending",
+        "queue_id", "tail", "topic", "topic_head",
     )  # fmt: skip
 
     def __init__(
         self,
         files: Files,
         handles: Handles,
+        waiting: Waiting,
         directory: Path,
         topic: str,
         queue_id: int,
@@ -93,9 +97,9 @@ class ConsumeQueue:
             raise UsageError(f"{queue_id} cannot be a queue's number.", topic=topic)
         self._files = files
         self._handles = handles
+        self._waiting = waiting
         self._directory = directory / topic / str(queue_id)
-        self._active: Path | None = None
-        self._active_end = 0
+        self._active = (self._directory, 0)  # the file that was written last, and where it ends
         self.topic = topic
         self.queue_id = queue_id
         self.file_bytes = file_bytes
@@ -105,21 +109,32 @@ class ConsumeQueue:
         self.min = 0
         self.max = 0
         self.first_file = 0
+        self.kept = False  # what was in the files when they were loaded still is
         self.delay_ms: int | None = None
-        self._uncut = False
+        self.tail = (0, bytearray())
         self.pending: list[bytes] = []
 
     def existing_size(self) -> int:
         """Give the size of the queue's first file; 0 if there is none."""
         for begin in self.begins()[:1]:
-            return self._files.size(self._handles.get(self._path(begin)))
+            with self._handles.guard:
+                return self._files.size(self._handles.get(self._path(begin)))
         return 0
+
+    def sizes(self) -> dict[int, int]:
+        """Give the sizes of the files, by the byte offsets at which they begin."""
+        with self._handles.guard:
+            return {
+                begin: self._files.size(self._handles.get(self._path(begin)))
+                for begin in self.begins()
+            }
 
     def load(self) -> None:
         """Find the files, the first entry that is not blank, and the last that is not zero."""
         begins = self.begins()
         if not begins:
             return
+        self.kept = True
         self.first_file = begins[0]
         self.min = begins[0] // ENTRY_BYTES
         for begin in reversed(begins):
@@ -127,6 +142,7 @@ class ConsumeQueue:
             self.max = begin // ENTRY_BYTES + count
             if count:
                 break
+        self.tail = (self.max, bytearray())
         while self.min < self.max:
             entries = self.read(self.min, _RUN_ENTRIES)
             blanks = _leading_blanks(entries)
@@ -138,7 +154,7 @@ class ConsumeQueue:
         low, high = 0, self.file_bytes // ENTRY_BYTES
         while low < high:
             middle = (low + high) // 2
-            entry = self.entry(begin // ENTRY_BYTES + middle)
+            entry = self._entry_in_file(begin // ENTRY_BYTES + middle)
             if entry is not None and entry[1] > 0:
                 low = middle + 1
             else:
@@ -148,55 +164,76 @@ class ConsumeQueue:
     def _path(self, begin: int) -> Path:
         return self._directory / file_name(begin)
 
-    def append(self, entries: bytes, dirty: Dirty) -> None:
-        """Write entries behind the last; add the files that must be synced to `dirty`.
+    def write(self) -> None:
+        """Write the entries that are in memory to the file. Hold `Waiting.writing`.
 
         Raises:
-            OSError: they could not be written; some of them may be there, `withdraw` them.
+            OSError: they could not be written, and stay in memory.
         """
-        if self._uncut:
-            self.withdraw(self.max, dirty)
-        at = self.max * ENTRY_BYTES
-        end = at + len(entries)
-        if end <= self._active_end and self._active is not None:
-            handle = self._handles.get(self._active)
-            self._files.write(handle, entries, at % self.file_bytes)
-            dirty.files.add(self._active)
-        else:
-            self._append_over(at, entries, dirty)
-        self.max = end // ENTRY_BYTES
+        first, tail = self.tail
+        entries = bytes(tail)
+        at = first * ENTRY_BYTES
+        with self._handles.guard:
+            path, end = self._active
+            if at + len(entries) <= end:
+                self._files.write(self._handles.get(path), entries, at % self.file_bytes)
+                self._waiting.dirty.files.add(path)
+            else:
+                self._write_over(at, entries)
+        with self._waiting.guard:
+            rest = tail[len(entries) :]  # what was taken meanwhile
+            count = len(entries) // ENTRY_BYTES
+            self.tail = (first + count, rest)
+            self._waiting.count -= count
+            if rest:
+                self._waiting.queues.append(self)
 
-    def _append_over(self, at: int, entries: bytes, dirty: Dirty) -> None:
+    def _write_over(self, at: int, entries: bytes) -> None:
         done = 0
         while done < len(entries):
             begin = at - at % self.file_bytes
             part = entries[done : done + begin + self.file_bytes - at]
             path = self._path(begin)
-            self._files.write(self._open(path, dirty), part, at - begin)
-            dirty.files.add(path)
-            self._active, self._active_end = path, begin + self.file_bytes
+            self._files.write(self._open(path), part, at - begin)
+            self._waiting.dirty.files.add(path)
+            self._active = (path, begin + self.file_bytes)
             done += len(part)
             at += len(part)
 
-    def _open(self, path: Path, dirty: Dirty) -> int:
+    def _open(self, path: Path) -> int:
         if not self._files.exists(path):
             self._files.make_directory(self._directory)
-            self._handles.put(path, self._files.open(path, create=True))
             topic = self._directory.parent
-            dirty.directories |= {self._directory, topic, topic.parent}
-        handle = self._handles.get(path)
+            self._waiting.dirty.directories |= {self._directory, topic, topic.parent}
+        handle = self._handles.get(path, create=True)
         if self._files.size(handle) < self.file_bytes:
             self._files.resize(handle, self.file_bytes)
         return handle
 
-    def withdraw(self, count: int, dirty: Dirty) -> None:
-        """Make `count` the end: entries from there on are gone.
+    def withdraw(self, count: int) -> None:
+        """Make `count` the end: entries from there on are gone, in memory and in the files.
 
         Raises:
-            OSError: a file could not be cut.
+            OSError: a file could not be cut; entries in files that are still there are no part of
+                the queue and are written over.
         """
-        self._active, self._active_end = None, 0
-        at = count * ENTRY_BYTES
+        waiting = self._waiting
+        with waiting.writing, self._handles.guard:
+            first = self.tail[0]
+            with waiting.guard:
+                kept = self.tail[1][: max(count - first, 0) * ENTRY_BYTES]
+                waiting.count -= (len(self.tail[1]) - len(kept)) // ENTRY_BYTES
+                if not kept and self in waiting.queues:
+                    waiting.queues.remove(self)
+                self.tail = (min(first, count), kept)
+                self.max = count
+                self.min = min(self.min, count)
+            if count < first:
+                self._cut_files(count * ENTRY_BYTES)
+
+    def _cut_files(self, at: int) -> None:
+        self.kept = False
+        self._active = (self._directory, 0)
         for begin in self.begins():
             path = self._path(begin)
             if begin + self.file_bytes <= at:
@@ -206,31 +243,20 @@ class ConsumeQueue:
                 continue
             handle = self._handles.get(path)
             zero(self._files, handle, max(at - begin, 0))
-            dirty.files.add(path)
-        self.max = count
-        self.min = min(self.min, count)
-        self._uncut = False
+            self._waiting.dirty.files.add(path)
 
-    def start_at(self, index: int, dirty: Dirty) -> None:
-        """Let an empty queue begin at an entry behind 0: blanks fill its first file up to there.
-
-        Raises:
-            OSError: they could not be written.
-        """
+    def start_at(self, index: int) -> None:
+        """Let an empty queue begin at an entry behind 0: blanks fill its first file up to there."""
         per_file = self.file_bytes // ENTRY_BYTES
         first = index - index % per_file
         self.first_file = first * ENTRY_BYTES
-        self.max = first
-        if index > first:
-            self.append(BLANK_ENTRY * (index - first), dirty)
+        with self._waiting.guard:
+            self.tail = (first, bytearray())
+            self.max = first
+            if index > first:
+                self.pending[:] = [BLANK_ENTRY] * (index - first)
+                take_all((self,), self._waiting)
         self.min = index
-
-    def withdraw_later(self, count: int) -> None:
-        """Take back entries that were written for nothing, now or before the next are written."""
-        self.max = count
-        self._uncut = True
-        with suppress(OSError):
-            self.withdraw(count, Dirty())
 
     def begins(self) -> list[int]:
         """Give the byte offsets at which the files begin."""
@@ -241,15 +267,21 @@ class ConsumeQueue:
         self._files.remove(path)
 
     def read(self, index: int, count: int) -> bytes:
-        """Read entries of one file: up to `count`, none behind `max`."""
+        """Read entries: up to `count`, none behind `max`, none from behind the end of a file."""
+        first, tail = self.tail
+        size = min(count, self.max - index) * ENTRY_BYTES
+        if index >= first:
+            begin = (index - first) * ENTRY_BYTES
+            return bytes(tail[begin : begin + size])
         at = index * ENTRY_BYTES
         begin = at - at % self.file_bytes
-        size = min(count, self.max - index) * ENTRY_BYTES
         size = min(size, begin + self.file_bytes - at)
-        path = self._active
-        if path is None or self._active_end != begin + self.file_bytes:
+        written = (first - index) * ENTRY_BYTES
+        path, end = self._active
+        if end != begin + self.file_bytes:
             path = self._path(begin)
-        return self._files.read(self._handles.get(path), size, at - begin)
+        data = self._handles.read(path, min(size, written), at - begin)
+        return data + tail[: size - written] if size > written else data
 
     def code_of(self, tag_code: int, store_ms: int) -> int:
         """Give what the entry of a message holds for filters, or for its delivery."""
@@ -264,10 +296,17 @@ class ConsumeQueue:
 
     def entry(self, index: int) -> tuple[int, int, int] | None:
         """Read one entry, or whatever stands where it would be."""
+        first, tail = self.tail
+        if index >= first and tail:
+            at = (index - first) * ENTRY_BYTES
+            return ENTRY.unpack_from(tail, at) if at < len(tail) else None
+        return self._entry_in_file(index)
+
+    def _entry_in_file(self, index: int) -> tuple[int, int, int] | None:
         at = index * ENTRY_BYTES
         begin = at - at % self.file_bytes
         try:
-            data = self._files.read(self._handles.get(self._path(begin)), ENTRY_BYTES, at - begin)
+            data = self._handles.read(self._path(begin), ENTRY_BYTES, at - begin)
         except FileNotFoundError:
             return None
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
@@ -308,7 +347,44 @@ class ConsumeQueue:
             self.first_file = begin + self.file_bytes
 
     def remove(self) -> None:
-        """Delete all files of the queue."""
-        for begin in self.begins():
-            self._forget(self._path(begin))
-        self._files.remove_tree(self._directory)
+        """Delete all files of the queue, and forget what is in memory.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        waiting = self._waiting
+        with waiting.writing, self._handles.guard:
+            with waiting.guard:
+                waiting.count -= len(self.tail[1]) // ENTRY_BYTES
+                self.tail = (0, bytearray())
+                if self in waiting.queues:
+                    waiting.queues.remove(self)
+            for begin in self.begins():
+                self._forget(self._path(begin))
+            self._files.remove_tree(self._directory)
+
+    def restart(self) -> None:
+        """Delete all files of the queue: it is as if it had never been.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        self.remove()
+        self.min = self.max = self.first_file = 0
+        self.kept = False
+
+
+def take_all(queues: Iterable[ConsumeQueue], waiting: Waiting) -> None:
+    """Make pending entries part of their queues, in memory. Hold `Waiting.guard`."""
+    append, taken = waiting.queues.append, 0
+    for queue in queues:
+        pending = queue.pending
+        tail = queue.tail[1]
+        if not tail:
+            append(queue)
+        count = len(pending)
+        tail += pending[0] if count == 1 else b"".join(pending)
+        queue.max += count
+        taken += count
+        pending.clear()
+    waiting.count += taken

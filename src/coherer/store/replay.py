@@ -8,16 +8,15 @@ from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import PREPARED, ROLLED_BACK, Summary
 from coherer.record.properties import TAGS, decode, index_keys
-from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
 from coherer.store.keys import Keys
-from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue
+from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue, take_all
 from coherer.store.queues import QueueDirectory
 
 RECORD_BYTES_MIN = 92
 """No record is smaller: damage of n bytes held n / 92 messages at most."""
 
-_PENDING_ENTRIES = 4096
+_WINDOW_ENTRIES = 4096
 _SPECIAL = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
@@ -35,14 +34,15 @@ class Replayer:
         self._all = queues.queues
         self._index = index
         self._now_ms = now_ms
+        self._waiting = queues.waiting
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
-        self._waiting: set[ConsumeQueue] = set()
+        self._touched: dict[ConsumeQueue, None] = {}
         self._firsts: dict[str, int] = {}
         self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self.lost_bytes = 0
         self.replayed = 0
         self.orphans = 0
-        self.dirty = Dirty()
+        self.blanks = 0
 
     def check(self, record: Summary) -> str:
         """Compare a record with its queue entry; give what is wrong, or ""."""
@@ -56,9 +56,10 @@ class Replayer:
             begin, window = self._windows.get(queue, (0, b""))
             at = (queue_offset - begin) * ENTRY_BYTES
             if not 0 <= at < len(window):
-                window, at = queue.read(queue_offset, _PENDING_ENTRIES), 0
+                window, at = queue.read(queue_offset, _WINDOW_ENTRIES), 0
                 self._windows[queue] = queue_offset, window
-            if ENTRY.unpack_from(window, at)[:2] == (offset, record.size):
+            entry = window[at : at + ENTRY_BYTES]
+            if len(entry) == ENTRY_BYTES and ENTRY.unpack(entry)[:2] == (offset, record.size):
                 return ""
         if offset < self._first_of(queue.topic):
             self.orphans += 1  # of a topic that was deleted (and perhaps made again since)
@@ -86,19 +87,49 @@ class Replayer:
             wrong = self._place(queue, record.queue_offset)
             if wrong:
                 return wrong
-            self._waiting.add(queue)
-            pending = queue.pending
-            pending.append(ENTRY.pack(offset, record.size, queue.code_of(code, record.store_ms)))
-            if len(pending) >= _PENDING_ENTRIES:
-                self._write(queue)
-        index = self._index
-        if keys and kind != ROLLED_BACK and index is not None and offset > index.indexed_to:
-            index.make_room(self._now_ms)
-            hashes = queue.key_hashes.of(keys)
-            count = len(hashes)
-            index.add(Keys(hashes, [offset] * count, [record.store_ms] * count))
+            self._touched[queue] = None
+            code = queue.code_of(code, record.store_ms)
+            queue.pending.append(ENTRY.pack(offset, record.size, code))
+        if kind != ROLLED_BACK:
+            self._add_keys(queue, keys, record)
         self.replayed += 1
         return ""
+
+    def restore(self, record: Summary) -> None:
+        """Give a record its queue entry again; its keys are where they were."""
+        queue = self._queue(record)
+        if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
+            return
+        expected = queue.max + len(queue.pending)
+        if 0 < record.queue_offset < expected or self._place(queue, record.queue_offset):
+            return
+        self._touched[queue] = None
+        code = queue.code_of(tag_and_keys(record.properties)[0], record.store_ms)
+        queue.pending.append(ENTRY.pack(record.physical_offset, record.size, code))
+
+    def index_again(self, record: Summary) -> None:
+        """Give a record its keys again."""
+        queue, keys = self._queue(record), tag_and_keys(record.properties)[1]
+        if queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
+            self._add_keys(queue, keys, record)
+
+    def queue_of(self, record: Summary) -> ConsumeQueue | None:
+        """Give the queue of a record; None where there can be none."""
+        return self._queue(record)
+
+    def forget_windows(self) -> None:
+        """Read entries from the files again."""
+        self._windows.clear()
+        self._firsts.clear()
+
+    def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: Summary) -> None:
+        index, offset = self._index, record.physical_offset
+        if not keys or index is None or offset <= index.indexed_to:
+            return
+        index.make_room(self._now_ms)
+        hashes = queue.key_hashes.of(keys)
+        count = len(hashes)
+        index.add(Keys(hashes, [offset] * count, [record.store_ms] * count))
 
     def _queue(self, record: Summary) -> ConsumeQueue | None:
         place = record.topic, record.queue_id
@@ -118,27 +149,34 @@ class Replayer:
         if gap == 0:
             return ""
         if expected == 0 and gap > 0:
-            queue.start_at(queue_offset, self.dirty)
+            queue.start_at(queue_offset)
             return ""
         if 0 < gap <= self.lost_bytes // RECORD_BYTES_MIN:
             queue.pending.extend([BLANK_ENTRY] * gap)
+            self.blanks += gap
             return ""
         if queue_offset == 0:  # the topic was deleted and made again
             queue.pending.clear()
-            queue.withdraw(0, self.dirty)
+            queue.withdraw(0)
             return ""
         return f"queue offset {queue_offset}, where {expected} is next"
 
-    def _write(self, queue: ConsumeQueue) -> None:
-        queue.append(b"".join(queue.pending), self.dirty)
-        queue.pending.clear()
+    def touched(self) -> list[ConsumeQueue]:
+        """Give the queues that got entries since the last call: the entries are pending."""
+        queues = [queue for queue in self._touched if queue.pending]
+        self._touched.clear()
+        return queues
 
     def finish(self) -> None:
-        """Write what is still waiting."""
-        for queue in self._waiting:
-            if queue.pending:
-                self._write(queue)
-        self._waiting.clear()
+        """Make pending entries part of their queues, and write them if that has become many.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        queues = self.touched()
+        with self._waiting.guard:
+            take_all(queues, self._waiting)
+        self._waiting.make_room()
 
 
 @lru_cache(maxsize=4096)

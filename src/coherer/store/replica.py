@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 from coherer.record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, Summary, examine
-from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
 from coherer.store.log import CommitLog
 from coherer.store.model import Appended, Draft
+from coherer.store.queue import ConsumeQueue
 from coherer.store.queues import QueueDirectory
 from coherer.store.replay import RECORD_BYTES_MIN, Replayer, tag_and_keys
 
@@ -47,14 +47,15 @@ def whole_bytes(data: bytes | bytearray | memoryview) -> int:
 
 
 class Taken(NamedTuple):
-    """What was written: up to where, the last store time, what to sync, and the messages.
+    """What was written: up to where, the last store time, the queues it is for, and the messages.
 
-    The drafts are without bodies: they say what came, to those who wait for it.
+    Its entries are pending in the queues. The drafts are without bodies: they say what came, to
+    those who wait for it.
     """
 
     end: int
     store_ms: int
-    dirty: Dirty
+    queues: list[ConsumeQueue]
     drafts: list[Draft]
     appended: list[Appended]
 
@@ -94,18 +95,17 @@ class Replica:
         try:
             self._log.write(list(self._pieces(offset, data)))
             drafts = [self._put(record) for record in found]
-            self._replayer.finish()
         except (OSError, StoreError) as error:
             self._withdraw(before)
             if isinstance(error, OSError):
                 raise StoreError(f"Could not store what the master sent: {error}.") from error
             raise
-        dirty, self._replayer.dirty = self._replayer.dirty, Dirty()
+        queues = self._replayer.touched()
         store_ms = max([record.store_ms for record in found], default=0)
         appended = [
             Appended(record.queue_offset, record.physical_offset, record.size) for record in found
         ]
-        return Taken(offset + len(data), store_ms, dirty, drafts, appended)
+        return Taken(offset + len(data), store_ms, queues, drafts, appended)
 
     def _put(self, record: Summary) -> Draft:
         self._replayer.replay(record)
@@ -156,5 +156,4 @@ class Replica:
         self._log.withdraw(end)
         for queue in self._queues.queues.values():
             queue.pending.clear()
-            queue.withdraw_later(queue.first_where(lambda _, at, size: size <= 0 or at >= end))
-        self._replayer.dirty = Dirty()
+        self._replayer.touched()

@@ -105,6 +105,12 @@ class Scanner:
         self._chunk = memoryview(self._log.read(segment, at, size))
         self._chunk_begin = at
 
+    def record_at(self, at: int) -> Summary | None:
+        """Give the record here if there is a valid one."""
+        segment = self._log.segment_at(at)
+        found = None if segment is None else self._look(segment, at)
+        return found if isinstance(found, Summary) else None
+
     def next_valid(self, at: int) -> int | None:
         """Find the first valid record (or blank) behind `at`; None if there is none."""
         segment = self._log.segment_at(at)

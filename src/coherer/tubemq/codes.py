@@ -151,7 +151,7 @@ class ServerOverflowError(_CodedError):
 
     result = ResultCode.SERVER_RECEIVE_OVERFLOW
     meaning = "The broker has no room for the message."
-    advice = "Send more slowly, or look at the broker's disk."
+    advice = "Send more slowly; the broker's log says what it lacks."
 
 
 class ConsumeTypeError(_CodedError):

@@ -343,7 +343,8 @@ async def test_a_silent_producer_is_hung_up_on(stage: Stage) -> None:
 
 
 async def test_expressions_are_kept_and_saved(stage: Stage, client: Client) -> None:
-    stage.desk.filters_to_save()()
+    stage.desk.save_filters()
+    await stage.core.files.saved()
     assert file(stage, "consumerFilter.json") is None  # nothing new: nothing written
     expression = "a > 5 AND b = 'x'"
     await client.consume("GID_PY", sql("T1", expression, 1000))
@@ -354,7 +355,8 @@ async def test_expressions_are_kept_and_saved(stage: Stage, client: Client) -> N
     assert not found.matches({"a": "5", "b": "x"})
     stage.clock.advance(9)
     await client.ask(35, {"clientID": "me", "consumerGroup": "GID_PY"})
-    stage.desk.filters_to_save()()
+    stage.desk.save_filters()
+    await stage.core.files.saved()
     assert file(stage, "consumerFilter.json") == {
         "filterDataByTopic": {
             "T1": {
@@ -381,7 +383,7 @@ async def test_filters_come_back_and_broken_files_do_not_hurt(tmp_path: Path) ->
     first = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
     client = await first.dial()
     await client.consume("g", sql("t", "a > 5", 3))
-    first.desk.filters_to_save()()
+    first.desk.save_filters()
     await first.stop()
     again = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
     found = again.state.filters.get("t", "g")
@@ -393,6 +395,7 @@ async def test_filters_come_back_and_broken_files_do_not_hurt(tmp_path: Path) ->
     third = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
     assert third.state.filters.get("t", "g") is not None  # from the file before
     third.store.save_config("consumerFilter.json", b"{broken")
+    (third.store.directory / "config/consumerFilter.json.bak").write_bytes(b"{broken")
     await third.stop()
     fourth = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
     assert fourth.state.filters.get("t", "g") is None

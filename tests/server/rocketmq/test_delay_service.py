@@ -49,7 +49,8 @@ class Node:
 
     async def close(self) -> None:
         await self.core.close()
-        self.service.close()
+        self.service.save()
+        await self.core.files.close()
         self.store.close()
 
 
@@ -98,7 +99,8 @@ async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
     for number in range(5):
         node.send(str(number), 1)
     await node.until(1_000)
-    await node.service.save()
+    node.service.save()
+    await node.core.files.saved()
     assert node.store.load_config(DELAY_FILE) == b'{"offsetTable":{1:5}}'
     await node.close()
     again = Node(tmp_path, clock)

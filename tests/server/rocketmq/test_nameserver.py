@@ -18,6 +18,7 @@ from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.command import Command, encode
 from coherer.server.rocketmq.namesrv.nameserver import SCAN_MS, NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
+from coherer.server.saving import Saver
 
 BODY = (
     b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,"timestamp":'
@@ -53,7 +54,7 @@ class Stage:
         self.server = NameServer(
             NameServerOptions(order_messages=order_messages, directory="/store/config"),
             self.files.get,
-            self.files.__setitem__,
+            Saver(self.files.__setitem__),
             now_ms=lambda: self.now_ms,
         )
         self.listener = await net.listen("127.0.0.1", 0, self.server.make)

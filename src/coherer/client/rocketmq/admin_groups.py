@@ -11,6 +11,7 @@ from coherer.client.rocketmq.admin_asking import Asking, to_ms
 from coherer.client.rocketmq.admin_records import GroupState, MemberState, PartitionState
 from coherer.client.rocketmq.routes import Route
 from coherer.errors import CohererError, RefusedError, UsageError
+from coherer.logs import Log
 from coherer.rocketmq import names
 from coherer.rocketmq.bodies import (
     ConsumerConnection,
@@ -29,7 +30,7 @@ from coherer.rocketmq.headers import (
 )
 from coherer.rocketmq.names import Queue
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 LATEST_MS: Final = -1
 """The time that stands for the end of a queue in a reset (4.4)."""

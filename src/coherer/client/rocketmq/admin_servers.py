@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coherer.client.rocketmq.admin_asking import Asking, unknown_broker
 from coherer.client.rocketmq.admin_records import BrokerState, MemberState
 from coherer.errors import CohererError, ProtocolError
+from coherer.logs import Log
 from coherer.rocketmq import settings
 from coherer.rocketmq.bodies import (
     AclConfig,
@@ -41,7 +42,7 @@ from coherer.rocketmq.headers import (
 )
 from coherer.rocketmq.versions import version_name
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Servers(Asking):

@@ -35,10 +35,11 @@ from coherer.client.rocketmq.member import Member
 from coherer.client.rocketmq.received import ConsumedMessage, ReceivedBatch
 from coherer.client.tasks import every
 from coherer.errors import RefusedError, UsageError
+from coherer.logs import Log
 from coherer.rocketmq.bodies import CONSUME_PASSIVELY
 from coherer.rocketmq.pulling import SUSPEND
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 Handler = Callable[[ReceivedBatch], Awaitable[None] | None]
 """Deals with a batch; an exception says that it could not."""

@@ -23,10 +23,11 @@ from coherer.client.rocketmq.routes import (
     template_route,
 )
 from coherer.errors import CohererError, RefusedError, UnavailableError
+from coherer.logs import Log
 from coherer.rocketmq.bodies import TopicRoute
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 Watcher = Callable[[Route], None]
 
@@ -113,7 +114,7 @@ class Directory(ABC):
             try:
                 await self.route(topic, fresh=True)
             except UnavailableError as error:  # nor would they tell of thousands of other topics
-                _log.warning("The routes stay as they are: %s", error)
+                _log.warning("The routes stay as they are: %s", error, about=type(error))
                 return
             except CohererError as error:
                 _log.info("The route of %s stays as it is: %s", topic, error)

@@ -29,6 +29,7 @@ from coherer.client.rocketmq.process_queue import Package, ProcessQueue
 from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer.client.rocketmq.routes import MASTER
 from coherer.errors import ClosedError, CohererError, UnavailableError
+from coherer.logs import Log
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
@@ -36,7 +37,7 @@ from coherer.rocketmq.names import Queue
 from coherer.rocketmq.pulling import LITE, SUSPEND, PullAnswer, PullEncoder
 from coherer.rocketmq.subscription import Subscription
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 PAUSE_MS: Final = 1_000
 """After a pull that failed (8.10)."""
@@ -312,6 +313,7 @@ class Held:
             self.queue,
             self.process.next_offset,
             answer.next_offset,
+            about=self.queue,
         )
         if not self.process.empty:
             self.process.dropped = True
@@ -335,7 +337,7 @@ class Held:
         if error.code in UNKNOWN_CODES:
             self.keeper.unknown()
         elif first:
-            _log.warning("Pulling from %s: %s", self.queue, error)
+            _log.warning("Pulling from %s: %s", self.queue, error, about=self.queue)
         self._refused = error.code or 0
         return UNKNOWN_MS if first and error.code in UNKNOWN_CODES else PAUSE_MS
 

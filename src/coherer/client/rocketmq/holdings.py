@@ -36,13 +36,14 @@ from coherer.client.rocketmq.rebalance import IDLE_MS, change, share
 from coherer.client.rocketmq.start import Edge, Starts
 from coherer.client.tasks import waits
 from coherer.errors import CohererError, RefusedError
+from coherer.logs import Log
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
 from coherer.rocketmq.names import RETRY_PREFIX, Queue
 from coherer.rocketmq.pulling import LITE
 from coherer.rocketmq.subscription import Subscription
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 LAST_WORD_MS: Final = 1_000

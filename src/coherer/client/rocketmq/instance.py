@@ -31,6 +31,7 @@ from coherer.client.rocketmq.routes import MASTER
 from coherer.client.rocketmq.transactions import Checks
 from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.logs import Log
 from coherer.net import running_loop
 from coherer.rocketmq import acl
 from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -38,7 +39,7 @@ from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.names import INNER_PRODUCER_GROUP
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 HEARTBEAT_TIMEOUT_MS: Final = 3_000
 LEAVE_TIMEOUT_MS: Final = 1_000
@@ -202,7 +203,7 @@ class Instance(Directory):
         ]
         done = await asyncio.gather(*(self._heartbeat(*target) for target in targets))
         if all(done) and self._rounds % LOG_EVERY == 0:
-            _log.info("Heartbeat %d: %d brokers", self._rounds, len(done))
+            _log.plain.info("Heartbeat %d: %d brokers", self._rounds, len(done))
         self._rounds += 1
 
     async def close(self) -> None:
@@ -261,7 +262,7 @@ class Instance(Directory):
         except ClosedError:
             return False
         except CohererError as error:
-            _log.warning("Heartbeat to %s: %s", broker, error)
+            _log.warning("Heartbeat to %s: %s", broker, error, about=broker)
             return False
         self.versions[address] = answer.version
         return True

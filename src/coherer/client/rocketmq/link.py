@@ -18,13 +18,14 @@ from typing import ClassVar, Final
 
 from coherer.client.links import BaseLink, BasePool, Waiter
 from coherer.errors import CohererError, DisconnectedError, ProtocolError
+from coherer.logs import Log
 from coherer.net import Connection, TlsOptions
 from coherer.rocketmq import codes
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.session import Session
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 NOTHING: Final[Mapping[str, str]] = {}
 
@@ -105,9 +106,21 @@ class Desk:
     @staticmethod
     def _failed(link: Link, request: Command, error: Exception) -> None:
         if not link.open:
-            _log.info("Request %d of %s is not answered: %s", request.code, link.server, error)
+            _log.info(
+                "Request %d of %s is not answered: %s",
+                request.code,
+                link.server,
+                error,
+                about=(request.code, link.server),
+            )
             return
-        _log.error("Request %d of %s failed", request.code, link.server, exc_info=error)
+        _log.error(
+            "Request %d of %s failed",
+            request.code,
+            link.server,
+            exc_info=error,
+            about=(request.code, link.server),
+        )
         link.respond(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 

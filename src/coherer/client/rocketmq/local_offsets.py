@@ -29,6 +29,7 @@ class LocalOffsets(OffsetStore):
         super().__init__()
         self._path = folder / OFFSETS_FILE
         self._read: Mapping[Queue, int] = {}
+        self._writing = asyncio.Lock()
 
     @staticmethod
     def folder(client_id: str, group: str) -> Path:
@@ -53,13 +54,14 @@ class LocalOffsets(OffsetStore):
 
     async def persist(self, queues: Collection[Queue] | None = None) -> None:
         """See `OffsetStore.persist`."""
-        unsaved = self.table.unsaved(queues)
-        if not unsaved:
-            return
-        self._read = {**self._read, **unsaved}
-        await asyncio.to_thread(self._write, offsets_text(self._read.items()))
-        for queue, offset in unsaved.items():
-            self.table.saved(queue, offset)
+        async with self._writing:  # a second write with newer offsets must not end first
+            unsaved = self.table.unsaved(queues)
+            if not unsaved:
+                return
+            self._read = {**self._read, **unsaved}
+            await asyncio.to_thread(self._write, offsets_text(self._read.items()))
+            for queue, offset in unsaved.items():
+                self.table.saved(queue, offset)
 
     async def confirm(self, queue: Queue) -> None:
         """See `OffsetStore.confirm`."""

@@ -17,9 +17,10 @@ from coherer.client.clock import now_ms
 from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.held import Held
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.rocketmq.names import Queue
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 LOCK_MS: Final = 20_000
 

@@ -36,6 +36,7 @@ from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.start import Starts
 from coherer.client.tasks import cancel, every
 from coherer.errors import ClosedError, CohererError, RequestTimeoutError
+from coherer.logs import Log
 from coherer.rocketmq.bodies import ConsumerData
 from coherer.rocketmq.names import (
     RETRY_PREFIX,
@@ -47,7 +48,7 @@ from coherer.rocketmq.names import (
 )
 from coherer.rocketmq.subscription import SQL92, Subscription
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 ROUND_MS_MIN = 1_000
 """The next round after one that was not complete comes so soon, then later and later."""

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 
 from coherer.client.rocketmq.link import NOTHING, Fields, Link, Pool
 from coherer.errors import CohererError, RefusedError, UsageError
+from coherer.logs import Log
 from coherer.rocketmq.command import Command
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class NameServers:
@@ -96,6 +97,8 @@ class NameServers:
         return await asyncio.gather(*(ask(host, port) for host, port in self.addresses))
 
     def _move_on(self, tried: int, failure: CohererError) -> None:
-        _log.info("Name server %s:%d: %s", *self.addresses[tried], failure)
+        _log.info(
+            "Name server %s:%d: %s", *self.addresses[tried], failure, about=self.addresses[tried]
+        )
         if self._current == tried:  # otherwise somebody else has moved on already
             self._current = (tried + 1) % len(self.addresses)

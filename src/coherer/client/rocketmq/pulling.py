@@ -24,6 +24,7 @@ from coherer.client.rocketmq.door import Door
 from coherer.client.rocketmq.link import Link
 from coherer.client.rocketmq.routes import MASTER
 from coherer.errors import ClosedError, CohererError, ProtocolError, UnavailableError
+from coherer.logs import Log
 from coherer.rocketmq import codes
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import Command
@@ -39,7 +40,7 @@ from coherer.rocketmq.pulling import (
     pull_answer,
 )
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SLACK_MS: Final = 15_000
 """How much longer than it may hold a pull a broker has to answer (Java: 30 s, of which 15 s)."""

@@ -24,9 +24,10 @@ from typing import Final, Protocol
 
 from coherer.client.rocketmq.offset_store import OffsetStore
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.rocketmq.names import Queue
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 BOOKED_MS: Final = 500
 """After so long a pull's offset is booked, even if the broker holds the pull for a message."""

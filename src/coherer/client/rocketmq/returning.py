@@ -19,6 +19,7 @@ from coherer.client.rocketmq.claimed import DEAD, Later, delay_level
 from coherer.client.rocketmq.consumer_options import ConsumerOptions
 from coherer.client.rocketmq.door import SEND_BACK_TIMEOUT_MS, Door
 from coherer.errors import CohererError, UnavailableError
+from coherer.logs import Log
 from coherer.record import properties as text
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.headers import SendHeader
@@ -30,7 +31,7 @@ from coherer.rocketmq.names import (
     with_namespace,
 )
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 ATTEMPTS_DEFAULT: Final = 16
 """What a group is set to unless an administrator says otherwise."""
@@ -61,7 +62,11 @@ class Returner:
         """
         level = delay_level(later)
         if self._options.model == "broadcast":
-            _log.warning("Message %s failed; in a broadcast it does not come again", message.id)
+            _log.warning(
+                "Message %s failed; in a broadcast it does not come again",
+                message.id,
+                about=message.topic,
+            )
             return True
         if not self._options.orderly:
             return await self._back(message, level)
@@ -83,7 +88,7 @@ class Returner:
         try:
             await self._door.send_back(message.broker, self._topic(message), fields)
         except CohererError as error:
-            _log.warning("Sending %s back: %s", message.id, error)
+            _log.warning("Sending %s back: %s", message.id, error, about=message.topic)
             return await self._resend(message, level)
         return True
 
@@ -122,7 +127,7 @@ class Returner:
         try:
             await self._send(topic, message, header)
         except CohererError as error:
-            _log.warning("Sending %s to %s: %s", message.id, topic, error)
+            _log.warning("Sending %s to %s: %s", message.id, topic, error, about=topic)
             return False
         return True
 

@@ -18,11 +18,12 @@ from coherer.client.rocketmq.observers import Kind, Outcome
 from coherer.client.rocketmq.producer_options import Verdict
 from coherer.client.tasks import cancel
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.message import Message
 from coherer.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer.rocketmq.names import TRACE_TOPIC
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 QUEUE_MAX: Final = 1_024
 """Records that wait; more are dropped."""
@@ -149,7 +150,7 @@ class Tracer:
                 for body, keys in bodies(some):
                     await self._sender.send_oneway(Message(self._topic, body, keys=keys))
         except CohererError as error:
-            _log.warning("Message trace is lost: %s", error)
+            _log.warning("Message trace is lost: %s", error, about=type(error))
             self._waiting.clear()
         finally:
             self._task = None

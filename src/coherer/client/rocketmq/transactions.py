@@ -25,6 +25,7 @@ from msgspec import structs
 from coherer.client.rocketmq.link import Handler, Link
 from coherer.client.rocketmq.producer_options import Check, Verdict
 from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
+from coherer.logs import Log
 from coherer.message import Message
 from coherer.record.ids import decode_offset_id
 from coherer.rocketmq import names
@@ -34,7 +35,7 @@ from coherer.rocketmq.delivery import decode_messages
 from coherer.rocketmq.headers import CheckTransactionHeader, EndTransactionHeader, parse
 from coherer.rocketmq.messages import RocketMessage, RocketReceipt
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 PREPARED: Final = 4
 """The bits of the sys flag that make a message a half message."""

@@ -41,11 +41,12 @@ from coherer.client.tubemq.membership import Membership, Subscription
 from coherer.client.tubemq.pace import Pace
 from coherer.client.tubemq.positions import Positions
 from coherer.errors import ClosedError, RefusedError, RequestTimeoutError, UsageError
+from coherer.logs import Log
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
 from coherer.tubemq.names import Partition
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 Handler = Callable[[MessageBatch], Awaitable[None] | None]
 """Deals with a package; an exception says that it could not."""

@@ -29,12 +29,13 @@ from coherer.client.tubemq.door import Place as Start
 from coherer.client.tubemq.inbox import Inbox
 from coherer.client.tubemq.pace import Pace
 from coherer.errors import CohererError, RefusedError, UnavailableError
+from coherer.logs import Log
 from coherer.tubemq import codes
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
 from coherer.tubemq.names import Partition
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 PAUSES_MS: Final = {
     int(ResultCode.FORBIDDEN): 2000,
@@ -175,7 +176,6 @@ class Fetcher:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._silent: float | None = None  # since when there are no answers
-        self._told: int = ResultCode.SUCCESS  # the refusal that was logged last
 
     async def run(self) -> None:
         """Fetch until the partition is lost or this is cancelled."""
@@ -192,19 +192,19 @@ class Fetcher:
                 if (now - self._silent) * 1000 > LOST_MS:
                     self._owner.lost(self._held, error)
                     return
-                _log.info("Fetching from %s: %s", self._held.key, error)
+                _log.info("Fetching from %s: %s", self._held.key, error, about=self._held.key)
                 pause_ms = int(wait() * 1000)
             except RefusedError as error:
                 if error.code in LOST_CODES:
                     self._owner.lost(self._held, error)
                     return
-                _log.warning("Fetching from %s: %s", self._held.key, error)
+                _log.warning("Fetching from %s: %s", self._held.key, error, about=self._held.key)
                 pause_ms = PAUSE_MS
             except CohererError as error:
-                _log.warning("Fetching from %s: %s", self._held.key, error)
+                _log.warning("Fetching from %s: %s", self._held.key, error, about=self._held.key)
                 pause_ms = PAUSE_MS
             except Exception:  # noqa: BLE001 - a partition must not fall silent for good
-                _log.exception("Fetching from %s failed", self._held.key)
+                _log.exception("Fetching from %s failed", self._held.key, about=self._held.key)
                 pause_ms = PAUSE_MS
             if pause_ms > 0:
                 await asyncio.sleep(pause_ms / 1000)
@@ -238,7 +238,6 @@ class Fetcher:
         )
         if batch.code != ResultCode.SUCCESS:
             return self._nothing(batch, heard - asked, link.server)
-        self._told = ResultCode.SUCCESS
         held.offset, held.max_offset = batch.offset, batch.max_offset
         held.backlog_bytes = batch.backlog_bytes
         if held.accepted is not None and not len(batch):
@@ -266,7 +265,13 @@ class Fetcher:
         pause_ms = PAUSES_MS.get(batch.code, PAUSE_MS)
         if batch.code == ResultCode.SERVER_CONSUME_SPEED_LIMIT:
             pause_ms = batch.wait_ms if batch.wait_ms > 0 else LIMITED_MS
-        elif batch.code != self._told:
-            self._told = batch.code  # once: a closed topic would fill the log
-            _log.warning("%s answers for %s: %d %s", server, held.key, batch.code, batch.text)
+        else:
+            _log.warning(
+                "%s answers for %s: %d %s",
+                server,
+                held.key,
+                batch.code,
+                batch.text,
+                about=(held.key, batch.code),
+            )
         return held.pace.refused(pause_ms, now_ms())

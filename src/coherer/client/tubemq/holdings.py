@@ -32,10 +32,11 @@ from coherer.client.tubemq.link import Pool
 from coherer.client.tubemq.pace import Pace
 from coherer.client.tubemq.positions import Positions
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError
+from coherer.logs import Log
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import BrokerInfo, Partition
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 TAKE_TRIES: Final = 7
 """Tries to register a partition with its broker; then it is left to the next balance."""
@@ -157,7 +158,7 @@ class Holdings:
         """A partition is not ours any more."""
         if self.held.get(held.key) is not held:
             return
-        _log.info("Lost %s: %s", held.key, error)
+        _log.info("Lost %s: %s", held.key, error, about=held.key)
         self._remove(held)
         task = asyncio.create_task(self._after_loss(held, error), name=f"after loss of {held.key}")
         self._retaking.add(task)
@@ -202,9 +203,9 @@ class Holdings:
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 if refused or not tries_left:
-                    _log.warning("Cannot take %s: %s", partition.key, error)
+                    _log.warning("Cannot take %s: %s", partition.key, error, about=partition.key)
                     return None
-                _log.info("Cannot take %s yet: %s", partition.key, error)
+                _log.info("Cannot take %s yet: %s", partition.key, error, about=partition.key)
                 await asyncio.sleep(wait())
             else:
                 self._positions.taken(partition.key)
@@ -241,7 +242,7 @@ class Holdings:
         try:
             await self._door.give_up(held.partition, consumed=held.consumed)
         except CohererError as error:
-            _log.info("Giving up %s: %s", held.key, error)
+            _log.info("Giving up %s: %s", held.key, error, about=held.key)
 
     async def _after_loss(self, held: Held, error: CohererError) -> None:
         await cancel(held.task)
@@ -262,12 +263,12 @@ class Holdings:
         try:
             failures = await self._door.beat(broker, [held.partition for held in here.values()])
         except RequestTimeoutError as error:
-            _log.warning("No answer to a heartbeat: %s", error)
+            _log.warning("No answer to a heartbeat: %s", error, about=broker)
             link = self._pool.find(broker.host, broker.port)
             if link is not None:
                 link.connection.abort()
         except CohererError as error:
-            _log.warning("A heartbeat failed: %s", error)
+            _log.warning("A heartbeat failed: %s", error, about=broker)
             if error.code == ResultCode.CERTIFICATE_FAILURE:
                 for held in here.values():
                     self.lost(held, error)

@@ -24,10 +24,11 @@ from coherer.errors import (
     UsageError,
     WrongProtocolError,
 )
+from coherer.logs import Log
 from coherer.net import running_loop
 from coherer.tubemq import codes
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SAY_S: Final = 0.3
 """Who waits longer than this between tries is told for what."""
@@ -91,7 +92,9 @@ class Masters:
                 raise
             except CohererError as failure:
                 error = failure
-                _log.info("Master %s:%d: %s", *self.addresses[tried], failure)
+                _log.info(
+                    "Master %s:%d: %s", *self.addresses[tried], failure, about=self.addresses[tried]
+                )
                 if link is not None:
                     link.connection.close()
                 if self._current == tried:  # otherwise somebody else has moved on already

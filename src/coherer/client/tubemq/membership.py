@@ -29,6 +29,7 @@ from coherer.client.tubemq.cluster import UNDEFINED, Cluster, client_id
 from coherer.client.tubemq.master import checked, persist
 from coherer.client.tubemq.positions import Bound
 from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
+from coherer.logs import Log
 from coherer.tubemq import codes, methods
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
@@ -42,7 +43,7 @@ from coherer.tubemq.names import (
     required_partitions,
 )
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 QUICK_BEATS: Final = 15
 """Quick heartbeats in a row that bring nothing, before the usual period: about 9 s of them."""
@@ -219,9 +220,11 @@ class Membership:
                     _log.error("The membership in %s ended: %s", self._subscription.group, error)
                     self._owner.membership_ended()
                     return
-                _log.warning("A heartbeat of consumer %s failed: %s", self.member, error)
+                _log.warning(
+                    "A heartbeat of consumer %s failed: %s", self.member, error, about=self.member
+                )
             except Exception:  # noqa: BLE001 - without heartbeats everything would be lost
-                _log.exception("A heartbeat of consumer %s failed", self.member)
+                _log.exception("A heartbeat of consumer %s failed", self.member, about=self.member)
             if event is not None:
                 self._quick = QUICK_BEATS
                 self._wait = waits()

@@ -24,12 +24,13 @@ from coherer.client.tubemq.partitions import partition_ids
 from coherer.client.tubemq.publisher import FINAL_CODES, Publisher
 from coherer.client.tubemq.survey import Survey, Surveyor
 from coherer.errors import CohererError, RefusedError
+from coherer.logs import Log
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import BrokerInfo, Partition
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 READER_PREFIX: Final = "coherer_reader_"
 """Names of groups that exist for one reader only; what is stored for them may be forgotten."""

@@ -292,9 +292,15 @@ class Producer(BaseProducer):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._quality.check(int(self._loop.time() * 1000))
+            now_ms = int(self._loop.time() * 1000)
+            self._quality.check(now_ms)
+            brokers = list(self._publisher.brokers)
+            all_usable = len(self._quality.usable(brokers, now_ms)) == len(brokers)
             for route in self._routes.values():
-                route.stale = True
+                # Of thousands of topics most get a message a second or less: while nothing is wrong
+                # each of those would be worked out anew.
+                if not (all_usable and route.complete):
+                    route.stale = True
             if self._publisher.passport.signs:
                 self._authorize()
 

@@ -23,12 +23,13 @@ from coherer.client.tasks import cancel
 from coherer.client.tubemq.cluster import UNDEFINED, Cluster, client_id
 from coherer.client.tubemq.master import checked, persist
 from coherer.errors import CohererError, RefusedError
+from coherer.logs import Log
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import TOPIC_RULE, BrokerInfo, TopicInfo, is_tubemq_topic
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 LIST_MS_MAX: Final = 2 * 3600 * 1000
 REFUSALS_MAX: Final = 5
@@ -171,9 +172,16 @@ class Publisher:
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 refusals = refusals + 1 if refused else 0
-                _log.warning("A heartbeat of producer %s failed: %s", self.client_id, error)
+                _log.warning(
+                    "A heartbeat of producer %s failed: %s",
+                    self.client_id,
+                    error,
+                    about=self.client_id,
+                )
             except Exception:  # noqa: BLE001 - without heartbeats the master would forget us
-                _log.exception("A heartbeat of producer %s failed", self.client_id)
+                _log.exception(
+                    "A heartbeat of producer %s failed", self.client_id, about=self.client_id
+                )
             else:
                 refusals = 0
 

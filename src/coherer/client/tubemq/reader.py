@@ -18,12 +18,13 @@ from coherer.client.tubemq.door import Door, Place
 from coherer.client.tubemq.fetching import LOST_CODES
 from coherer.client.tubemq.planner import Planner
 from coherer.errors import CohererError, UnavailableError, UsageError
+from coherer.logs import Log
 from coherer.tubemq import codes
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
 from coherer.tubemq.names import Partition
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 PASSING_CODES: Final = frozenset(
     {
@@ -181,7 +182,7 @@ class Reader(Startable):
                 pause = wait()
                 if not (lost or error.code in PASSING_CODES) or loop.time() + pause > deadline:
                     raise
-                _log.info("Reading %s: %s", self.partition.key, error)
+                _log.info("Reading %s: %s", self.partition.key, error, about=self.partition.key)
             await asyncio.sleep(pause)
             if lost:
                 await self._planner.ready()

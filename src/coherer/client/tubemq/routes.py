@@ -25,12 +25,14 @@ class Route:
         topic: the topic.
         max_bytes: how long a message of this topic may be.
         stale: set it when something changed that `next` should know.
+        complete: whether all partitions were usable when that was worked out last.
     """
 
     def __init__(self, topic: str, max_bytes: int, places: Iterable[Place]) -> None:
         self.topic = topic
         self.max_bytes = max_bytes
         self.stale = True
+        self.complete = False
         self.places = list(places)
         self._usable = self.places
         self._robin = RoundRobin(secrets.randbits(32))
@@ -60,6 +62,7 @@ class Route:
         if self.stale:
             self.stale = False
             self._usable = self._choose(quality, now_ms)
+            self.complete = len(self._usable) == len(self.places)
         return self._robin.choose(self._usable, now_ms)
 
     def _choose(self, quality: Quality, now_ms: int) -> list[Place]:

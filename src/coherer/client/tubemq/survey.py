@@ -16,12 +16,13 @@ import msgspec
 from coherer.client.tubemq.cluster import UNDEFINED, Cluster, Passport
 from coherer.client.tubemq.partitions import partition_ids
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.tubemq import codes, methods
 from coherer.tubemq import messages as pb
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.names import BrokerInfo, Partition, TopicMeta
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Survey(msgspec.Struct, frozen=True):

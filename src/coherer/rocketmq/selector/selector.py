@@ -8,11 +8,12 @@ from functools import lru_cache
 from typing import Final
 
 from coherer.limits import SELECTOR_CHARS_MAX
+from coherer.logs import Log
 from coherer.rocketmq.selector.building import build
 from coherer.rocketmq.selector.errors import SelectorError, UnmatchableError
 from coherer.rocketmq.selector.parsing import parse
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 CACHED: Final = 100
 """Compiled selectors, and texts that are none, that are kept."""

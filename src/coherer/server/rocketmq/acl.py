@@ -27,6 +27,7 @@ import yaml
 from coherer.broker.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer.broker.versions import DataVersion
 from coherer.errors import ProtocolError, StoreError, UsageError
+from coherer.logs import Log
 from coherer.masking import masked
 from coherer.rocketmq import acl as signatures
 from coherer.rocketmq.bodies import HeartbeatData
@@ -34,9 +35,12 @@ from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.names import retry_topic
 from coherer.server.rocketmq.remoting import Channel
+from coherer.store import OsFiles
 from coherer.store.beat import Beat
+from coherer.store.disk import make_durable_directory
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
+_FILES: Final = OsFiles()
 
 DEFAULT_FILE: Final = "plain_acl.yml"
 TOOLS_FILE: Final = "tools.yml"
@@ -314,8 +318,9 @@ class Access:
         before = self._files
         self._use({**before, path: new})  # nothing is written that could not be read again
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_durable_directory(_FILES, path.parent.absolute())
             _replace(path, data)
+            _FILES.sync_directory(path.parent)
         except OSError as error:
             self._use(before)
             raise StoreError(f"{path} cannot be written: {error}.") from error

@@ -20,9 +20,10 @@ from coherer.server.rocketmq.broker.registration import (
     RemoteRegistry,
 )
 from coherer.server.rocketmq.ha.service import Replicator
-from coherer.server.rocketmq.namesrv.nameserver import NameServer
+from coherer.server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions
 from coherer.server.rocketmq.outgoing import Outgoing
+from coherer.server.saving import Saver
 from coherer.store.beat import Beat
 
 if TYPE_CHECKING:
@@ -75,16 +76,16 @@ class RocketDoor:
     async def open_name_server(
         self,
         port: int,
-        load: Callable[[str], bytes | None],
-        save: Callable[[str, bytes], None],
+        load: Callable[[str, Callable[[bytes], object]], bytes | None],
+        files: Saver,
         access: Access | None = None,
     ) -> None:
         """Open the name server's port.
 
         Args:
             port: 0 for any free one.
-            load: gives the content of a file; None if there is none.
-            save: replaces it.
+            load: gives the content of a file that a check accepts; None if there is none.
+            files: writes it.
             access: the node's accounts; None without.
 
         Raises:
@@ -94,7 +95,13 @@ class RocketDoor:
         directory = str(self._options.directory / "config")
         options = NameServerOptions(port=self.namesrv_port, directory=directory)
         check = access if self._options.protects("namesrv") else None
-        self.name_server = NameServer(options, load, save, now_ms=self._now_ms, access=check)
+        self.name_server = NameServer(
+            options,
+            lambda name: load(name, CHECKS[name]),
+            files,
+            now_ms=self._now_ms,
+            access=check,
+        )
 
     async def open_broker(self, port: int, core: Core, access: Access | None = None) -> None:
         """Open the broker's ports.
@@ -191,11 +198,7 @@ class RocketDoor:
             self.broker.close()
 
     def closed(self) -> None:
-        """Write what the files lack; the core is closed, the store not yet.
-
-        Raises:
-            StoreError: the disk failed.
-        """
+        """Have written what the files lack; the core is closed, the store not yet."""
         if self.broker is not None:
             self.broker.closed()
 

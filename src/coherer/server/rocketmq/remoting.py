@@ -23,18 +23,19 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeAlias
 
 from coherer import limits
 from coherer.errors import DisconnectedError, ProtocolError, RefusedError, RequestTimeoutError
+from coherer.logs import Log
 from coherer.net import Connection
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.session import Session
 from coherer.server.rocketmq.refusal import Refusal
+from coherer.server.saving import Saver
 from coherer.store.beat import Beat
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SYSTEM_ERROR: Final = 1
 NOT_SUPPORTED: Final = 3
@@ -112,7 +113,13 @@ class Channel:
             self.respond(request, error.code or SYSTEM_ERROR, error.text)
         else:
             if not isinstance(error, ProtocolError):
-                _log.error("Code %d from %s failed", request.code, self.peer, exc_info=error)
+                _log.error(
+                    "Code %d from %s failed",
+                    request.code,
+                    self.peer,
+                    exc_info=error,
+                    about=request.code,
+                )
             self.respond(request, SYSTEM_ERROR, java_exception(error))
 
     def write(self, frame: bytes | memoryview) -> None:
@@ -199,7 +206,12 @@ class Channel:
     def _answered(self, response: Command) -> None:
         waiting = self._calls.get(response.opaque)
         if waiting is None or waiting.done():
-            _log.debug("%s answers what nobody asked: %d", self.peer, response.opaque)
+            _log.debug(
+                "%s answers what nobody asked: %d",
+                self.peer,
+                response.opaque,
+                about=self.connection.peer_host,
+            )
         else:
             waiting.set_result(response)
 
@@ -209,14 +221,13 @@ class Channel:
         count_max, bytes_max = remoting.at_once()
         bytes_max += connection.unsent_bytes
         served = 0
-        with remoting.together:
-            for request in requests[:count_max]:
-                # One read can hold a thousand pulls of 256 KiB each.
-                if served and connection.unsent_bytes > bytes_max:
-                    break
-                remoting.handle(self, request)
-                served += 1
-            remoting.finish_batch(self)
+        for request in requests[:count_max]:
+            # One read can hold a thousand pulls of 256 KiB each.
+            if served and connection.unsent_bytes > bytes_max:
+                break
+            remoting.handle(self, request)
+            served += 1
+        remoting.finish_batch(self)
         return served
 
     def _catch_up_later(self) -> None:
@@ -241,7 +252,11 @@ class Channel:
         except DisconnectedError:
             self._postponed.clear()
         except Exception:  # noqa: BLE001 - nobody would ever read from it again
-            _log.exception("Closing the connection with %s after an error of ours", self.peer)
+            _log.exception(
+                "Closing the connection with %s after an error of ours",
+                self.peer,
+                about=self.connection.peer_host,
+            )
             self.connection.abort()
 
     def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -274,14 +289,12 @@ class Remoting:
         check: asked before a handler; what it returns refuses the request (ACL).
         batch_codes: codes whose requests are gathered for `batch`.
         batch: gets all of them that one socket read brought, in order, and answers each.
-        together: what the requests of a socket read are handled in; it ends before they are
-            answered.
+        files: writes files; a request that has one written is answered when it is on the disk.
         silent: unknown codes get no answer at all, as from Java's name server (2.15).
         now_ms: a clock that is not set.
 
     Attributes:
         channels: the connections.
-        together: see above.
         catching_up: how many of them have more requests than they get in a turn.
     """
 
@@ -293,7 +306,7 @@ class Remoting:
         check: Check | None = None,
         batch_codes: Collection[int] = (),
         batch: BatchHandler | None = None,
-        together: AbstractContextManager[None] | None = None,
+        files: Saver | None = None,
         silent: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
     ) -> None:
@@ -305,7 +318,7 @@ class Remoting:
         self._check = check
         self._batch_codes = frozenset(batch_codes)
         self._batch = batch
-        self.together = together or nullcontext()
+        self._files = files
         self._gathered: list[Command] = []
         self._silent = silent
         self._scan = Beat(SCAN_MS, now_ms())
@@ -324,7 +337,11 @@ class Remoting:
         for channel in [
             c for c in self.channels if now_ms - c.active_ms > IDLE_MS and not c.closed
         ]:
-            _log.info("Closing the connection with %s: nothing for two minutes", channel.peer)
+            _log.info(
+                "Closing the connection with %s: nothing for two minutes",
+                channel.peer,
+                about=channel.connection.peer_host,
+            )
             channel.close()
 
     def at_once(self) -> tuple[int, int]:
@@ -370,17 +387,25 @@ class Remoting:
                 remark = f" request type {request.code} not supported"
                 channel.respond(request, NOT_SUPPORTED, remark)
             return
+        files = self._files
+        before = files.turn if files is not None else 0
         answer = handler(channel, request)
         if answer is None:
             return
         if isinstance(answer, Command):
-            self._answer(channel, request, answer)
-        else:
-            channel.later(self._wait(channel, request, answer))
+            if files is None or files.turn == before:
+                self._answer(channel, request, answer)
+                return
+            answer = _given(answer)
+        channel.later(self._wait(channel, request, answer, before))
 
-    async def _wait(self, channel: Channel, request: Command, answer: Awaitable[Answer]) -> None:
+    async def _wait(
+        self, channel: Channel, request: Command, answer: Awaitable[Answer], before: int
+    ) -> None:
         try:
             response = await answer
+            if self._files is not None and self._files.turn != before:
+                await self._files.saved()
             if response is not None:
                 self._answer(channel, request, response)
         except Exception as error:  # noqa: BLE001 - as above
@@ -388,6 +413,10 @@ class Remoting:
 
     def _answer(self, channel: Channel, request: Command, answer: Command) -> None:
         channel.respond(request, answer.code, answer.remark, answer.fields, answer.body)
+
+
+async def _given(answer: Command) -> Answer:
+    return answer
 
 
 class Door:

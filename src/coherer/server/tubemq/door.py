@@ -11,11 +11,13 @@ from coherer.errors import ClosedError, UsageError
 from coherer.server.adoption import Adoption
 from coherer.server.core import Core
 from coherer.server.node_options import NodeOptions
+from coherer.server.saving import Saver
 from coherer.server.tubemq.broker.broker import Broker
 from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
 from coherer.server.tubemq.broker.state import BrokerOptions
 from coherer.server.tubemq.master.master import Master
 from coherer.server.tubemq.master.service import MasterService
+from coherer.server.tubemq.master.state import check_saved
 from coherer.tubemq import messages as pb
 from coherer.tubemq.credentials import NONCE_LIMIT, authenticate_info
 
@@ -108,8 +110,8 @@ class TubeDoor:
 
     async def open_master(
         self,
-        load: Callable[[str], bytes | None],
-        save: Callable[[str, bytes], None],
+        load: Callable[[str, Callable[[bytes], object]], bytes | None],
+        files: Saver,
         *,
         access: Access | None = None,
         web_port: int = 0,
@@ -117,8 +119,8 @@ class TubeDoor:
         """Open the master's ports.
 
         Args:
-            load: gives the content of a file; None if there is none.
-            save: replaces it.
+            load: gives the content of a file that a check accepts; None if there is none.
+            files: writes it.
             access: the node's accounts; None without.
             web_port: where the HTTP administration is; 0 for nowhere.
 
@@ -130,12 +132,12 @@ class TubeDoor:
         passwords = None if access is None else access.passwords
         self.master = Master(
             options.master_options(passwords, web_port),
-            lambda: load(MASTER_FILE),
-            lambda data: save(MASTER_FILE, data),
+            lambda: load(MASTER_FILE, check_saved),
+            lambda take: files.save(MASTER_FILE, take),
             now_ms=self._now_ms,
             wall_ms=self._wall_ms,
         )
-        service = MasterService(self.master)
+        service = MasterService(self.master, files)
         self.master_port = (await self._listen(options.master_port, service.make)).port
         if options.tls is not None:
             secure = await self._listen(options.master_tls_port, service.make, secure=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 
-from coherer.errors import CohererError, StoreFullError, UsageError
+from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.command import ONEWAY, Command
 from coherer.rocketmq.sending import SendAnswers
@@ -60,6 +61,7 @@ class Sent:
         channel: who waits for them.
         wait: whether the messages have to be safe first, where the broker offers that (6.11,
             6.12).
+        unsaved: whether files have to be written first: those of topics that were made for them.
     """
 
     __slots__ = (
@@ -70,11 +72,18 @@ class Sent:
         "_replies",
         "_sends",
         "_state",
+        "_unsaved",
         "_wait",
     )
 
     def __init__(
-        self, state: RocketState, replies: Replies, channel: Channel, *, wait: bool = True
+        self,
+        state: RocketState,
+        replies: Replies,
+        channel: Channel,
+        *,
+        wait: bool = True,
+        unsaved: bool = False,
     ) -> None:
         self._state = state
         self._replies = replies
@@ -82,6 +91,7 @@ class Sent:
         self._wait = wait
         self._before = state.topics.version
         self._news: Awaitable[None] | None = None
+        self._unsaved = unsaved
         self._drafts: list[Draft | Drafts] = []
         self._sends: list[tuple[Command, int]] = []
 
@@ -95,6 +105,10 @@ class Sent:
         """
         self._drafts.append(draft)
         self._sends.append((request, queue_id))
+
+    def hold(self, *, wait: bool, unsaved: bool) -> None:
+        """What the answers wait for; see the arguments of the class."""
+        self._wait, self._unsaved = wait, unsaved
 
     def submit(self) -> None:
         """Store what was taken."""
@@ -110,7 +124,9 @@ class Sent:
             code, remark = refusal_of(outcome)
             for request, _ in self._sends:
                 self._channel.respond(request, code, remark, self._replies.fields)
-        elif self._wait and (self._state.core.sync_flush or self._state.replication is not None):
+        elif self._unsaved or (
+            self._wait and (self._state.core.sync_flush or self._state.replication is not None)
+        ):
             self._channel.later(self._safe(outcome, end_offset))
         else:
             self._answer(outcome, OK)
@@ -125,7 +141,11 @@ class Sent:
         self._stored(outcome, end_offset)
 
     async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
-        self._answer(placed, await self._state.safe(end_offset))
+        code = await self._state.safe(end_offset) if self._wait else OK
+        if self._unsaved:
+            with suppress(StoreError):  # the messages are stored; the file is written later
+                await self._state.core.files.saved()
+        self._answer(placed, code)
 
     def _answer(self, placed: Sequence[Appended], code: int) -> None:
         replies, encode_usual = self._replies, self._replies.encode_usual

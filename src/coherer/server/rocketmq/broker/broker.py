@@ -122,8 +122,9 @@ class RocketBroker:
         Raises:
             StoreError: the disk has no room or failed; it is written the next time.
         """
-        await self.delays.save()
-        await self.core.flusher.run(self.clients.filters_to_save())
+        self.delays.save()
+        self.clients.save_filters()
+        await self.core.files.saved()
 
     def close(self) -> None:
         """Serve nothing more. What was sent is answered when the core is closed."""
@@ -131,13 +132,9 @@ class RocketBroker:
         self.delays.stop()
 
     def closed(self) -> None:
-        """Write what the files lack; the core is closed, the store not yet.
-
-        Raises:
-            StoreError: the disk has no room or failed.
-        """
-        self.delays.close()
-        self.clients.filters_to_save()()
+        """Have written what the files lack; the core is closed, the store not yet."""
+        self.delays.save()
+        self.clients.save_filters()
 
     def _own(self) -> dict[int, Handler]:
         positions = self.positions
@@ -196,7 +193,7 @@ class RocketBroker:
             check=None if self.access is None else self.access.check,
             batch_codes=[int(code) for code in CODES],
             batch=self.sends.batch,
-            together=self.state.core.together,
+            files=self.core.files,
             now_ms=self.state.now_ms,
         )
 

@@ -16,6 +16,7 @@ from coherer import limits
 from coherer.broker.clients import ClientInfo
 from coherer.broker.transactions import Question
 from coherer.errors import CohererError, RequestTimeoutError, UsageError
+from coherer.logs import Log
 from coherer.record.ids import decode_offset_id, encode_offset_id
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import NOT_SET, RequestCode, ResponseCode
@@ -35,7 +36,7 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel, Handler
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 CALL_MS: Final = 10_000
 """How long a client has for 307, 309 and 326."""
@@ -190,9 +191,16 @@ class Calls:
             answer = await member.channel.call(code, fields, timeout_ms=self._status_ms)
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 return bodies.ConsumerStatus.decode(answer.body).message_queue_table
-            _log.warning("%s does not say how far it is: %s", member.client_id, answer.remark)
+            _log.warning(
+                "%s does not say how far it is: %s",
+                member.client_id,
+                answer.remark,
+                about=member.client_id,
+            )
         except CohererError as error:
-            _log.warning("%s does not say how far it is: %s", member.client_id, error)
+            _log.warning(
+                "%s does not say how far it is: %s", member.client_id, error, about=member.client_id
+            )
         return None
 
     # -- what an operator asks a consumer, 2.13

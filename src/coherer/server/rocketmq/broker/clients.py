@@ -9,7 +9,7 @@ a queue was refused, when the queue is free.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from coherer import limits
@@ -25,6 +25,7 @@ from coherer.broker.clients import (
 )
 from coherer.broker.topics import RETRY_PREFIX, UNIT_SUB
 from coherer.errors import DamagedStoreError
+from coherer.logs import Log
 from coherer.rocketmq import bodies, fastjson
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
@@ -35,7 +36,7 @@ from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel, Handler
 from coherer.store.beat import Beat
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 FILTERS_FILE: Final = "consumerFilter.json"
 HOUSEKEEPING_MS: Final = 10_000
@@ -287,31 +288,24 @@ class ClientDesk:
         for channel in dict.fromkeys(gone):
             channel.close()
 
-    def filters_to_save(self) -> Callable[[], None]:
-        """What writes the filters, if they are new; for any thread."""
-        data = self._state.filters.dump(self._state.now_ms())
-        if data == self._saved_filters:
-            return lambda: None
+    def save_filters(self) -> None:
+        """Have the filters written, if they are new."""
+        self._state.core.files.save(FILTERS_FILE, self._filters_now)
 
-        def save() -> None:
-            self._state.store.save_config(FILTERS_FILE, data)
-            self._saved_filters = data
-
-        return save
+    def _filters_now(self) -> bytes:
+        return self._state.filters.dump(self._state.now_ms())
 
     def _load_filters(self) -> None:
         state = self._state
-        for name in (FILTERS_FILE, f"{FILTERS_FILE}.bak"):
-            data = state.store.load_config(name)
-            if data is None:
-                continue
-            try:
-                state.filters.load(data, state.now_ms(), fastjson.loads)
-                break
-            except DamagedStoreError as error:
-                # The next heartbeats bring everything again.
-                _log.error("Filters of consumers: %s", error)
-        self._saved_filters = state.filters.dump(state.now_ms())
+
+        def parse(data: bytes) -> None:
+            state.filters.load(data, state.now_ms(), fastjson.loads)
+
+        try:
+            state.store.read_config(FILTERS_FILE, parse)
+        except DamagedStoreError as error:
+            _log.plain.error("%s The next heartbeats of consumers bring everything again.", error)
+        state.core.files.has(FILTERS_FILE, self._filters_now())
 
 
 def _named(group: str) -> str:

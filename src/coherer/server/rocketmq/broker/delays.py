@@ -20,14 +20,15 @@ from typing import Final
 
 from coherer.broker.delays import SCHEDULE_TOPIC, DelayPositions, due_count, due_ms, released
 from coherer.broker.transactions import HALF_TOPIC
-from coherer.errors import CohererError, DamagedStoreError
+from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.record.layout import decode
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.server.core import Core
 from coherer.store import Appended, Draft, Entry
 from coherer.store.queue import BLANK_SIZE, fits
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 DELAY_FILE: Final = "delayOffset.json"
 ENTRIES_AT_ONCE: Final = 200
@@ -53,7 +54,6 @@ class DelayService:
         self._stopped = False
         self._next_ms: dict[int, int] = {}  # by level: when the entry at its position is due
         self.positions = DelayPositions()
-        self._saved = b""
         self.load()
 
     def load(self) -> None:
@@ -62,18 +62,11 @@ class DelayService:
         Raises:
             StoreError: it cannot be read.
         """
-        data = self._core.store.load_config(DELAY_FILE)
-        try:
-            self.positions = DelayPositions() if data is None else DelayPositions.load(data)
-        except DamagedStoreError as error:
-            before = self._core.store.load_config(f"{DELAY_FILE}.bak")
-            if before is None:
-                raise
-            _log.error("%s The version before it is used.", error)
-            self.positions = DelayPositions.load(before)
+        found = self._core.store.read_config(DELAY_FILE, DelayPositions.load)
+        self.positions = DelayPositions() if found is None else found
         self.positions.correct(self._range_of, len(self._levels_ms))
         self._next_ms.clear()
-        self._saved = self.positions.dump()
+        self._core.files.has(DELAY_FILE, self.positions.dump())
 
     def follow(self, data: bytes) -> None:
         """Have the positions of a master, as its answer to 45 says them.
@@ -93,33 +86,16 @@ class DelayService:
             if next_ms is None or now_ms >= next_ms:
                 self._deliver(level, delay_ms, now_ms)
 
-    async def save(self) -> None:
-        """Write the positions, if they are new: call it every few seconds.
+    def save(self) -> None:
+        """Have the positions written, if they are new: call it every few seconds, and at the end.
 
-        Raises:
-            StoreError: the disk has no room or failed; they are written the next time.
+        First the messages that they count as delivered are made durable.
         """
-        data = self.positions.dump()
-        if data != self._saved:
-            await self._core.flusher.flush()
-            await self._core.flusher.run(lambda: self._core.store.save_config(DELAY_FILE, data))
-            self._saved = data
+        self._core.files.save(DELAY_FILE, self.positions.dump, self._core.store.flush)
 
     def stop(self) -> None:
         """Deliver nothing more; what is under way ends."""
         self._stopped = True
-
-    def close(self) -> None:
-        """Write the positions. The appender has told of everything; the flusher may be closed.
-
-        Raises:
-            StoreError: the disk has no room or failed.
-        """
-        data = self.positions.dump()
-        if data != self._saved:
-            self._core.store.flush()
-            self._core.store.save_config(DELAY_FILE, data)
-            self._saved = data
 
     # -- inside
 
@@ -148,7 +124,7 @@ class DelayService:
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy.discard(level)
             if isinstance(outcome, CohererError):
-                _log.warning("Messages of delay level %d wait on: %s", level, outcome)
+                _log.warning("Messages of delay level %d wait on: %s", level, outcome, about=level)
             else:
                 self.positions[level] = following
                 if following < end:
@@ -179,10 +155,16 @@ class DelayService:
             return None
         record = self._core.store.record_at(entry.physical_offset)
         if record is None:
-            _log.error("A delayed message at %d of the log is lost", entry.physical_offset)
+            _log.error(
+                "A delayed message at %d of the log is lost",
+                entry.physical_offset,
+                about=DELAY_FILE,
+            )
             return None
         draft = released(decode(record, check_crc=False))
         if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
-            _log.error("A delayed message at %d has nowhere to go", entry.physical_offset)
+            _log.error(
+                "A delayed message at %d has nowhere to go", entry.physical_offset, about=DELAY_FILE
+            )
             return None
         return draft

@@ -20,6 +20,7 @@ from coherer.broker.routes import Master, QueueData, RouteTable
 from coherer.broker.routes import Registration as Said
 from coherer.broker.topics import Topic, TopicTable
 from coherer.errors import CohererError, ProtocolError
+from coherer.logs import Log
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode, refused
 from coherer.rocketmq.headers import (
@@ -31,7 +32,7 @@ from coherer.rocketmq.headers import (
 from coherer.server.rocketmq.broker.options import RocketOptions
 from coherer.server.rocketmq.outgoing import Outgoing
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 PERIOD_S: Final = 30.0
 RETRY_S: Final = 3.0
@@ -289,9 +290,8 @@ class RemoteRegistry:
                 await self._register(address)
             except CohererError as error:
                 wait_s = RETRY_S
-                if self._trouble.get(address) != str(error):
-                    self._trouble[address] = str(error)
-                    _log.warning("Name server %s does not have us, trying on: %s", address, error)
+                self._trouble[address] = str(error)
+                _log.warning("Name server %s does not have us, trying on: %s", address, error)
             except Exception:  # noqa: BLE001 - whatever it says, the others do without
                 _log.exception("An error of ours with name server %s", address)
             else:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from coherer.errors import CohererError, RefusedError
+from coherer.logs import Log
 from coherer.record.hashing import tag_code
 from coherer.record.layout import HOSTS_V6
 from coherer.record.properties import TAGS, decode, encode, index_keys
@@ -27,7 +28,7 @@ from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel, Handler
 from coherer.store import Appended, Draft
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 REPLY_TO: Final = "REPLY_TO_CLIENT"
 PUSHED: Final = "PUSH_REPLY_TIME"
@@ -100,10 +101,12 @@ class ReplyMessages:
         try:
             answer = await asker.call(code, fields, body, self._call_ms)
         except CohererError as error:
-            _log.warning("%s does not take an answer: %s", client_id, error)
+            _log.warning("%s does not take an answer: %s", client_id, error, about=client_id)
             return f"push reply message to {client_id}fail."
         if answer.code != ResponseCode.SUCCESS:
-            _log.warning("%s does not take an answer: %s", client_id, answer.remark)
+            _log.warning(
+                "%s does not take an answer: %s", client_id, answer.remark, about=client_id
+            )
             return f"push reply message to {client_id}fail."
         return None
 
@@ -148,7 +151,7 @@ class ReplyMessages:
 
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
-                _log.warning("An answer is not stored: %s", outcome)
+                _log.warning("An answer is not stored: %s", outcome, about=type(outcome))
             if not stored.done():
                 stored.set_result(None if isinstance(outcome, CohererError) else outcome[0])
 

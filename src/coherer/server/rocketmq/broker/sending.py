@@ -146,8 +146,8 @@ class Sends:
     # -- any send
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
-        apart = Sent(self._state, self.replies, channel, wait=False)
-        header = _header(request)
+        apart = Sent(self._state, self.replies, channel)
+        header, before = _header(request), self._state.core.files.turn
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
@@ -158,9 +158,11 @@ class Sends:
         else:
             draft = self._single(channel, request, header, topic, queue_id, now_ms)
         wait = self._texts.stored(header.properties or "").wait
-        if wait:
+        unsaved = self._state.core.files.turn != before
+        if wait and not unsaved:
             answers.add(request, queue_id, draft)
             return
+        apart.hold(wait=wait, unsaved=unsaved)
         apart.add(request, queue_id, draft)
         apart.submit()
 

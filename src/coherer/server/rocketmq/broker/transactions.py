@@ -32,6 +32,7 @@ from coherer.broker.transactions import (
     resumed,
 )
 from coherer.errors import CohererError, StoreFullError, UsageError
+from coherer.logs import Log
 from coherer.record.ids import decode_offset_id
 from coherer.record.layout import COMMITTED, ROLLED_BACK, Record, decode
 from coherer.rocketmq.codes import ResponseCode
@@ -44,7 +45,7 @@ from coherer.store import Appended, Draft
 from coherer.store.beat import Beat
 from coherer.store.queue import fits
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 Ask = Callable[[Question], bool]
 """Asks a producer of the question's group; says whether there was one."""
@@ -238,7 +239,7 @@ class TransactionService:
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy = False
             if isinstance(outcome, CohererError):
-                _log.warning("Half messages wait on: %s", outcome)
+                _log.warning("Half messages wait on: %s", outcome, about=type(outcome))
                 self._round_ms = None
             elif ledger is self._ledger:
                 self._carried_out(ledger, plan, outcome)
@@ -253,7 +254,9 @@ class TransactionService:
         every = zip(plan.sources, plan.drafts, plan.asked, placed, strict=True)
         for source, draft, asked, place in every:
             if draft.topic == DISCARD_TOPIC:
-                _log.warning("Half message %d is given up", source.queue_offset)
+                _log.warning(
+                    "Half message %d is given up", source.queue_offset, about=DISCARD_TOPIC
+                )
             elif asked and not ledger.marked(place.queue_offset):
                 asking = question(source, draft, place.queue_offset, place.physical_offset)
                 if not self._ask(asking):
@@ -296,6 +299,7 @@ _NO_PLACE: Final = (
 
 def _refuse(channel: Channel, request: Command, error: CohererError) -> None:
     if isinstance(error, StoreFullError):
-        channel.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        text = f"Service not available now. {error.text}"
+        channel.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
     else:
         channel.respond(request, ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")

@@ -19,13 +19,14 @@ from typing import Final
 
 from coherer import limits
 from coherer.errors import DisconnectedError
+from coherer.logs import Log
 from coherer.net import Connection
 from coherer.rocketmq.codes import ResponseCode
 from coherer.server.core import Core
 from coherer.server.rocketmq.ha.frames import HEAD, PIECE_BYTES_MAX, Reports
 from coherer.store import Appended, Draft, Drafts
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 HEARTBEAT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
@@ -60,7 +61,7 @@ class HaMaster:
         connection.keep_reading()  # on a slow line the outbox is full for longer than SILENCE_MS
         slave = Slave(self, connection)
         self.slaves.add(slave)
-        _log.info("Slave %s has connected", connection.peer)
+        _log.info("Slave %s has connected", connection.peer, about=connection.peer_host)
         return slave
 
     def tick(self) -> None:
@@ -170,7 +171,8 @@ class Slave:
             _log.error(
                 "Slave %s has the log up to %d, we only up to %d: it is not ours",
                 self.connection.peer, offset, self._store.end_offset,
-            )  # fmt: skip
+                about=self.connection.peer_host,
+)  # fmt: skip
             self.connection.close()
             return
         self._master.has(offset)
@@ -181,12 +183,16 @@ class Slave:
         self._master.slaves.discard(self)
         if self._pumping is not None:
             self._pumping.cancel()
-        _log.info("Slave %s is gone", self.connection.peer)
+        _log.info("Slave %s is gone", self.connection.peer, about=self.connection.peer_host)
 
     def tick(self, now_ms: int) -> None:
         """See to the time."""
         if now_ms - self.read_ms > SILENCE_MS:
-            _log.warning("Slave %s is silent: it is cut off", self.connection.peer)
+            _log.warning(
+                "Slave %s is silent: it is cut off",
+                self.connection.peer,
+                about=self.connection.peer_host,
+            )
             self.connection.abort()
         elif self.position >= 0 and now_ms - self._written_ms > HEARTBEAT_MS:
             self._written_ms = now_ms
@@ -207,7 +213,8 @@ class Slave:
             _log.error(
                 "Slave %s wants the log from %d, it begins at %d: give it a new directory",
                 connection.peer, self.position, store.min_offset,
-            )  # fmt: skip
+                about=connection.peer_host,
+)  # fmt: skip
             connection.close()
             return
         pieces: list[bytes | memoryview] = []

@@ -16,12 +16,13 @@ from coherer.broker.groups import GroupTable
 from coherer.broker.offsets import OffsetTable
 from coherer.broker.topics import TopicTable
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.rocketmq import fastjson
 from coherer.rocketmq.codes import RequestCode, refused
 from coherer.server.core import Core
 from coherer.server.rocketmq.outgoing import Outgoing
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 PERIOD_S: Final = 10.0
 FIRST_S: Final = 3.0
@@ -51,7 +52,6 @@ class MetadataSync:
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
         )
         self._task: asyncio.Task[None] | None = None
-        self._trouble = ""
 
     def start(self) -> None:
         """Begin, in the background, until `close`."""
@@ -88,11 +88,8 @@ class MetadataSync:
                 continue
             try:
                 await self.run_once()
-                self._trouble = ""
             except CohererError as error:
-                if str(error) != self._trouble:
-                    self._trouble = str(error)
-                    _log.warning("The master's tables cannot be followed, trying on: %s", error)
+                _log.warning("The master's tables cannot be followed, trying on: %s", error)
             except Exception:  # noqa: BLE001 - whatever a master says, the next word may be better
                 _log.exception("An error of ours with what %s knows", self.master)
 

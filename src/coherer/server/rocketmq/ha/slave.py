@@ -17,12 +17,13 @@ from typing import Final
 
 from coherer import net
 from coherer.errors import CohererError, ProtocolError
+from coherer.logs import Log
 from coherer.server.core import Core
 from coherer.server.rocketmq.ha.frames import REPORT, Piece, Pieces
 from coherer.server.rocketmq.outgoing import host_and_port
 from coherer.store.replica import whole_bytes
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 REPORT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
@@ -53,7 +54,6 @@ class HaSlave:
         self._retry_s = retry_s
         self._known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._trouble = ""
 
     def start(self) -> None:
         """Follow, in the background, until `close`."""
@@ -87,7 +87,6 @@ class HaSlave:
             try:
                 host, port = host_and_port(self.address)
                 self.link = await net.dial(host, port, self._make, tls=self._tls)
-                self._trouble = ""
                 await self.link.ended.wait()
                 trouble = self.link.trouble
             except CohererError as error:
@@ -96,9 +95,7 @@ class HaSlave:
                 _log.exception("An error of ours with the master's log")
                 trouble = repr(error)
             self.link = None
-            if trouble != self._trouble:
-                self._trouble = trouble
-                _log.warning("The master's log cannot be followed, trying on: %s", trouble)
+            _log.warning("The master's log cannot be followed, trying on: %s", trouble)
             await asyncio.sleep(self._retry_s)
 
     def _make(self, connection: net.Connection) -> MasterLink:

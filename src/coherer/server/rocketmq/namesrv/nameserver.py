@@ -7,27 +7,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from coherer.broker.routes import KeyValueTable, RouteTable
+from coherer.logs import Log
 from coherer.net import Connection, Receiver
+from coherer.rocketmq import settings as texts
 from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.command import Command
 from coherer.server.rocketmq.namesrv.lookups import Lookups
 from coherer.server.rocketmq.namesrv.registry import Registry
 from coherer.server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer.server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
+from coherer.server.saving import Saver
 from coherer.store.beat import Beat
 
 if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
     from coherer.server.rocketmq.acl import Access
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 KEY_VALUE_FILE: Final = "kvConfig.json"
 SETTINGS_FILE: Final = "namesrv.properties"
+CHECKS: Final[dict[str, Callable[[bytes], object]]] = {
+    KEY_VALUE_FILE: KeyValueTable.load,
+    SETTINGS_FILE: partial(texts.parse_file, SETTINGS_FILE),
+}
+"""What raises where the content of a file is not what it should be."""
+
 SCAN_MS: Final = 10_000
 """How often silent brokers and connections are looked for."""
 
@@ -38,7 +48,7 @@ class NameServer:
     Args:
         options: how it behaves.
         load: gives the content of a file of its own; None if there is none.
-        save: replaces it.
+        files: writes it.
         now_ms: a clock that is not set.
         access: the accounts whose requests are answered; None for everybody's. Changes need an
             account that is an administrator.
@@ -53,7 +63,7 @@ class NameServer:
         self,
         options: NameServerOptions,
         load: Callable[[str], bytes | None],
-        save: Callable[[str, bytes], None],
+        files: Saver,
         *,
         now_ms: Callable[[], int],
         access: Access | None = None,
@@ -64,8 +74,8 @@ class NameServer:
             options,
             key_values,
             load(SETTINGS_FILE),
-            lambda: save(KEY_VALUE_FILE, key_values.dump()),
-            lambda data: save(SETTINGS_FILE, data),
+            lambda: files.save(KEY_VALUE_FILE, key_values.dump),
+            lambda data: files.save(SETTINGS_FILE, lambda: data),
         )
         registry = Registry(self.routes, key_values, now_ms)
         lookups = Lookups(self.routes, settings)
@@ -99,6 +109,7 @@ class NameServer:
             self.handlers,
             closed=self._closed,
             check=None if access is None else access.check,
+            files=files,
             silent=True,
             now_ms=now_ms,
         )
@@ -130,5 +141,5 @@ def _key_values(data: bytes | None) -> KeyValueTable:
     try:
         return KeyValueTable() if data is None else KeyValueTable.load(data)
     except msgspec.DecodeError as error:
-        _log.warning("%s cannot be read, and starts anew: %s", KEY_VALUE_FILE, error)
+        _log.plain.warning("%s cannot be read, and starts anew: %s", KEY_VALUE_FILE, error)
         return KeyValueTable()

@@ -10,6 +10,7 @@ import msgspec
 
 from coherer.broker.routes import KeyValueTable
 from coherer.errors import DamagedStoreError
+from coherer.logs import Log
 from coherer.rocketmq import settings as texts
 from coherer.rocketmq.bodies import KVTable
 from coherer.rocketmq.codes import ResponseCode
@@ -17,7 +18,7 @@ from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import NULL
 from coherer.server.rocketmq.refusal import Refusal
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the topics whose order is kept over all brokers."""

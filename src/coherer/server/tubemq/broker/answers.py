@@ -52,5 +52,5 @@ def refuse_send(serial: int, code: ResultCode, text: str) -> bytes:
 
 def _refusal(error: CohererError) -> tuple[ResultCode, str]:
     if isinstance(error, StoreFullError):
-        return ResultCode.SERVER_RECEIVE_OVERFLOW, f"The broker has no room: {error}"
+        return ResultCode.SERVER_RECEIVE_OVERFLOW, f"The broker has no room. {error.text}"
     return ResultCode.INTERNAL_SERVER_ERROR, f"The broker could not store it: {error}"

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from coherer import limits, net
 from coherer.errors import CohererError, ProtocolError
+from coherer.logs import Log
 from coherer.server.core import Core
 from coherer.server.tubemq.broker.answers import Answers, refuse_send
 from coherer.server.tubemq.broker.configuration import Configuration
@@ -32,7 +33,7 @@ from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.session import JAVA_EXCEPTION, Request
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Broker:
@@ -163,7 +164,12 @@ class BrokerService:
                 await asyncio.sleep(0)  # others have their turn, and the outbox is measured
             connection.resume_reading()
         except (ProtocolError, CohererError) as error:
-            _log.warning("Closing the connection with %s: %s", connection.peer, error)
+            _log.warning(
+                "Closing the connection with %s: %s",
+                connection.peer,
+                error,
+                about=connection.peer_host,
+            )
             connection.close()
         finally:
             self._catching_up = None

@@ -15,13 +15,14 @@ import msgspec
 from coherer import limits
 from coherer.broker.topics import Topic
 from coherer.errors import ProtocolError
+from coherer.logs import Log
 from coherer.server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
 from coherer.tubemq import messages as pb
 from coherer.tubemq.flow import FlowRules
 from coherer.tubemq.methods import UNDEFINED
 from coherer.tubemq.settings import BrokerDefaults, TopicSettings
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 NORMAL, STOPPED, FAILED = 0, 1, -1
 """What a broker reports about its reading and writing."""

@@ -17,6 +17,7 @@ from coherer.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
+from coherer.logs import Log
 from coherer.server.tubemq.broker.configuration import Configuration
 from coherer.server.tubemq.broker.state import BrokerState
 from coherer.tubemq import messages as pb
@@ -24,7 +25,7 @@ from coherer.tubemq import methods
 from coherer.tubemq.codes import ResultCode, refused
 from coherer.tubemq.session import ClientSession, Response
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SETTLE_ROUNDS = 12
 """Heartbeats that follow one another while the configuration is being exchanged."""
@@ -180,11 +181,10 @@ class Registration:
         return methods.BROKER_CLOSE, request
 
     def failed(self, error: CohererError) -> None:
-        """No master has answered, or it refused; logged once per kind of trouble."""
+        """No master has answered, or it refused."""
         self._state.access.in_contact = False
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            _log.warning("No master has this broker now, trying on: %s", error)
+        self._trouble = str(error)
+        _log.warning("No master has this broker now, trying on: %s", error)
 
     def _register_answered(self, answer: pb.RegisterResponseM2B) -> bool:
         if not answer.success:

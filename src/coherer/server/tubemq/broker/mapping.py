@@ -34,6 +34,7 @@ from zlib import crc32
 
 from coherer import limits
 from coherer.errors import DamagedStoreError
+from coherer.logs import Log
 from coherer.record import compression, properties
 from coherer.record.hashing import java_hash, tag_code
 from coherer.record.layout import HOSTS_V6, spans
@@ -41,7 +42,7 @@ from coherer.tubemq.delivery import delivered_head
 from coherer.tubemq.payload import checksum as checksum_of
 from coherer.tubemq.wire import CONTINUED, VARINTS, varint
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 _MARK = properties.TUBE_MARK
 _ATTRIBUTES = b"\x02TUBE\x01a"

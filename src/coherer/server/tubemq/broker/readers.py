@@ -13,6 +13,7 @@ from coherer import limits
 from coherer.broker.filters import tag_codes
 from coherer.broker.offsets import Start
 from coherer.errors import ProtocolError
+from coherer.logs import Log
 from coherer.server.tubemq.broker.state import BrokerState, Consumer, Reader
 from coherer.server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer.tubemq import messages as pb
@@ -20,7 +21,7 @@ from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.methods import REGISTER, UNREGISTER
 from coherer.tubemq.names import Partition
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 _STARTS = {0: Start.FIRST, 1: Start.LATEST, 2: Start.ALWAYS_LATEST}
 OK = "OK!"
@@ -138,7 +139,8 @@ class Readers:
             _log.warning(
                 "Consumer %s has not shown itself: partition %s:%d of group %s is free",
                 reader.holder, reader.topic, reader.partition, reader.group,
-            )  # fmt: skip
+                about=reader.group,
+)  # fmt: skip
             self._forget(reader)
             text = "The lease of the partition has run out."
             self._ended(reader, ResultCode.HB_NO_NODE, text)

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Sequence
 
 from coherer import limits
+from coherer.logs import Log
 from coherer.server.tubemq.broker.mapping import Mapper
 from coherer.server.tubemq.broker.readers import Readers
 from coherer.server.tubemq.broker.state import CLOSED, BrokerState, Reader
@@ -30,7 +31,7 @@ from coherer.tubemq.delivery import get_reply
 from coherer.tubemq.methods import parse
 from coherer.tubemq.session import Request
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 NOTHING = "The request offset reached maxOffset!"
 

@@ -146,7 +146,12 @@ class SendReader:
         return self._read_slowly(body, wall_ms)
 
     def _find_lane(self, body: bytes) -> _Lane | None:
-        lane = self._memory.lanes.get(_prefix(body))
+        # Client, topic and the tag of the partition; what is unusually long is found nowhere.
+        try:
+            topic = 2 + body[1]
+            lane = self._memory.lanes.get(body[: topic + 3 + body[topic + 1]])
+        except IndexError:
+            return None
         if lane is not None:
             self._lane = lane
         return lane
@@ -230,13 +235,3 @@ def _payload(body: bytes, at: int) -> tuple[int, int, int]:
     if body[at + 1] != 0x22 or length >= 0x20_0000 or partition >= 0x4000:
         return 0, 0, 0
     return partition, start, start + length
-
-
-def _prefix(body: bytes) -> bytes:
-    """Client, topic and the tag of the partition, for lengths below 128; b"" where unusual."""
-    try:
-        topic = 2 + body[1]
-        end = topic + 3 + body[topic + 1]
-    except IndexError:
-        return b""
-    return body[:end]

@@ -60,7 +60,8 @@ class Master:
     Args:
         options: how it behaves.
         load: gives what `save` was given last, or None.
-        save: keeps these bytes, replacing those before at once or not at all.
+        save: keeps what this function gives, now or soon; it replaces what was kept before at once
+            or not at all.
         now_ms: a clock that is not set, ms since 1970.
         wall_ms: the time of day, ms since 1970; where only `now_ms` is given, that.
 
@@ -79,7 +80,7 @@ class Master:
         self,
         options: MasterOptions | None = None,
         load: Callable[[], bytes | None] = lambda: None,
-        save: Callable[[bytes], None] = lambda _: None,
+        save: Callable[[Callable[[], bytes]], None] = lambda _: None,
         *,
         now_ms: Callable[[], int] = clock.now_ms,
         wall_ms: Callable[[], int] | None = None,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 
-from coherer.errors import ProtocolError
+from coherer.errors import ProtocolError, StoreError
+from coherer.logs import Log
 from coherer.net import Connection
+from coherer.server.saving import Saver
 from coherer.server.tubemq.master.master import Master
 from coherer.server.tubemq.master.state import StandbyError
 from coherer.tubemq import methods
 from coherer.tubemq.session import JAVA_EXCEPTION, STANDBY, Request, ServerSession
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class MasterService:
@@ -19,21 +23,25 @@ class MasterService:
 
     Args:
         master: who answers.
+        files: writes files; a request that has one written is answered when it is on the disk.
     """
 
-    def __init__(self, master: Master) -> None:
+    def __init__(self, master: Master, files: Saver | None = None) -> None:
         self._master = master
+        self._files = files
 
     def make(self, connection: Connection) -> _Visitor:
         """Serves a connection."""
-        return _Visitor(self._master, connection)
+        return _Visitor(self._master, connection, self._files)
 
 
 class _Visitor:
     """One connection to the master."""
 
-    def __init__(self, master: Master, connection: Connection) -> None:
+    def __init__(self, master: Master, connection: Connection, files: Saver | None) -> None:
         self._master = master
+        self._files = files
+        self._late: set[asyncio.Task[None]] = set()
         self._connection = connection
         self._session = ServerSession()
 
@@ -43,12 +51,31 @@ class _Visitor:
         self._connection.keeps(self._session.unfinished)
         self._connection.write_many(answers)
         for request in requests:
+            before = self._turn
             answer = self._answer(request)
-            if request.timeout_ms > 0:
+            if request.timeout_ms <= 0:
+                continue
+            if self._turn == before:
                 self._connection.write(answer)
+            else:
+                late = asyncio.get_running_loop().create_task(self._answer_late(answer))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
 
-    def closed(self, error: Exception | None) -> None:
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
         """Nothing ends with a connection: who is there is decided by heartbeats."""
+        for late in self._late:
+            late.cancel()
+
+    @property
+    def _turn(self) -> int:
+        return 0 if self._files is None else self._files.turn
+
+    async def _answer_late(self, answer: bytes) -> None:
+        if self._files is not None:
+            with suppress(StoreError):  # a full disk is no reason to refuse heartbeats
+                await self._files.saved()
+        self._connection.write(answer)
 
     def _answer(self, request: Request) -> bytes:
         session = self._session
@@ -67,6 +94,8 @@ class _Visitor:
         except StandbyError as error:
             return session.error(request, STANDBY, error.text)
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
-            _log.exception("Method %d from %s failed", request.method, connection.peer)
+            _log.exception(
+                "Method %d from %s failed", request.method, connection.peer, about=request.method
+            )
             return session.error(request, JAVA_EXCEPTION, "The master failed; see its log.")
         return session.reply(request, answer)

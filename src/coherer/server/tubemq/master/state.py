@@ -26,6 +26,7 @@ from coherer.broker.fleet import Fleet, FleetTiming
 from coherer.broker.membership import Groups, Producers
 from coherer.broker.rebalance import Group, GroupTiming, Member
 from coherer.errors import CohererError, DamagedStoreError, StoreError
+from coherer.logs import Log
 from coherer.masking import masked
 from coherer.record.reserved import is_system_topic
 from coherer.server.admin_figures import Histogram
@@ -34,7 +35,7 @@ from coherer.server.tubemq.master.options import MasterOptions
 from coherer.tubemq import messages as pb
 from coherer.tubemq.names import BLANK, BrokerInfo, is_own_client
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 _ROLL_AGE_MS_MAX = 600_000
 """A roll of members that is older says nothing about who is still alive."""
@@ -101,6 +102,23 @@ class Counts:
         self.balances.clear()
 
 
+def check_saved(data: bytes) -> None:
+    """Check that this is what a master keeps.
+
+    Raises:
+        DamagedStoreError: it is not.
+    """
+    _parse(data)
+
+
+def _parse(data: bytes) -> tuple[_Saved, Catalog]:
+    try:
+        stored = msgspec.json.decode(data, type=_Saved)
+        return stored, Catalog.load(bytes(stored.catalog))
+    except msgspec.DecodeError as error:
+        raise DamagedStoreError(f"The master's catalog cannot be read: {error}.") from error
+
+
 class MasterState:
     """The parts of a master meet here.
 
@@ -134,7 +152,7 @@ class MasterState:
         self,
         options: MasterOptions,
         load: Callable[[], bytes | None],
-        save: Callable[[bytes], None],
+        save: Callable[[Callable[[], bytes]], None],
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
@@ -202,14 +220,7 @@ class MasterState:
         saved = self._load()
         if not saved:
             return None, Catalog()
-        try:
-            stored = msgspec.json.decode(saved, type=_Saved)
-            return stored, Catalog.load(bytes(stored.catalog))
-        except msgspec.DecodeError as error:
-            raise DamagedStoreError(
-                f"The master's catalog cannot be read: {error}.",
-                hint="Put the .bak beside it in its place.",
-            ) from error
+        return _parse(saved)
 
     def new_id(self) -> int:
         """An id that is larger than all before, those of earlier runs too: it looks like a time."""
@@ -271,14 +282,8 @@ class MasterState:
 
     def _write(self, now_ms: int) -> None:
         """Write everything that has to survive. A full disk is no reason to refuse heartbeats."""
-        saved = _Saved(
-            catalog=msgspec.Raw(self.catalog.dump()),
-            roll=self._roll,
-            roll_ms=self._roll_ms,
-            visit_key=self.visit_tokens.key.hex() if self.options.checks_visit_tokens else "",
-        )
         try:
-            self._save(msgspec.json.encode(saved))
+            self._save(self._content)
         except StoreError as error:
             if self._unsaved is None:
                 _log.error("The master's catalog is not saved; it will be tried again: %s", error)
@@ -286,6 +291,15 @@ class MasterState:
             self._write_again_ms = now_ms + _WRITE_AGAIN_MS
         else:
             self._unsaved = None
+
+    def _content(self) -> bytes:
+        saved = _Saved(
+            catalog=msgspec.Raw(self.catalog.dump()),
+            roll=self._roll,
+            roll_ms=self._roll_ms,
+            visit_key=self.visit_tokens.key.hex() if self.options.checks_visit_tokens else "",
+        )
+        return msgspec.json.encode(saved)
 
     # -- topics and partitions
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from coherer.broker.versions import DataVersion
+from coherer.logs import Log
 from coherer.record.schedule import levels_text
 from coherer.rocketmq import fastjson
 from coherer.rocketmq import settings as texts
@@ -26,7 +28,7 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Handler, of_anyone
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 SETTINGS_FILE: Final = "broker.properties"
 
@@ -95,9 +97,9 @@ class SettingsDesk:
         self._state = state
         self._version = DataVersion()
         self._changed: dict[str, str] = {}
-        saved = state.store.load_config(SETTINGS_FILE)
+        saved = state.store.read_config(SETTINGS_FILE, partial(texts.parse_file, SETTINGS_FILE))
         if saved is not None:
-            self._take(texts.parse_file(SETTINGS_FILE, saved))
+            self._take(saved)
 
     def handlers(self) -> dict[int, Handler]:
         """What is answered here, by request code."""
@@ -150,10 +152,13 @@ class SettingsDesk:
         if self._take(told):
             state = self._state
             self._version = self._version.next(state.now_ms())
-            state.store.save_config(SETTINGS_FILE, texts.compose_file(self._changed).encode())
+            state.core.files.save(SETTINGS_FILE, self._content)
             if state.options.perm != before:
                 state.topics.touch(state.now_ms())
         return done()
+
+    def _content(self) -> bytes:
+        return texts.compose_file(self._changed).encode()
 
     def _take(self, told: dict[str, str]) -> bool:
         """Change the options. Returns whether any setting was one that may be changed."""

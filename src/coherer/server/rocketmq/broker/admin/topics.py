@@ -8,6 +8,7 @@ from typing import Final
 from coherer import limits
 from coherer.broker.topics import Topic
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.record.reserved import is_system_topic
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode, ResponseCode
@@ -19,7 +20,7 @@ from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Handler, of_anyone
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 

@@ -1,0 +1,234 @@
+"""New entries of queues are in memory first: seen at once, bounded, written together."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coherer import limits
+from coherer.errors import StoreFullError
+from coherer.store import OsFiles
+
+TOPICS = 300
+
+
+class Counting(OsFiles):
+    """Counts what is done to files of queues."""
+
+    def __init__(self) -> None:
+        self.writes: list[str] = []
+        self.opened = 0
+        self.synced: list[str] = []
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        self._paths[handle] = path
+        self.opened += "consumequeue" in path.parts
+        return handle
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        self.opened -= "consumequeue" in self._paths.pop(handle).parts
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        super().write(handle, data, offset)
+        self.writes.append(self._paths[handle].parent.parent.name)
+
+    def sync(self, handle: int) -> None:
+        super().sync(handle)
+        self.synced.append(self._paths[handle].parent.parent.name)
+
+    def sync_all(self, path: Path) -> bool:
+        self.synced.append("all")
+        return super().sync_all(path)
+
+
+def spread(bench: Any, begin: int, count: int, topics: int = TOPICS) -> list[Any]:
+    return [bench.draft(n, f"t{n % topics}", size=50) for n in range(begin, begin + count)]
+
+
+def test_a_batch_over_many_topics_is_one_write(bench: Any) -> None:
+    files = Counting()
+    store = bench.open(files=files, segment_bytes=1 << 20)
+    files.writes.clear()
+    for number in range(5):
+        store.append(spread(bench, number * TOPICS, TOPICS))
+    assert files.writes == ["store"] * 5  # the log
+    assert len(bench.everything(store)) == TOPICS
+    assert bench.labels(store, "t7") == {at: f"t7/0/{at * TOPICS + 7}" for at in range(5)}
+    files.writes.clear()
+    store.flush_queues()
+    topics = {f"t{n}" for n in range(TOPICS)}
+    queues = [name for name in files.writes if name in topics]
+    assert sorted(queues) == sorted(topics)  # one for each
+
+
+def test_many_files_are_synced_together(bench: Any) -> None:
+    files = Counting()
+    store = bench.open(files=files)
+    store.append(spread(bench, 0, 3))
+    store.flush_queues()
+    assert {"t0", "t1", "t2"} <= set(files.synced)
+    assert "all" not in files.synced
+    store.append(spread(bench, 3, TOPICS))
+    files.synced.clear()
+    store.flush_queues()
+    assert "all" in files.synced
+
+
+def test_reads_go_from_the_file_over_to_memory(bench: Any) -> None:
+    store = bench.open(queue_segment_bytes=2000)
+    for number in range(0, 60, 10):
+        store.append([bench.draft(number + n, tag="ab"[n % 2]) for n in range(10)])
+        if number == 30:
+            store.flush_queues()
+    for first in range(60):
+        for count in (1, 7, 60):
+            read = store.read("t", 0, first, max_bytes=1 << 20, max_count=count)
+            assert read.offsets == [*range(first, min(first + count, 60))]
+            found = [bench.label(record) for record in read.records]
+            assert found == [f"t/0/{offset}" for offset in read.offsets]
+            entries = store.entries("t", 0, first, count)
+            assert [entry.offset for entry in entries] == read.offsets
+    tagged = store.read("t", 0, 0, max_bytes=1 << 20, max_count=99, tags=frozenset([98]))
+    assert tagged.offsets == [*range(1, 60, 2)]
+
+
+def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) -> None:
+    monkeypatch.setattr(limits, "QUEUE_ENTRIES_WAITING", 1000)
+    store = bench.open(files=full_files, segment_bytes=1 << 20)
+    store.append(spread(bench, 0, 1000))
+    assert not (bench.directory / "consumequeue" / "t0").exists()
+    store.append(spread(bench, 1000, 10))
+    assert (bench.directory / "consumequeue" / "t0").exists()
+    store.append(spread(bench, 1010, 1000))
+    before = bench.everything(store)
+
+    class Refusing:
+        """No room for queues, whatever there is for the log."""
+
+        def __call__(self, path: Path) -> None:
+            raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "QUEUE_ENTRIES_WAITING", 500)
+        patch.setattr(full_files, "make_directory", Refusing())
+        patch.setattr(full_files, "fail_at", 0)  # the first write
+        with pytest.raises(StoreFullError, match="consume queues"):
+            store.append(spread(bench, 2010, 10))
+        assert bench.everything(store) == before
+    store.append(spread(bench, 2010, 10))
+    store.close()
+    again = bench.open(segment_bytes=1 << 20)
+    assert sum(map(len, bench.everything(again).values())) == 2020
+    assert again.recovery.clean
+
+
+def test_the_other_thread_writes_soon_when_many_wait(bench: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "QUEUE_ENTRIES_WAITING", 200)
+    store = bench.open(segment_bytes=1 << 20)
+    store.tick()
+    store.append(spread(bench, 0, 99))
+    store.tick()
+    assert not (bench.directory / "consumequeue" / "t0").exists()
+    store.append(spread(bench, 99, 1))
+    store.tick()
+    assert (bench.directory / "consumequeue" / "t0").exists()
+
+
+def test_what_takes_long_is_done_less_often(bench: Any, clock: Any) -> None:
+    class Slow(Counting):
+        def sync(self, handle: int) -> None:
+            super().sync(handle)
+            clock.ms += 200
+
+    files = Slow()
+    store = bench.open(files=files)
+    flushes: list[int] = []
+    begin_ms = clock.ms
+    for number in range(200):
+        store.append([bench.draft(number)])
+        files.synced.clear()
+        store.tick()
+        if "t" in files.synced:
+            flushes.append(clock.ms - begin_ms)
+        clock.ms += 500
+    pauses = [later - earlier for earlier, later in itertools.pairwise(flushes)]
+    assert len(pauses) > 3
+    assert min(pauses) >= 20 * 400  # the log and one queue are synced, and more the first time
+    assert max(pauses[1:]) < 30_000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_writing_beside_the_writer(bench: Any, seed: int) -> None:
+    """One thread appends and reads, another writes the queues all the time."""
+    chance = random.Random(seed)
+    store = bench.open(segment_bytes=1 << 18, queue_segment_bytes=200, open_files=3)
+    stop = threading.Event()
+
+    def flush() -> None:
+        while not stop.is_set():
+            store.flush_queues()
+
+    other = threading.Thread(target=flush)
+    other.start()
+    counts = [0] * 20
+    try:
+        for _ in range(150):
+            drafts = []
+            for _ in range(chance.randint(1, 30)):
+                number = chance.randrange(20)
+                drafts.append(bench.draft(counts[number], f"t{number}", size=20))
+                counts[number] += 1
+            store.append(drafts)
+            number = chance.randrange(20)
+            expected = {at: f"t{number}/0/{at}" for at in range(counts[number])}
+            assert bench.labels(store, f"t{number}") == expected
+    finally:
+        stop.set()
+        other.join()
+    store.append([bench.draft(count, f"t{n}", size=20) for n, count in enumerate(counts)])
+    expected = bench.everything(store)
+    assert {key[0]: len(found) for key, found in expected.items()} == {
+        f"t{n}": count + 1 for n, count in enumerate(counts)
+    }
+    crashed = bench.open(bench.crash())
+    assert crashed.recovery.replayed >= 20
+    assert bench.everything(crashed) == expected
+    crashed.close()
+    store.close()
+    assert bench.everything(bench.open()) == expected
+
+
+def test_a_topic_is_deleted_while_its_entries_wait(bench: Any) -> None:
+    store = bench.open()
+    store.append([bench.draft(n, "tu"[n % 2]) for n in range(10)])
+    store.delete_topic("t")
+    assert store.topics() == ["u"]
+    store.append([bench.draft(0)])
+    assert bench.labels(store) == {0: "t/0/0"}
+    crashed = bench.open(bench.crash())
+    assert bench.everything(crashed) == bench.everything(store)
+
+
+def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
+    from coherer.store import Store
+
+    files, most = Counting(), 100
+    options = bench.open(bench.directory / "other").options
+    store = Store.open(bench.directory, options, now_ms=clock, files=files, open_files=lambda: most)
+    store.append(spread(bench, 0, TOPICS))
+    store.flush_queues()
+    assert files.opened == 100
+    most = 10  # others need them now
+    store.tick()
+    assert files.opened == 10
+    assert len(bench.everything(store)) == TOPICS
+    store.close()
+    assert files.opened == 0

@@ -1,0 +1,147 @@
+"""Log lines that repeat themselves."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coherer.logs import Log, Repeats
+
+SOURCES = Path(__file__).parent.parent / "src/coherer"
+
+
+class Written(logging.Handler):
+    """Keeps what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def lines(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+
+class Bench:
+    """A log, what it writes, and its clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.written = Written()
+        self.repeats = Repeats(lambda: self.now_s, subjects_max=3)
+        self.logger = logging.getLogger("tests.of.repeats")
+        self.logger.addHandler(self.written)
+        self.logger.propagate = False
+        self.logger.setLevel(logging.INFO)
+        self.log = Log(self.logger, self.repeats)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.logger.removeHandler(bench.written)
+
+
+def test_the_same_line_appears_once_a_minute_with_a_count(bench: Bench) -> None:
+    for _ in range(5_000):
+        bench.log.warning("No room for %d messages", 3)
+        bench.now_s += 0.025  # for 125 s
+    assert bench.written.lines == [
+        "No room for 3 messages",
+        "No room for 3 messages (2399 more in the last 60 s)",
+        "No room for 3 messages (2399 more in the last 60 s)",
+    ]
+
+
+def test_what_does_not_come_again_is_still_counted(bench: Bench) -> None:
+    for _ in range(3):
+        bench.log.error("Cannot accept: %s", "too many files")
+    bench.repeats.flush()
+    assert bench.written.lines == ["Cannot accept: too many files"]
+    bench.now_s += 60
+    bench.repeats.flush()
+    bench.repeats.flush()
+    assert bench.written.lines[1:] == ["Cannot accept: too many files (2 more in the last 60 s)"]
+    assert [record.levelno for record in bench.written.records] == [logging.ERROR] * 2
+    bench.now_s += 61
+    bench.repeats.flush()
+    bench.log.error("Cannot accept: %s", "too many files")
+    assert bench.written.lines[2:] == ["Cannot accept: too many files"]
+
+
+def test_a_later_line_of_another_call_writes_the_count(bench: Bench) -> None:
+    bench.log.info("first")
+    bench.log.info("first")
+    bench.now_s += 70
+    bench.log.info("second")
+    assert bench.written.lines == ["first", "first (1 more in the last 70 s)", "second"]
+
+
+def test_each_subject_has_lines_of_its_own(bench: Bench) -> None:
+    for number in range(4):
+        bench.log.warning("%s does not answer, attempt %d", "a", number, about="a")
+        bench.log.warning("%s does not answer, attempt %d", "b", number, about="b")
+    assert bench.written.lines == [
+        "a does not answer, attempt 0",
+        "b does not answer, attempt 0",
+    ]
+
+
+def test_invented_subjects_fill_neither_log_nor_memory(bench: Bench) -> None:
+    for number in range(1_000):
+        bench.log.warning("Not serving %s", f"10.0.0.9:{number}")
+    assert len(bench.written.lines) == 4
+    bench.now_s += 60
+    bench.log.warning("Not serving %s", "10.0.0.9:1000")
+    assert bench.written.lines[4:] == [
+        "Not serving 10.0.0.9:3 (996 more in the last 60 s)",
+        "Not serving 10.0.0.9:1000",
+    ]
+
+
+def test_lines_say_where_they_come_from_and_what_happened(bench: Bench) -> None:
+    for _ in range(2):
+        try:
+            int("a cause")
+        except ValueError as error:
+            cause = error
+            bench.log.exception("It failed")
+        bench.log.error("It failed for 100 %", exc_info=cause)
+        bench.now_s += 61
+    assert bench.written.lines == ["It failed", "It failed for 100 %"] * 2
+    assert {record.filename for record in bench.written.records} == {"test_logs.py"}
+    assert all(record.exc_info for record in bench.written.records)
+
+
+def test_a_level_that_is_off_costs_nothing(bench: Bench) -> None:
+    bench.log.debug("%d", "not a number")
+    bench.logger.setLevel(logging.DEBUG)
+    bench.log.debug("%s", 1)
+    assert bench.written.lines == ["1"]
+
+
+def _loggers(path: Path) -> list[str]:
+    """The right sides of what a module assigns from `logging.getLogger`."""
+    return [
+        ast.unparse(node.value)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Assign) and "getLogger(__name__)" in ast.unparse(node.value)
+    ]
+
+
+def test_every_module_that_logs_does_so_through_this_mechanism() -> None:
+    found = {
+        str(path.relative_to(SOURCES)): logger
+        for path in sorted(SOURCES.rglob("*.py"))
+        for logger in _loggers(path)
+    }
+    assert len(found) > 50
+    assert {path for path, logger in found.items() if not logger.startswith("Log(")} == set()
