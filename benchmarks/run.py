@@ -155,7 +155,7 @@ def _measure(bench: Bench, results: Results, suite: Suite, options: argparse.Nam
         (case, client, broker)
         for case in results.cases
         for client, broker in suite.pairs
-        if client in case.clients and (client, broker) in bench.clients
+        if client in case.clients and broker in case.brokers and (client, broker) in bench.clients
     ]
     if any(case.topic == "consume" for case in results.cases):
         _fill(bench, suite, options)

@@ -22,8 +22,10 @@ class Case:
         parameters: what else it is told.
         topic: from which topic's settings and content it lives.
         clients: who can do it.
+        brokers: with which brokers it is done.
         reference: the case of the Java pair that it is compared with.
-        goal: the least ratio to the reference.
+        baseline: the case of our own pair that it is compared with instead.
+        goal: the least ratio to the reference or the baseline.
         goal_ms: the highest p50, for latency.
         goal_cpp: the least ratio of our client to the C++ client, both with Java's broker.
     """
@@ -35,7 +37,9 @@ class Case:
     parameters: dict[str, int] = field(default_factory=dict)
     topic: str = "produce"
     clients: tuple[str, ...] = (JAVA, OURS)
+    brokers: tuple[str, ...] = (JAVA, OURS)
     reference: str = ""
+    baseline: str = ""
     goal: float | None = None
     goal_ms: float | None = None
     goal_cpp: float | None = None
@@ -43,3 +47,28 @@ class Case:
     def counted(self, *, quick: bool) -> int:
         """How many messages in this run."""
         return max(int(self.count * QUICK), 1000) if quick else self.count
+
+
+def spread(prefix: str, count: int) -> list[Case]:
+    """The same messages, sent to one topic, and in turns to many.
+
+    Ours alone, compared with the rate of one topic. A node lets its clients create 10,000 topics,
+    its own and those of the other cases included.
+    """
+    goals = {1: None, 1_000: 0.9, 9_990: 0.8}
+    return [
+        Case(
+            f"{prefix}topics-{topics}",
+            f"send 1 KiB, 5,000 in flight, {topics:,} topics (to 1 topic)".replace(
+                "1 topics (to 1 topic)", "1 topic"
+            ),
+            "spread",
+            count,
+            {"size": 1024, "window": 5_000, "topics": topics},
+            clients=(OURS,),
+            brokers=(OURS,),
+            baseline="" if topics == 1 else f"{prefix}topics-1",
+            goal=goal,
+        )
+        for topics, goal in goals.items()
+    ]

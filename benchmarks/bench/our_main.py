@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 Request: TypeAlias = dict[str, object]
 Answer: TypeAlias = dict[str, object]
 HEAD = struct.Struct(">qqq")  # run, number, time
+PARTITIONS = 4  # as in `sites`, which needs more than a client has
 BODIES, TO_ARROW = methodcaller("bodies"), methodcaller("to_arrow")
 JOIN_S = 60.0
+TOPICS_PER_PRODUCER = 1_000
+"""A TubeMQ client may name 1,024 topics."""
+SETTLE_S = 8.0
+"""The node writes the files of new queues 5 s after their first messages, at the latest."""
 
 
 def number(request: Request, name: str, otherwise: int | None = None) -> int:
@@ -47,7 +52,9 @@ class Peer:
     def __init__(self, request: Request) -> None:
         heartbeat_ms = number(request, "heartbeat_ms")
         self._client: Any = coherer.connect(str(request["url"]), heartbeat_ms=heartbeat_ms)
+        self._tube_url = str(request.get("tube_url") or request["url"])
         self._producers: dict[int, Producer] = {}
+        self._spread: dict[int, list[tuple[Producer, list[str]]]] = {}
 
     async def producer(self, window: int, topic: str) -> Producer:
         """A producer with that window, made once."""
@@ -78,6 +85,45 @@ class Peer:
         start = time.perf_counter()
         sent = await producer.send_many(Message(topic, body) for _ in range(count))
         return report(count, time.perf_counter() - start, failed=len(sent.failed))
+
+    async def spread(self, request: Request) -> Answer:
+        """Many in flight, to many topics in turn."""
+        topics, body = number(request, "topics"), b"x" * number(request, "size")
+        if topics not in self._spread:
+            self._spread[topics] = await self._open_spread(topics, number(request, "window"))
+        sharing = self._spread[topics]
+        each = number(request, "count") // len(sharing)
+
+        async def send(producer: Producer, names: list[str]) -> int:
+            messages = (Message(names[at % len(names)], body) for at in range(each))
+            return len((await producer.send_many(messages)).failed)
+
+        start = time.perf_counter()
+        failed = sum(await asyncio.gather(*(send(*one) for one in sharing)))
+        seconds = time.perf_counter() - start
+        return report(each * len(sharing), seconds, failed=failed)
+
+    async def _open_spread(self, topics: int, window: int) -> list[tuple[Producer, list[str]]]:
+        """Producers that share the topics; every queue has its file when they are given."""
+        names = [f"spread-{at}" for at in range(topics)]
+        parts = [
+            names[at : at + TOPICS_PER_PRODUCER] for at in range(0, topics, TOPICS_PER_PRODUCER)
+        ]
+        async with coherer.connect(self._tube_url) as tube:  # makes a thousand topics at once
+            for part in parts:
+                async with tube.producer() as maker:
+                    await maker.publish(*part)
+        found: list[tuple[Producer, list[str]]] = []
+        for part in parts:
+            made = self._client.producer(window=max(window // len(parts), 1))
+            producer = await made.__aenter__()
+            await producer.publish(*part)
+            found.append((producer, part))
+            for _ in range(PARTITIONS):  # one after the other, so that each queue gets one
+                sent = await producer.send_many(Message(name, b"first") for name in part)
+                assert not sent.failed
+        await asyncio.sleep(SETTLE_S)
+        return found
 
     async def sync(self, request: Request) -> Answer:
         """Callers that wait for each answer."""

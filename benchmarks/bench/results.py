@@ -97,7 +97,14 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, case: Case) -> float | None:
-        """Our pair to Java's; of latencies Java's to ours, so that more is better."""
+        """Our pair to Java's; of latencies Java's to ours, so that more is better.
+
+        Of a case with a baseline, our pair to our pair.
+        """
+        if case.baseline:
+            ours = self.median(case.key, OURS, OURS, "rate")
+            before = self.median(case.baseline, OURS, OURS, "rate")
+            return ours / before if ours and before else None
         what = "p50_ms" if case.action == "latency" else "rate"
         ours = self.median(case.key, OURS, OURS, what)
         java = self.median(case.reference or case.key, JAVA, JAVA, what)

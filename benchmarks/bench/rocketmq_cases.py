@@ -6,7 +6,7 @@ Java's default limit of a broker, or 1,000.
 
 from __future__ import annotations
 
-from bench.cases import CPP, JAVA, OURS, Case
+from bench.cases import CPP, JAVA, OURS, Case, spread
 
 ALL = (JAVA, OURS, CPP)
 KIB = {"size": 1024}
@@ -64,6 +64,7 @@ def _consume(how: str, per_pull: int, title: str, goal: float | None, **more: ob
 CASES = [
     _produce(500, 1.5),
     _produce(5000, 1.5),
+    *spread("rocketmq-", 200_000),
     _sync(1, 20_000, 1.5),
     _sync(16, 80_000, 3.0),
     _batch(1, 200_000),

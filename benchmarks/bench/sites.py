@@ -109,6 +109,7 @@ class Bench(ABC):
         self._java = java
         self._folder = folder / self.scheme
         self._say = say
+        self._tube_url = ""  # of our node, where its clients' URL is another one
         self._stack = contextlib.ExitStack()
         self.systems: dict[str, System] = {}
         self.drivers: dict[str, Driver] = {}
@@ -154,6 +155,7 @@ class Bench(ABC):
             HOST,
             admin_port=None,
             topics=dict.fromkeys(TOPICS, PARTITIONS),
+            default_partitions=PARTITIONS,
             **options,
         )
         self._stack.callback(child.stop)
@@ -178,6 +180,8 @@ class Bench(ABC):
 
     def _open(self, kind: str, driver: Driver, system: System) -> None:
         address = {self.address_name: system.address, "url": f"{self.scheme}://{system.address}"}
+        if system.kind == OURS and self._tube_url:
+            address["tube_url"] = self._tube_url
         name, opened = driver.open("bench", heartbeat_ms=HEARTBEAT_MS, **address)
         opened.result(60)
         for topic in TOPICS:
@@ -230,8 +234,9 @@ class RocketBench(Bench):
     _cpp: CppDriver
 
     def _our_ports(self) -> tuple[int, dict[str, object]]:
-        (port,) = free_ports(1)
-        others = {"master_port": 0, "broker_port": 0}
+        port, master_port = free_ports(2)
+        self._tube_url = f"tubemq://{HOST}:{master_port}"
+        others = {"master_port": master_port, "broker_port": 0}
         return port, {"namesrv_port": port, "rocketmq_port": 0, **others}
 
     def _java_driver(self, java: JavaSystem) -> Driver:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cases import OURS, Case
+from bench.cases import OURS, Case, spread
 
 
 def _produce(size: int, window: int, count: int) -> Case:
@@ -22,6 +22,7 @@ CASES = [
     _produce(1024, 5000, 200_000),
     _produce(100, 500, 300_000),
     _produce(100, 5000, 300_000),
+    *spread("", 300_000),
     Case("sync-1", "send and wait, 1 caller", "sync", 20_000, {"size": 1024, "threads": 1}),
     Case("sync-16", "send and wait, 16 callers", "sync", 100_000, {"size": 1024, "threads": 16}),
     Case(

@@ -190,3 +190,20 @@ def test_numbers_of_deleted_messages_are_not_given_again(bench: Any, clock: Any)
     assert crashed.queue_range("quiet", 0) == (3, 3)
     assert bench.everything(crashed) == expected
     assert not crashed.recovery.damage
+
+
+def test_old_files_are_deleted_from_a_full_disk(bench: Any, clock: Any, full_files: Any) -> None:
+    """What waits for the queues cannot be written before: deleting is what makes room."""
+    store = bench.open(files=full_files)
+    fill(bench, store, 100)
+    expected = bench.everything(store)
+    full_files.room = 0
+    store.close()
+    again = bench.open(files=full_files, retention_bytes=40_000)
+    assert again.clean(clock.ms) > 0
+    full_files.room = None
+    again.flush_queues()
+    for key, found in bench.everything(again).items():
+        first, last = again.queue_range(*key)
+        assert found == {at: expected[key][at] for at in range(first, last)}
+    assert again.end_offset - again.min_offset <= 40_000

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -446,7 +446,8 @@ class Node:
             await core.save_positions()
             await self.rocketmq.save()
         if core.store.too_large:
-            await core.flusher.run(core.store.flush_queues)  # `clean` has nothing to wait for then
+            with suppress(StoreFullError):  # `clean` makes room
+                await core.flusher.run(core.store.flush_queues)  # so that `clean` need not wait
             core.clean()
         elif self._due("clean", CLEAN_EVERY_S):
             core.clean()

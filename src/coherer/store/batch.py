@@ -1,7 +1,8 @@
 """Drafts become the bytes of the log and the entries of the queues: the hot path of writing.
 
 Nothing is written here. One pass gives every message its queue offset and its place in the log; the
-store then writes one piece per file of the log (nearly always one) and one per touched queue.
+store then writes one piece per file of the log, nearly always one; the entries stay in memory for a
+while (`waiting`).
 
 Single messages go through a loop (`Encoder._encode`). Those that came together (`Drafts`) are
 columns, and stay so (`Encoder._together`): each step takes a whole column and is a loop in C.

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from coherer.net import run
+from coherer.net import allow_files, run
 from coherer.server.node import Node, NodeOptions
 
 
@@ -28,4 +28,5 @@ async def serve(given: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    allow_files()
     run(serve(json.loads(sys.argv[1])))
