@@ -7,7 +7,8 @@ from functools import lru_cache
 from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import PREPARED, ROLLED_BACK, Summary
-from coherer.record.properties import TAGS, decode, index_keys
+from coherer.record.properties import TAGS, TIMER_OUT_MS, decode, index_keys
+from coherer.record.reserved import TIMER_TOPIC
 from coherer.store.disk import Dirty
 from coherer.store.index import KeyIndex
 from coherer.store.keys import Keys
@@ -18,6 +19,7 @@ RECORD_BYTES_MIN = 92
 """No record is smaller: damage of n bytes held n / 92 messages at most."""
 
 _PENDING_ENTRIES = 4096
+_TIMER_TOPIC = TIMER_TOPIC.encode()
 _SPECIAL = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
@@ -88,6 +90,8 @@ class Replayer:
                 return wrong
             self._waiting.add(queue)
             pending = queue.pending
+            if record.topic == _TIMER_TOPIC:
+                code = due_ms(record.properties)
             pending.append(ENTRY.pack(offset, record.size, queue.code_of(code, record.store_ms)))
             if len(pending) >= _PENDING_ENTRIES:
                 self._write(queue)
@@ -139,6 +143,12 @@ class Replayer:
             if queue.pending:
                 self._write(queue)
         self._waiting.clear()
+
+
+def due_ms(text: bytes) -> int:
+    """Give the due time in the property text of a timed message, ms since 1970; 0 if none."""
+    found = decode(text).get(TIMER_OUT_MS, "")
+    return int(found) if found.isascii() and found.isdecimal() and len(found) < 19 else 0
 
 
 @lru_cache(maxsize=4096)

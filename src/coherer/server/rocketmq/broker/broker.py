@@ -25,13 +25,14 @@ from coherer.server.rocketmq.broker.reply_messages import ReplyMessages
 from coherer.server.rocketmq.broker.retrying import Retries
 from coherer.server.rocketmq.broker.sending import CODES, Sends
 from coherer.server.rocketmq.broker.state import RocketState
+from coherer.server.rocketmq.broker.timers import TimerService
 from coherer.server.rocketmq.broker.transactions import TransactionService
 from coherer.server.rocketmq.remoting import Channel, Handler, Remoting
 
 if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
     from coherer.server.rocketmq.acl import Access
 
-PULL = int(RequestCode.PULL_MESSAGE)
+PULLS = frozenset((int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)))
 
 
 class RocketBroker:
@@ -52,7 +53,8 @@ class RocketBroker:
         self.core = core
         self.state = RocketState(options, core)
         self.clients = ClientDesk(self.state)
-        self.sends = Sends(self.state)
+        self.timers = TimerService(core)
+        self.sends = Sends(self.state, self.timers)
         self.pulls = Pulls(self.state)
         self.retries = Retries(self.state)
         self.positions = Positions(self.state)
@@ -68,6 +70,7 @@ class RocketBroker:
                 interval_ms=options.transaction_interval_ms,
             ),
             is_slave=lambda: self.state.is_slave,
+            take=self.timers.take,
         )
         self._handlers: dict[int, Handler] = {}
         self._fast_handlers: dict[int, Handler] = {}
@@ -84,7 +87,7 @@ class RocketBroker:
         """Answer further codes."""
         self._handlers.update(handlers)
         self._fast_handlers.update(
-            {code: handler for code, handler in handlers.items() if code != PULL}
+            {code: handler for code, handler in handlers.items() if code not in PULLS}
         )
 
     @property
@@ -102,6 +105,7 @@ class RocketBroker:
             self.access.tick(now_ms)
         if not self.state.is_slave:
             self.delays.tick()
+            self.timers.tick()
             self.transactions.tick()
         self.remoting.tick()
         self.fast_remoting.tick()
@@ -119,6 +123,7 @@ class RocketBroker:
         """Serve nothing more. What was sent is answered when the core is closed."""
         self.pulls.holding.close()
         self.delays.stop()
+        self.timers.stop()
 
     def closed(self) -> None:
         """Write what the files lack; the core is closed, the store not yet.
@@ -133,6 +138,7 @@ class RocketBroker:
         positions = self.positions
         return {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_back,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,

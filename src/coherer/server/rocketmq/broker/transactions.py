@@ -65,6 +65,7 @@ class TransactionService:
         ask: asks a producer.
         options: when.
         is_slave: whether this broker only follows a master: it ends nothing then.
+        take: gives what to store for a committed message: one that is timed waits now.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class TransactionService:
         options: CheckOptions | None = None,
         *,
         is_slave: Callable[[], bool] = lambda: False,
+        take: Callable[[Draft], Draft] = lambda draft: draft,
     ) -> None:
         self._core = core
         self._ask = ask
         self._options = options or CheckOptions()
         self._is_slave = is_slave
+        self._take = take
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # when the round began that is under way
         self._rounds = Beat(self._options.interval_ms, core.now_ms())
@@ -159,7 +162,7 @@ class TransactionService:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
             if not fits(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_PLACE)
-            drafts.append(real)
+            drafts.append(self._take(real))
         self._need_topic(OP_TOPIC)
         store = self._core.store
         drafts.append(done_mark(end.half_offset, store.store_host, self._core.now_ms()))
