@@ -176,11 +176,13 @@ async def test_three_days_to_the_millisecond(node: Node) -> None:
 
 
 async def test_what_is_due_before_the_next_tick_does_not_wait_for_it(node: Node) -> None:
+    arrived = asyncio.Event()
+    node.core.on_arrival(lambda *_: arrived.set())
     node.send("m", TIMER_DELAY_MS=20)
     node.clock.advance(20)
     async with asyncio.timeout(5):
-        while not node.delivered():
-            await asyncio.sleep(0.002)
+        await arrived.wait()
+    assert node.delivered() == ["m"]
 
 
 async def test_a_kill_repeats_and_loses_nothing(node: Node) -> None:

@@ -35,7 +35,8 @@ from coherer.rocketmq import acl
 from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.names import INNER_PRODUCER_GROUP
+from coherer.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
+from coherer.rocketmq.versions import V5_0_0
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Instance(Directory):
         checks: answers brokers that ask about transactions.
         replies: the requests that wait for replies.
         versions: the release number of each broker, by its address, from its heartbeat answers.
+        timers: whether each broker keeps messages until any time, from the same.
     """
 
     def __init__(self, options: RocketOptions) -> None:
@@ -89,6 +91,7 @@ class Instance(Directory):
         self.client_id = ""
         self.local_host = ""
         self.versions: dict[str, int] = {}
+        self.timers: dict[str, bool] = {}
         self.checks = Checks(self.on, options.namespace)
         self.replies = Replies(self.on)
         self._producers: Counter[str] = Counter()
@@ -134,6 +137,24 @@ class Instance(Directory):
         if fast and self.options.vip:
             return await self.pool.get(host, port - VIP_PORT_STEP)
         return link
+
+    async def keeps_time(self, address: str) -> bool:
+        """Whether a broker keeps messages until any time: ours do, and those from 5.0 on.
+
+        Args:
+            address: its main port's.
+
+        Raises:
+            UnavailableError: it cannot be reached, or does not answer.
+        """
+        link = await self.link(address)
+        if link.server not in self.timers:
+            body = self._heartbeat_body()
+            answer = await link.ask(
+                RequestCode.HEART_BEAT, body=body, timeout_ms=HEARTBEAT_TIMEOUT_MS
+            )
+            self._hear(link.server, answer)
+        return self.timers[link.server]
 
     # -- members
 
@@ -261,7 +282,8 @@ class Instance(Directory):
         except CohererError as error:
             _log.warning("Heartbeat to %s: %s", broker, error)
             return False
-        self.versions[address] = answer.version
+        self._hear(address, answer)
+        self._hear(link.server, answer)
         return True
 
     def _say_hello(self, link: Link) -> None:
@@ -273,9 +295,15 @@ class Instance(Directory):
             if done.cancelled() or done.exception() is not None:
                 _log.info("A heartbeat to %s got no answer", link.server)
             else:
-                self.versions[link.server] = done.result().version
+                self._hear(link.server, done.result())
 
         future.add_done_callback(answered)
+
+    def _hear(self, server: str, answer: Command) -> None:
+        """Take what a heartbeat's answer says of a broker."""
+        self.versions[server] = answer.version
+        timers = FEATURE_TIMERS in answer.fields.get(FEATURES, "").split(",")
+        self.timers[server] = timers or answer.version >= V5_0_0
 
     async def _leave(self, group: dict[str, str]) -> None:
         async def tell(link: Link) -> None:
