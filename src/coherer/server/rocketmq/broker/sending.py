@@ -60,11 +60,16 @@ class _Lane:
 
 
 class Sends:
-    """Takes the sends of all connections."""
+    """Takes the sends of all connections.
 
-    def __init__(self, state: RocketState, timers: TimerService) -> None:
+    Args:
+        state: what the broker's parts share.
+        timers: keeps timed messages; one of its own when None.
+    """
+
+    def __init__(self, state: RocketState, timers: TimerService | None = None) -> None:
         self._state = state
-        self._timers = timers
+        self._timers = timers or TimerService(state.core)
         self._lanes: dict[str, _Lane] = {}
         self._version = -1
         self._accepting = False
