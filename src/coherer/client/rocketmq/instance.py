@@ -41,6 +41,8 @@ from coherer.rocketmq.versions import V5_0_0
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_MS: Final = 3_000
+_ASKED: Final = {FEATURES: FEATURE_TIMERS}
+"""So our brokers tell what they can do. Java's look at no field of a heartbeat."""
 LEAVE_TIMEOUT_MS: Final = 1_000
 """A broker that does not say goodbye in time forgets us when the connection ends."""
 
@@ -151,7 +153,7 @@ class Instance(Directory):
         if link.server not in self.timers:
             body = self._heartbeat_body()
             answer = await link.ask(
-                RequestCode.HEART_BEAT, body=body, timeout_ms=HEARTBEAT_TIMEOUT_MS
+                RequestCode.HEART_BEAT, _ASKED, body, timeout_ms=HEARTBEAT_TIMEOUT_MS
             )
             self._hear(link.server, answer)
         return self.timers[link.server]
@@ -274,7 +276,8 @@ class Instance(Directory):
             self._greeted.add(link)
             answer = await link.ask(
                 RequestCode.HEART_BEAT,
-                body=self._heartbeat_body(),
+                _ASKED,
+                self._heartbeat_body(),
                 timeout_ms=HEARTBEAT_TIMEOUT_MS,
             )
         except ClosedError:
@@ -287,9 +290,8 @@ class Instance(Directory):
         return True
 
     def _say_hello(self, link: Link) -> None:
-        future = link.call(
-            RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=HEARTBEAT_TIMEOUT_MS
-        )
+        body = self._heartbeat_body()
+        future = link.call(RequestCode.HEART_BEAT, _ASKED, body, timeout_ms=HEARTBEAT_TIMEOUT_MS)
 
         def answered(done: asyncio.Future[Command]) -> None:
             if done.cancelled() or done.exception() is not None:
