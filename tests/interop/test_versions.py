@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +25,19 @@ from peers.clients import JavaClients, Package
 from peers.driver import JavaDriver
 from peers.ours import start_node
 from peers.process import ENVIRONMENT, free_ports, listens
+from peers.releases import CASES, DAYS, chosen
 from peers.rocket_clients import Clients, Consumer, Producer
 from peers.rocket_site import RocketSite
 from peers.rocketmq import HOST, flags_of
 
 import coherer
+from coherer.errors import UsageError
 
 pytestmark = pytest.mark.interop
 
-ROCKETMQ_CLIENTS = ["4.3.2", "4.7.1", "4.9.8", "5.5.0"]
-ROCKETMQ_SERVERS = ["4.5.2", "4.7.1", "5.5.0"]
-TUBEMQ_CLIENTS = ["1.5.0", "1.9.0", "1.12.0"]
-CASES = [
-    *(f"rocketmq-client-{release}" for release in ROCKETMQ_CLIENTS),
-    *(f"rocketmq-server-{release}" for release in ROCKETMQ_SERVERS),
-    *(f"tubemq-client-{release}" for release in TUBEMQ_CLIENTS),
-]
-DAYS = 5
-"""So many days until each case had its turn."""
 DELAY_MS = 1_000  # of level 1
 TIMED_MS = 1_500
 TOOLS_TIMEOUT_S = 60
-
-
-def chosen(wanted: str, day: int) -> list[str]:
-    """The cases of a run.
-
-    Args:
-        wanted: `COHERER_INTEROP_VERSIONS`.
-        day: days since 1970.
-    """
-    if wanted == "all":
-        return CASES
-    if wanted:
-        return [case for case in CASES if case in wanted.split(",")]
-    return CASES[day % DAYS :: DAYS]
 
 
 _CHOSEN = chosen(os.environ.get("COHERER_INTEROP_VERSIONS", ""), int(time.time() // 86_400))
@@ -84,7 +63,7 @@ def test_every_case_has_its_turn() -> None:
     runs = [chosen("", day) for day in range(20_000, 20_000 + DAYS)]
     assert sorted(case for run in runs for case in run) == sorted(CASES)
     assert max(map(len, runs)) == 2
-    assert chosen("tubemq-client-1.5.0,x", 0) == ["tubemq-client-1.5.0"]
+    assert chosen("tubemq-client-1.5.0", 0) == ["tubemq-client-1.5.0"]
 
 
 def system(kind: str, release: str) -> JavaSystem:
@@ -239,9 +218,32 @@ async def test_our_client_on_javas_servers(rocket: RocketSite, release: str) -> 
     await asyncio.to_thread(system, "rocketmq-server", release)
     cluster = await asyncio.to_thread(rocket.cluster, f"java-{release}")
     async with Clients(rocket, cluster, f"g{uuid.uuid4().hex[:10]}") as clients:
-        await plays_everything(Pair(clients, "ours"))
+        pair = Pair(clients, "ours")
+        await plays_everything(pair)
+        await our_times(pair, timers=release.startswith("5."))
     log = cluster.broker.child.log.read_text() if cluster.broker.child else ""
     assert "NullPointerException" not in log
+
+
+async def our_times(pair: Pair, *, timers: bool) -> None:
+    """Any time where the broker is of 5.x; where it is older, levels, and an error otherwise."""
+    topic = f"t{uuid.uuid4().hex[:10]}"
+    producer = await pair.producer()
+    await producer.send(topic, "now")
+    consumer = await pair.consumer(topic)
+    await producer.send(topic, "level", delay=timedelta(seconds=1))
+    if not timers:
+        with pytest.raises(UsageError, match="older than 5"):
+            await producer.send(topic, "x", delay=timedelta(milliseconds=TIMED_MS))
+        found = await consumer.wait_for(2)
+        assert [one["body"] for one in found] == ["now", "level"]
+        return
+    at = datetime.now(UTC) + timedelta(seconds=4)
+    await producer.send(topic, "time", deliver_at=at)
+    found = {one["body"]: one for one in await consumer.wait_for(3)}
+    # 5.x counts whole seconds, and may be one early.
+    assert found["level"]["stored_ms"] >= found["level"]["born_ms"]
+    assert found["time"]["stored_ms"] >= int(at.timestamp() * 1000) - 1_000
 
 
 @dataclass

@@ -314,6 +314,19 @@ async def test_queues_that_are_rebuilt_from_the_log(node: Node) -> None:
     await other.close()
 
 
+async def test_a_slave_knows_what_its_master_has_delivered(node: Node, tmp_path: Path) -> None:
+    node.send("one", TIMER_DELAY_SEC=1)
+    node.send("two", TIMER_DELAY_SEC=3600)
+    await node.until(1_000)
+    slave = Store.open(tmp_path / "slave", OPTIONS, now_ms=node.clock.now_ms)
+    slave.append_raw(0, bytes(node.store.read_raw(0, 1 << 20)))
+    slave.close()
+    other = Node(tmp_path / "slave", node.clock)
+    await other.until(3_600_000, 60_000)
+    assert other.delivered() == ["one", "two"]
+    await other.close()
+
+
 async def test_entries_that_a_java_broker_rebuilt_hold_the_code_of_the_tag(node: Node) -> None:
     draft = node.service.take(Draft("t", 0, b"m", encode({"TAGS": "red", "TIMER_DELAY_SEC": "9"})))
     node.store.append([msgspec.structs.replace(draft, tag_code=112_785)])

@@ -200,8 +200,7 @@ class TimerService:
         if self._busy or self._stopped:
             return
         now_ms = self._core.now_ms()
-        self._deliver(now_ms)
-        if not self._busy:
+        if not self._deliver(now_ms):
             self._roll(now_ms)
 
     def stop(self) -> None:
@@ -210,12 +209,8 @@ class TimerService:
         if self._wake is not None:
             self._wake.cancel()
 
-    def _go_on(self) -> None:
-        if not self._stopped and not self._busy:
-            self._deliver(self._core.now_ms())
-
     def _later(self) -> None:
-        asyncio.get_running_loop().call_soon(self._go_on)
+        asyncio.get_running_loop().call_soon(self.tick)
 
     def _wake_at(self, due_ms: int, now_ms: int) -> None:
         if due_ms - now_ms >= TICK_MS:
@@ -229,16 +224,17 @@ class TimerService:
 
     def _woken(self) -> None:
         self._wake = None
-        self._go_on()
+        self.tick()
 
-    def _deliver(self, now_ms: int) -> None:
+    def _deliver(self, now_ms: int) -> bool:
+        """Store what is due, or read what may be; says whether there is more to do at once."""
         for _ in range(SLOTS_AT_ONCE):
             slot = self._slot(self._first)
             if not slot.load(self._progress):
                 self._later()
-                return
+                return True
             if self._store_due(slot, now_ms):
-                return
+                return True
             if (self._first + 1) * SLOT_MS > now_ms:
                 break
             self._slots.pop(self._first, None)
@@ -246,12 +242,13 @@ class TimerService:
             self._first += 1
         else:
             self._later()
-            return
+            return True
         following = slot.first
         if following is not None:
             self._wake_at(following.due_ms, now_ms)
         if (self._first + 1) * SLOT_MS <= now_ms + AHEAD_MS:
             self._slot(self._first + 1).load(self._progress)
+        return False
 
     def _slot(self, number: int) -> _Slot:
         slot = self._slots.get(number)
