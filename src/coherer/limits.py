@@ -57,7 +57,7 @@ TIMER_DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
 """How far away the time of a timed message may be (5.x: `timerMaxDelaySec`)."""
 
 TIMER_SLOT_MESSAGES_MAX: Final = 1_000_000
-"""Timed messages that are due in the same five minutes: 40 bytes of memory each when their time
+"""Timed messages that are due in the same five minutes: 50 bytes of memory each when their time
 comes. Further ones are refused."""
 
 PROPERTIES_BYTES_MAX: Final = 32767

@@ -252,7 +252,7 @@ def _number(text: str | None) -> int | None:
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """A waiting message: when it is due, and its offset in the queue of its slot."""
+    """A waiting message: when it is due, and its offset in the log."""
 
     due_ms: int
     offset: int
@@ -266,19 +266,19 @@ class Place(msgspec.Struct, frozen=True, order=True):
             properties: the property text of its message, for an entry that holds no due time: a
                 Java broker that rebuilds consume queues puts the tag code there.
 
-        >>> Place.of(Entry(7, 0, 100, 1_700_000_000_000))
-        Place(due_ms=1700000000000, offset=7)
-        >>> Place.of(Entry(7, 0, 100, 97)) is None
+        >>> Place.of(Entry(7, 800, 100, 1_700_000_000_000))
+        Place(due_ms=1700000000000, offset=800)
+        >>> Place.of(Entry(7, 800, 100, 97)) is None
         True
-        >>> Place.of(Entry(7, 0, 100, 97), b"TIMER_OUT_MS\x011700000000000")
-        Place(due_ms=1700000000000, offset=7)
+        >>> Place.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
+        Place(due_ms=1700000000000, offset=800)
         """
         if entry.code >= _PLAUSIBLE_MS:
-            return cls(entry.code, entry.offset)
+            return cls(entry.code, entry.physical_offset)
         if properties is None:
             return None
         due_ms = _number(decode(properties).get(TIMER_OUT_MS))
-        return None if due_ms is None else cls(due_ms, entry.offset)
+        return None if due_ms is None else cls(due_ms, entry.physical_offset)
 
 
 class _Step(msgspec.Struct, frozen=True, array_like=True):
@@ -301,12 +301,12 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         rolled_to: the messages before this offset of the log are delivered, or were stored again
             behind it.
 
-    >>> progress = Progress().delivered(Place(9_000, 4), 700)
-    >>> [progress.has(*one) for one in ((Place(9_000, 4), 600), (Place(9_000, 5), 600))]
+    >>> progress = Progress().delivered(Place(9_000, 400), 700)
+    >>> [progress.has(Place(9_000, offset)) for offset in (400, 500)]
     [True, False]
-    >>> progress.has(Place(8_000, 9), 700)
-    False
-    >>> progress = progress.delivered(Place(5_000, 6), 900)
+    >>> [progress.has(Place(8_000, offset)) for offset in (500, 700)]
+    [True, False]
+    >>> progress = progress.delivered(Place(5_000, 800), 900)
     >>> len(progress.steps), len(progress.delivered(Place(9_001, 0), 950).steps)
     (2, 1)
     """
@@ -314,14 +314,15 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     steps: tuple[_Step, ...] = ()
     rolled_to: int = 0
 
-    def has(self, place: Place, log_offset: int) -> bool:
-        """Say whether the message of a place, stored at an offset of the log, is done."""
-        if log_offset < self.rolled_to:
+    def has(self, place: Place) -> bool:
+        """Say whether the message of a place is done."""
+        due_ms, offset = place.due_ms, place.offset
+        if offset < self.rolled_to:
             return True
-        return any(
-            log_offset < step.log_offset and place <= Place(step.due_ms, step.offset)
-            for step in self.steps
-        )
+        for step in self.steps:
+            if offset < step.log_offset and (due_ms, offset) <= (step.due_ms, step.offset):
+                return True
+        return False
 
     def delivered(self, last: Place, log_offset: int) -> Progress:
         """Give what holds when what was stored before `log_offset` is delivered up to `last`."""

@@ -39,7 +39,7 @@ from coherer.broker.timers import (
 )
 from coherer.broker.transactions import HALF_TOPIC
 from coherer.errors import CohererError, UsageError
-from coherer.record.layout import Record, body_of, decode, properties_of, store_ms_of
+from coherer.record.layout import body_of, decode, properties_of, store_ms_of
 from coherer.rocketmq.codes import ResponseCode
 from coherer.server.core import Core
 from coherer.server.rocketmq.refusal import Refusal
@@ -64,7 +64,7 @@ ROLL_CHECK_MS: Final = 10_000
 ROLL_AGE_MS_MIN: Final = 60_000
 """A message is stored again once a minute at most, however small the log is."""
 _HOUR_MS: Final = 3_600_000
-_OFFSET_BITS: Final = 40
+_OFFSET_BITS: Final = 63
 
 
 class _Slot:
@@ -94,7 +94,7 @@ class _Slot:
             entries = store.entries(TIMER_TOPIC, self.queue, self._next, ENTRIES_AT_ONCE)
             for entry in entries:
                 place = _place_of(store, entry)
-                if place is None or progress.has(place, entry.physical_offset):
+                if place is None or progress.has(place):
                     continue
                 if slot_of(place.due_ms) == self.number:
                     key = (place.due_ms - self._begin_ms) << _OFFSET_BITS | place.offset
@@ -266,7 +266,7 @@ class TimerService:
             if following is None or following.due_ms > now_ms or room <= 0:
                 break
             last = slot.pop()
-            draft = self._released(slot.queue, last, now_ms)
+            draft = self._released(last, now_ms)
             if draft is not None:
                 drafts.append(draft)
                 room -= len(draft.body) + len(draft.properties)
@@ -297,30 +297,22 @@ class TimerService:
 
         self._core.appender.submit([*drafts, said], done, wait_durable=False)
 
-    def _released(self, queue: int, place: Place, now_ms: int) -> Draft | None:
-        for entry in self._store.entries(TIMER_TOPIC, queue, place.offset, 1):
-            if entry.physical_offset < self._progress.rolled_to:
-                return None
-            record = self._record(entry)
-            if record is None:
-                return None
-            draft = released(record, now_ms)
-            if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
-                _log.error("A timed message at %d has nowhere to go", entry.physical_offset)
-                return None
-            return draft
-        _log.error(
-            "A timed message that was due at %d ms is lost: the log has dropped it before.",
-            place.due_ms,
-        )
-        return None
-
-    def _record(self, entry: Entry) -> Record | None:
-        record = self._store.record_at(entry.physical_offset)
-        if record is None:
-            _log.error("A timed message at %d of the log is lost", entry.physical_offset)
+    def _released(self, place: Place, now_ms: int) -> Draft | None:
+        if place.offset < self._progress.rolled_to:
             return None
-        return decode(record, check_crc=False)
+        record = self._store.record_at(place.offset)
+        if record is None:
+            _log.error(
+                "A timed message at %d of the log, due at %d ms, is lost",
+                place.offset,
+                place.due_ms,
+            )
+            return None
+        draft = released(decode(record, check_crc=False), now_ms)
+        if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
+            _log.error("A timed message at %d of the log has nowhere to go", place.offset)
+            return None
+        return draft
 
     # -- messages that must not leave the log
 
@@ -370,7 +362,7 @@ class TimerService:
             entries = self._store.entries(TIMER_TOPIC, queue, offset, count)
             for entry in entries:
                 place = _place_of(self._store, entry)
-                if place is not None and not self._progress.has(place, entry.physical_offset):
+                if place is not None and not self._progress.has(place):
                     done = False
                     yield entry
                 elif done:
