@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from peers.mqadmin import COMMANDS, NOT_RUN
+from peers.releases import CASES
 
 import coherer
 from coherer.client.rocketmq.producer_options import Verdict
@@ -61,3 +62,9 @@ def test_every_command_of_javas_tools_has_a_row() -> None:
     assert {name for name, text in rows.items() if text.startswith("not run: ")} == {
         command.name for command in NOT_RUN
     }
+
+
+def test_every_release_that_is_tried_has_a_row() -> None:
+    rows = re.findall(r"(?m)^\| Apache [^|]+ \| ([0-9.]+) \| [^|]*\| `([a-z0-9.-]+)` \|$", PAGE)
+    assert [case for _, case in rows] == CASES
+    assert all(case.endswith(f"-{release}") for release, case in rows)

@@ -53,6 +53,13 @@ TOPICS_MAX: Final = 10_000
 CLIENTS_MAX: Final = 100_000
 """Producers, and as many consumers, that a master keeps: a kilobyte or so each."""
 
+TIMER_DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
+"""How far away the time of a timed message may be (5.x: `timerMaxDelaySec`)."""
+
+TIMER_SLOT_MESSAGES_MAX: Final = 1_000_000
+"""Timed messages that are due in the same five minutes: 50 bytes of memory each when their time
+comes. Further ones are refused."""
+
 PROPERTIES_BYTES_MAX: Final = 32767
 """Property text of a stored record: its length is a signed 16-bit number (RocketMQ 4.9)."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack, overload
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from coherer.blocking.base import BaseClient
 from coherer.blocking.portal import Portal
@@ -18,10 +18,10 @@ from coherer.client.outcomes import Outcome
 from coherer.client.rocketmq.client import ConsumerKeywords, ProducerKeywords
 from coherer.client.rocketmq.client import RocketClient as AsyncClient
 from coherer.client.rocketmq.consumer_options import Topics
-from coherer.client.rocketmq.outbox import system_of
 from coherer.client.rocketmq.producer import Producer as AsyncProducer
 from coherer.client.rocketmq.producer_options import Verdict
 from coherer.client.rocketmq.selection import Key
+from coherer.client.rocketmq.timing import when_of
 from coherer.client.rocketmq.transactions import Transaction as AsyncTransaction
 from coherer.message import Message
 from coherer.rocketmq.delivery import MessageBatch
@@ -47,6 +47,8 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> RocketReceipt:
         """Send one message and wait for its receipt.
 
@@ -56,14 +58,20 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
             queue: this queue and no other; sent once.
             delay_level: the broker keeps the message back: by default level 1 is 1 s, 3 is 10 s, 18
                 is 2 h.
+            deliver_at: the broker keeps the message until then; a naive time is local. Up to three
+                days ahead, exact to 0.1 s with Coherer's broker and to 1 s with RocketMQ 5.x. Sent
+                once.
+            delay: the same, counted from the message's arrival at the broker. Brokers before 5.0
+                only have delay levels: there it has to be exactly the delay of one.
 
         Raises:
-            UsageError: the message cannot be sent as it is.
+            UsageError: the message cannot be sent as it is, or a broker before 5.0 has no such
+                delay.
             RefusedError: the brokers refused it.
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        return self._send(message, self._how(order_by, queue, delay_level))
+        return self._send(message, self._how(order_by, queue, delay_level, deliver_at, delay))
 
     @overload
     def submit(
@@ -73,6 +81,8 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> Future[RocketReceipt]: ...
 
     @overload
@@ -84,6 +94,8 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> None: ...
 
     def submit(
@@ -94,6 +106,8 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> Future[RocketReceipt] | None:
         """Send one message; waits only while the window is full or the topic is not published.
 
@@ -103,11 +117,15 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
             order_by: see `send`.
             queue: see `send`.
             delay_level: see `send`.
+            deliver_at: see `send`.
+            delay: see `send`.
 
         Returns:
             A future of the receipt; None with a callback.
         """
-        return self._submit(message, callback, self._how(order_by, queue, delay_level))
+        return self._submit(
+            message, callback, self._how(order_by, queue, delay_level, deliver_at, delay)
+        )
 
     def send_batch(
         self,
@@ -165,11 +183,18 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         """
         return self._portal.call(lambda: self._inner.reply(request, reply))
 
-    def _how(self, order_by: Key | None, queue: Queue | None, delay_level: int) -> Post | None:
-        if order_by is None and queue is None and not delay_level:
+    def _how(
+        self,
+        order_by: Key | None,
+        queue: Queue | None,
+        delay_level: int,
+        deliver_at: datetime | None,
+        delay: timedelta | None,
+    ) -> Post | None:
+        when = when_of(delay_level, deliver_at, delay)
+        if order_by is None and queue is None and not when:
             return None
-        system: Final[Mapping[str, str]] = system_of(delay_level)
-        return partial(self._inner.post, order_by=order_by, queue=queue, system=system)
+        return partial(self._inner.post, order_by=order_by, queue=queue, when=when)
 
 
 class RocketTransaction:

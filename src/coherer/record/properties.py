@@ -35,6 +35,19 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 """Where a message was sent that now waits in a group's retry topic."""
 TIME: Final = "$msgTime$"
 """What the message is about in time, as text (see `record.times`); the same in both doors."""
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+"""When a message is to be delivered: so many s or ms from now, or ms since 1970 (5.x)."""
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+"""When a timed message that waits, or has waited, is due, ms since 1970."""
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+"""When a timed message began to wait, and when that ended."""
+TIMER_ROLLS: Final = "TIMER_ROLL_TIMES"
+"""How often a timed message was stored again while it waited."""
+TIMER_CANCEL: Final = "TIMER_DEL_UNIQKEY"
+"""The topic and unique id of a timed message that is not to be delivered (5.x)."""
 TUBE_MARK: Final = "TUBE"
 """Our TubeMQ door's note of how it stored a payload; users never see it."""
 
@@ -75,6 +88,15 @@ RESERVED: Final = frozenset(
         "MSG_TYPE",
         "INNER_MULTI_DISPATCH",
         "INNER_MULTI_QUEUE_OFFSET",
+        "TIMER_DELAY_LEVEL",
+        TIMER_DELAY_SEC,
+        TIMER_DELAY_MS,
+        TIMER_DELIVER_MS,
+        TIMER_OUT_MS,
+        TIMER_ENQUEUE_MS,
+        TIMER_DEQUEUE_MS,
+        TIMER_ROLLS,
+        TIMER_CANCEL,
     ]
 )
 """Names that RocketMQ gives a meaning to: a user's properties use other names."""

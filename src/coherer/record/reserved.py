@@ -23,6 +23,8 @@ CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Half messages that were asked about too often."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""The topic in which timed messages wait (5.x)."""
 
 SYSTEM_TOPICS: Final = (
     AUTO_CREATE_TOPIC,

@@ -1,7 +1,8 @@
 """Request and response codes, and an exception class for each answer that means no.
 
 Numbers that Java 4.9.3 defines but nobody serves are here too: a broker answers them with
-REQUEST_CODE_NOT_SUPPORTED, a name server not at all (protocol page, 2.1).
+REQUEST_CODE_NOT_SUPPORTED, a name server not at all (protocol page, 2.1). 351 and 361 are those of
+5.x that its clients and tools cannot do without.
 
 >>> refused(17, "topic[x] not exist", server="b:10911", topic="x")
 TopicNotExistError('topic[x] not exist')
@@ -119,6 +120,8 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
     ADD_WRITE_PERM_OF_BROKER = 327
+    GET_TOPIC_CONFIG = 351
+    LITE_PULL_MESSAGE = 361
 
 
 class ResponseCode(IntEnum):

@@ -27,6 +27,11 @@ SCHEDULE_TOPIC: Final = reserved.SCHEDULE_TOPIC
 BENCHMARK_TOPIC: Final = reserved.BENCHMARK_TOPIC
 HALF_TOPIC: Final = reserved.HALF_TOPIC
 OP_HALF_TOPIC: Final = reserved.OP_HALF_TOPIC
+FEATURES: Final = "cohererFeatures"
+"""A field of our clients' heartbeats and of our brokers' answers to them: what each can do that 4.9
+cannot, in words with commas between."""
+FEATURE_TIMERS: Final = "timers"
+"""Messages are kept until any time, as by brokers of 5.x."""
 TRACE_TOPIC: Final = reserved.TRACE_TOPIC
 CHECK_MAX_TIME_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
 SELF_TEST_TOPIC: Final = reserved.SELF_TEST_TOPIC

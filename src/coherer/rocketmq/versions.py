@@ -14,8 +14,12 @@ V3_4_9: Final = 121
 """From here on `maxReconsumeTimes` in a header counts (36, sends to retry topics)."""
 V4_1_0_SNAPSHOT: Final = 232
 """Brokers from here on filter by SQL92."""
+V4_9_1: Final = 395
+"""Brokers before it cannot take a message back (36) without `maxReconsumeTimes`."""
 V4_9_3: Final = 399
 """This release: what we say of ourselves."""
+V5_0_0: Final = 413
+"""Brokers from here on keep timed messages."""
 HIGHEST: Final = 612
 """Stands for every later one."""
 

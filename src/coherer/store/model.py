@@ -105,7 +105,8 @@ class Draft(Struct, frozen=True, gc=False):
         body: the payload as it is stored.
         properties: property text (`coherer.record.properties.encode`).
         tag_code: `coherer.record.hashing.tag_code` of the property TAGS: the filter's key. Not
-            used in the schedule topic, where the queue gives the time of delivery.
+            used in the schedule topic, where the queue gives the time of delivery. In the timer
+            topic, the value of TIMER_OUT_MS.
         flag: the user's own number.
         sys_flag: RocketMQ's bits; those for IPv6 hosts are set by the store.
         born_ms: when the client made the message.
@@ -219,7 +220,8 @@ class Entry(NamedTuple):
         offset: its number.
         physical_offset: where the record lies in the log.
         size_bytes: the record's size; 2,147,483,647 where the entry stands for no message.
-        code: the tag code; in the schedule topic the time of delivery, ms since 1970.
+        code: the tag code; in the schedule topic and the timer topic the time of
+            delivery, ms since 1970.
     """
 
     offset: int

@@ -7,7 +7,8 @@ from functools import lru_cache
 from coherer.errors import UsageError
 from coherer.record.hashing import tag_code
 from coherer.record.layout import PREPARED, ROLLED_BACK, Summary
-from coherer.record.properties import TAGS, decode, index_keys
+from coherer.record.properties import TAGS, TIMER_OUT_MS, decode, index_keys
+from coherer.record.reserved import TIMER_TOPIC
 from coherer.store.index import KeyIndex
 from coherer.store.keys import Keys
 from coherer.store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue, take_all
@@ -17,6 +18,7 @@ RECORD_BYTES_MIN = 92
 """No record is smaller: damage of n bytes held n / 92 messages at most."""
 
 _WINDOW_ENTRIES = 4096
+_TIMER_TOPIC = TIMER_TOPIC.encode()
 _SPECIAL = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
@@ -82,14 +84,13 @@ class Replayer:
         if queue is None:
             return "topic"
         offset, kind = record.physical_offset, record.sys_flag & ROLLED_BACK
-        code, keys = tag_and_keys(record.properties)
+        keys = tag_and_keys(record.properties)[1]
         if kind not in (PREPARED, ROLLED_BACK):
             wrong = self._place(queue, record.queue_offset)
             if wrong:
                 return wrong
             self._touched[queue] = None
-            code = queue.code_of(code, record.store_ms)
-            queue.pending.append(ENTRY.pack(offset, record.size, code))
+            queue.pending.append(ENTRY.pack(offset, record.size, entry_code(queue, record)))
         if kind != ROLLED_BACK:
             self._add_keys(queue, keys, record)
         self.replayed += 1
@@ -104,7 +105,7 @@ class Replayer:
         if 0 < record.queue_offset < expected or self._place(queue, record.queue_offset):
             return
         self._touched[queue] = None
-        code = queue.code_of(tag_and_keys(record.properties)[0], record.store_ms)
+        code = entry_code(queue, record)
         queue.pending.append(ENTRY.pack(record.physical_offset, record.size, code))
 
     def index_again(self, record: Summary) -> None:
@@ -177,6 +178,19 @@ class Replayer:
         with self._waiting.guard:
             take_all(queues, self._waiting)
         self._waiting.make_room()
+
+
+def due_ms(text: bytes) -> int:
+    """Give the due time in the property text of a timed message, ms since 1970; 0 if none."""
+    found = decode(text).get(TIMER_OUT_MS, "")
+    return int(found) if found.isascii() and found.isdecimal() and len(found) < 19 else 0
+
+
+def entry_code(queue: ConsumeQueue, record: Summary) -> int:
+    """Give the code in the queue entry of a record: its tag, or when it is due."""
+    if record.topic == _TIMER_TOPIC:
+        return due_ms(record.properties)
+    return queue.code_of(tag_and_keys(record.properties)[0], record.store_ms)
 
 
 @lru_cache(maxsize=4096)

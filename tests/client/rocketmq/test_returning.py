@@ -14,6 +14,7 @@ from coherer.errors import UsageError
 from coherer.record.properties import decode
 from coherer.rocketmq.bodies import ConsumeDirectlyResult
 from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.command import Command, encode
 from coherer.rocketmq.headers import SendHeader, read_send
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -132,3 +133,20 @@ async def test_a_message_for_which_nobody_has_time(cluster, shelf, client, monke
         result = ConsumeDirectlyResult.decode(answer.body)
         assert (answer.code, result.consume_result) == (0, "CR_THROW_EXCEPTION")
         assert await consumer.receive(0) is None
+
+
+@pytest.mark.parametrize(("version", "limit"), [(355, "16"), (393, "16"), (395, None), (399, None)])
+async def test_brokers_before_4_9_1_need_to_know_how_often(
+    cluster, shelf, client, version: int, limit: str | None
+) -> None:
+    def beat(asked: Any) -> None:
+        answer = Command(0, asked.request.opaque, flag=1, version=version)
+        asked.channel.connection.write(encode(answer))
+
+    cluster.always(RequestCode.HEART_BEAT, beat)
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        [message] = await one(consumer)
+        await message.retry()
+    [asked] = cluster.asked(BACK)
+    assert asked.fields.get("maxReconsumeTimes") == limit

@@ -22,6 +22,13 @@ from .process import ENVIRONMENT
 JAVA_SOURCES = Path(__file__).parent.parent / "java"
 # Copied by its name, because the parent of its POM is not on Central.
 ARTIFACTS = {"tubemq": ("org.apache.inlong:tubemq-server:2.4.0",), "rocketmq": ()}
+DRIVERS = {
+    "rocketmq-client": "rocketmq-client",
+    "rocketmq-server": "rocketmq-server",  # it has none
+    "tubemq-client": "tubemq",
+}
+"""The folders of the drivers for clients of many releases."""
+_COMMON = {"rocketmq-client": "*.java", "rocketmq-server": "Leash.java", "tubemq-client": "*.java"}
 JAVA_RELEASE = 11
 MAVEN_TIMEOUT_S = 540
 JVM_FLAGS = (
@@ -114,6 +121,30 @@ def prepare(name: str, say: Callable[[str], None] = lambda _text: None) -> JavaS
     return JavaSystem(name, java, jars, classes, version)
 
 
+def prepare_release(
+    name: str, release: str, say: Callable[[str], None] = lambda _text: None
+) -> JavaSystem:
+    """The same for one release of many.
+
+    Args:
+        name: `rocketmq-client`, `rocketmq-server` or `tubemq-client`.
+        release: which one.
+        say: told of progress.
+
+    Raises:
+        UnavailableError: no JDK, or the jars are neither here nor to be had.
+    """
+    java, version = _find_java()
+    pom = JAVA_SOURCES / name / "pom.xml"
+    full = f"{name}-{release}"
+    jars = filled(full, [pom], lambda folder: _copy_jars(full, pom, folder, say, release))
+    drivers = JAVA_SOURCES / DRIVERS[name]
+    sources = sorted([*(JAVA_SOURCES / "common").glob(_COMMON[name]), *drivers.glob("*.java")])
+    made_of = [pom, *sources]
+    classes = filled(f"{full}-drivers", made_of, lambda to: _compile(sources, jars, to, say))
+    return JavaSystem(full, java, jars, classes, version).short_lived()
+
+
 def _find_java() -> tuple[str, str]:
     java = shutil.which("java")
     if java is None:
@@ -160,7 +191,9 @@ def _make(folder: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _copy_jars(name: str, pom: Path, folder: Path, say: Callable[[str], None]) -> None:
+def _copy_jars(
+    name: str, pom: Path, folder: Path, say: Callable[[str], None], release: str | None = None
+) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise UnavailableError(
@@ -169,8 +202,10 @@ def _copy_jars(name: str, pom: Path, folder: Path, say: Callable[[str], None]) -
     say(f"Maven copies the jars of {name} to {folder.parent}")
     to = f"-DoutputDirectory={folder}"
     base = [maven, "-B", "-q", "-f", str(pom)]
+    if release is not None:
+        base.append(f"-Drelease={release}")
     run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], MAVEN_TIMEOUT_S)
-    for artifact in ARTIFACTS[name]:
+    for artifact in ARTIFACTS.get(name, ()):
         run([*base, "dependency:copy", f"-Dartifact={artifact}", to], MAVEN_TIMEOUT_S)
 
 

@@ -25,6 +25,7 @@ from .rocket_site import CALL_S, Client, Cluster, RocketSite, b64
 
 Form = dict[str, Any]
 RETRY = timedelta(seconds=1)
+_WAYS = ("order_by", "delay_level", "delay", "deliver_at")
 VERDICTS = {"commit": Verdict.COMMIT, "rollback": Verdict.ROLLBACK}
 
 
@@ -153,7 +154,7 @@ class OurProducer:
         await self._producer.close()
 
     async def send(self, topic: str, body: str, **more: Any) -> Form:
-        ways = {name: more.pop(name) for name in ("order_by", "delay_level") if name in more}
+        ways = {name: more.pop(name) for name in _WAYS if name in more}
         if "keys" in more:
             more["keys"] = tuple(more["keys"])
         receipt = await self._producer.send(Message(topic, body.encode(), **more), **ways)

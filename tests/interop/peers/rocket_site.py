@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cache import JavaSystem, prepare
+from .cache import JavaSystem, prepare, prepare_release
 from .driver import Driver, Event
 from .others import CppDriver, NodeDriver, cpp_python, node_modules
 from .ours import start_node
@@ -31,7 +31,8 @@ from .rocketmq import (
 )
 
 KINDS = ("java", "ours", "java-names", "our-names")
-"""Both Java's, both ours, and the two mixes, named after the name server."""
+"""Both Java's, both ours, and the two mixes, named after the name server. Further ones are Java
+servers of another release: `java-4.5.2`."""
 CALL_S = 60.0
 
 # What tests wait for, short; the same for both.
@@ -270,7 +271,18 @@ class RocketSite:
 
     def _start(self, kind: str) -> Cluster:
         start = time.monotonic()
-        if kind == "ours":  # both in one process, as people start it
+        if kind.startswith("java-") and kind not in KINDS:
+            system = prepare_release("rocketmq-server", kind.removeprefix("java-"), self._say)
+            names = JavaNameServer(system, self._folder(f"{kind}-names"))
+            self._stops.append(names.stop)
+            names.wait()
+            folder = self._folder(f"{kind}-broker")
+            broker = JavaRocketBroker(system, folder, names.address, settings=QUICK)
+            self._stops.append(broker.kill)
+            broker.start()
+            broker.wait()
+            cluster = Cluster(kind, names.address, broker)
+        elif kind == "ours":  # both in one process, as people start it
             ours = OurRocket(self._folder("both"), **OUR_QUICK)
             self._stops.append(ours.kill)
             ours.start()
@@ -287,6 +299,9 @@ class RocketSite:
         folder = self._folder(f"{language}-clients")
         if language == "java":
             return RocketDriver(self.java, folder, **options)  # type: ignore[arg-type]
+        if language.startswith("java-"):
+            release = language.removeprefix("java-")
+            return RocketDriver(prepare_release("rocketmq-client", release, self._say), folder)
         if language == "node":
             return NodeDriver(node_modules(self._say), folder)
         return CppDriver(cpp_python(self._say), folder)

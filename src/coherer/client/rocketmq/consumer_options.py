@@ -57,7 +57,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
             that are paused.
         poll_ms: how long the broker may hold a pull for which there is nothing.
         max_attempts: a message that was delivered so often goes to the dead letters; -1 for what
-            the group is set to (16), with `orderly` for never.
+            the group is set to (16; brokers before 4.9.1 take 16), with `orderly` for never.
         consume_ms: a batch that is not dealt with after so long is sent back, 0 for never. Not with
             `orderly`.
         suspend_ms: with `orderly`, the pause after a failure.

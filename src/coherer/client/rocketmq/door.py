@@ -234,6 +234,15 @@ class Door:
 
     # -- messages
 
+    async def version(self, broker: str, topic: str) -> int:
+        """The release number of a broker's master; 0 until it has answered a heartbeat.
+
+        Raises:
+            UnavailableError: it cannot be reached.
+        """
+        link = await self.master(broker, topic)
+        return self.instance.versions.get(link.server, 0)
+
     async def send_back(self, broker: str, topic: str, fields: dict[str, str]) -> None:
         """Have a message delivered again later (36).
 

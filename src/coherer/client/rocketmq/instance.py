@@ -37,11 +37,14 @@ from coherer.rocketmq import acl
 from coherer.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
 from coherer.rocketmq.codes import RequestCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.names import INNER_PRODUCER_GROUP
+from coherer.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
+from coherer.rocketmq.versions import V5_0_0
 
 _log = Log(logging.getLogger(__name__))
 
 HEARTBEAT_TIMEOUT_MS: Final = 3_000
+_ASKED: Final = {FEATURES: FEATURE_TIMERS}
+"""So our brokers tell what they can do. Java's look at no field of a heartbeat."""
 LEAVE_TIMEOUT_MS: Final = 1_000
 """A broker that does not say goodbye in time forgets us when the connection ends."""
 
@@ -81,6 +84,7 @@ class Instance(Directory):
         checks: answers brokers that ask about transactions.
         replies: the requests that wait for replies.
         versions: the release number of each broker, by its address, from its heartbeat answers.
+        timers: whether each broker keeps messages until any time, from the same.
     """
 
     def __init__(self, options: RocketOptions) -> None:
@@ -91,6 +95,7 @@ class Instance(Directory):
         self.client_id = ""
         self.local_host = ""
         self.versions: dict[str, int] = {}
+        self.timers: dict[str, bool] = {}
         self.checks = Checks(self.on, options.namespace)
         self.replies = Replies(self.on)
         self._producers: Counter[str] = Counter()
@@ -137,6 +142,24 @@ class Instance(Directory):
         if fast and self.options.vip:
             return await self.pool.get(host, port - VIP_PORT_STEP)
         return link
+
+    async def keeps_time(self, address: str) -> bool:
+        """Whether a broker keeps messages until any time: ours do, and those from 5.0 on.
+
+        Args:
+            address: its main port's.
+
+        Raises:
+            UnavailableError: it cannot be reached, or does not answer.
+        """
+        link = await self.link(address)
+        if link.server not in self.timers:
+            body = self._heartbeat_body()
+            answer = await link.ask(
+                RequestCode.HEART_BEAT, _ASKED, body, timeout_ms=HEARTBEAT_TIMEOUT_MS
+            )
+            self._hear(link.server, answer)
+        return self.timers[link.server]
 
     # -- members
 
@@ -256,7 +279,8 @@ class Instance(Directory):
             self._greeted.add(link)
             answer = await link.ask(
                 RequestCode.HEART_BEAT,
-                body=self._heartbeat_body(),
+                _ASKED,
+                self._heartbeat_body(),
                 timeout_ms=HEARTBEAT_TIMEOUT_MS,
             )
         except ClosedError:
@@ -264,21 +288,27 @@ class Instance(Directory):
         except CohererError as error:
             _log.warning("Heartbeat to %s: %s", broker, error, about=broker)
             return False
-        self.versions[address] = answer.version
+        self._hear(address, answer)
+        self._hear(link.server, answer)
         return True
 
     def _say_hello(self, link: Link) -> None:
-        future = link.call(
-            RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=HEARTBEAT_TIMEOUT_MS
-        )
+        body = self._heartbeat_body()
+        future = link.call(RequestCode.HEART_BEAT, _ASKED, body, timeout_ms=HEARTBEAT_TIMEOUT_MS)
 
         def answered(done: asyncio.Future[Command]) -> None:
             if done.cancelled() or done.exception() is not None:
                 _log.info("A heartbeat to %s got no answer", link.server)
             else:
-                self.versions[link.server] = done.result().version
+                self._hear(link.server, done.result())
 
         future.add_done_callback(answered)
+
+    def _hear(self, server: str, answer: Command) -> None:
+        """Take what a heartbeat's answer says of a broker."""
+        self.versions[server] = answer.version
+        timers = FEATURE_TIMERS in answer.fields.get(FEATURES, "").split(",")
+        self.timers[server] = timers or answer.version >= V5_0_0
 
     async def _leave(self, group: dict[str, str]) -> None:
         async def tell(link: Link) -> None:

@@ -22,12 +22,20 @@ from coherer.client.rocketmq.producer_options import ProducerOptions
 from coherer.client.rocketmq.routes import Route
 from coherer.client.rocketmq.selection import Key, Selector
 from coherer.client.rocketmq.sends import BATCH, SINGLE, Lane, Place, Sent, now_ms
+from coherer.client.rocketmq.timing import When
 from coherer.client.rocketmq.transactions import Ended
 from coherer.client.tasks import cancel
 from coherer.client.window import Window
-from coherer.errors import ClosedError, ConnectError, UnavailableError, UsageError
+from coherer.errors import (
+    ClosedError,
+    CohererError,
+    ConnectError,
+    UnavailableError,
+    UsageError,
+)
 from coherer.message import Message
 from coherer.record.ids import UniqueIds
+from coherer.record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from coherer.rocketmq import names
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import Outgoing, outgoing
@@ -35,6 +43,7 @@ from coherer.rocketmq.names import Queue
 from coherer.rocketmq.sending import SendEncoder
 
 LOOPBACK: Final = "127.0.0.1"
+_DELAYS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 
 
 class Outbox:
@@ -200,8 +209,65 @@ class Outbox:
             UnavailableError: the topic has no queue any more.
         """
         place, tries = self.choose(message_topic(message), order_by, queue)
+        return self._post_to(place, tries, message, sink, system, sys_flag, code)
+
+    def post_timed(
+        self,
+        message: Message,
+        sink: Sink,
+        when: When,
+        *,
+        order_by: Key | None = None,
+        queue: Queue | None = None,
+    ) -> None:
+        """Send a message that is to be delivered at a time; sent once, to one broker.
+
+        Args:
+            message: what to send.
+            sink: who waits for the outcome.
+            when: the time.
+            order_by: see `post`.
+            queue: see `post`.
+
+        Raises:
+            UsageError: as `post`; or the broker has no such delay.
+            UnavailableError: the topic has no queue any more.
+        """
+        place, _ = self.choose(message_topic(message), order_by, queue)
+        keeps = self._instance.timers.get(place.lane.server)
+        if keeps is not None:
+            system = when.timed() if keeps else when.level(place.queue.broker)
+            self._post_to(place, 0, message, sink, system, 0, SINGLE)
+            return
+        self.window.take(0)
+        task = asyncio.create_task(self._ask_and_post(place, message, sink, when))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_and_post(self, place: Place, message: Message, sink: Sink, when: When) -> None:
+        """Find out what the broker can, which its first answer to a heartbeat has not told yet."""
+        try:
+            keeps = await self._instance.keeps_time(place.lane.server)
+            system = when.timed() if keeps else when.level(place.queue.broker)
+            self._post_to(place, 0, message, sink, system, 0, SINGLE)
+        except CohererError as error:
+            sink.lost(message, error)
+        finally:
+            self.window.settle(0)
+
+    def _post_to(
+        self,
+        place: Place,
+        tries: int,
+        message: Message,
+        sink: Sink,
+        system: Mapping[str, str],
+        sys_flag: int,
+        code: int,
+    ) -> Sent:
         if self.observers:
-            kind = Kind.HALF if sys_flag else Kind.DELAYED if "DELAY" in system else Kind.NORMAL
+            delayed = not _DELAYS.isdisjoint(system)
+            kind = Kind.HALF if sys_flag else Kind.DELAYED if delayed else Kind.NORMAL
             (message,), sink = observe(self.observers, [message], self.group, kind, sink)
         unique_id = self.ids.next()
         parcel = self._pack(message, unique_id, system)
@@ -376,17 +442,6 @@ class Outbox:
                     (error for error in errors if error is not None),
                     ConnectError("No broker of the topic could be reached.", topic=topic),
                 ) from None
-
-
-def system_of(delay_level: int) -> Mapping[str, str]:
-    """The properties that ask for a delay.
-
-    >>> system_of(3), system_of(0)
-    ({'DELAY': '3'}, {})
-    """
-    if delay_level < 0:
-        raise UsageError(f"{delay_level} is no level of delay; they begin with 1, 0 is none.")
-    return {"DELAY": str(delay_level)} if delay_level else NOTHING
 
 
 def _address(host: str) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final, cast, overload
 
 from coherer.client.misuse import message_topic
@@ -21,11 +22,12 @@ from coherer.client.rocketmq.batching import item_of, joined, pack, topic_of
 from coherer.client.rocketmq.instance import Instance
 from coherer.client.rocketmq.link import NOTHING, Link
 from coherer.client.rocketmq.observers import Kind, observe
-from coherer.client.rocketmq.outbox import Outbox, system_of
+from coherer.client.rocketmq.outbox import Outbox
 from coherer.client.rocketmq.producer_options import ProducerOptions, Verdict
 from coherer.client.rocketmq.requests import reply_message, reply_target, request_properties
 from coherer.client.rocketmq.selection import Key
 from coherer.client.rocketmq.sends import SINGLE
+from coherer.client.rocketmq.timing import When, when_of
 from coherer.client.rocketmq.tracing import ProducerTrace, Tracer
 from coherer.client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer.errors import UsageError
@@ -82,6 +84,8 @@ class Producer(BaseProducer):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> RocketReceipt:
         """Send one message and wait for its receipt.
 
@@ -91,9 +95,15 @@ class Producer(BaseProducer):
             queue: this queue and no other; sent once.
             delay_level: the broker keeps the message back: by default level 1 is 1 s, 3 is 10 s, 18
                 is 2 h.
+            deliver_at: the broker keeps the message until then; a naive time is local. Up to three
+                days ahead, exact to 0.1 s with Coherer's broker and to 1 s with RocketMQ 5.x. Sent
+                once.
+            delay: the same, counted from the message's arrival at the broker. Brokers before 5.0
+                only have delay levels: there it has to be exactly the delay of one.
 
         Raises:
-            UsageError: the message cannot be sent as it is.
+            UsageError: the message cannot be sent as it is, or a broker before 5.0 has no such
+                delay.
             RefusedError: the brokers refused it.
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
@@ -101,7 +111,14 @@ class Producer(BaseProducer):
         # What `_prepared` does; a coroutine less for each message is worth the lines.
         if self._window.full or message_topic(message) not in self._published:
             await self._prepared(message.topic)
-        return await self.submit(message, order_by=order_by, queue=queue, delay_level=delay_level)
+        return await self.submit(
+            message,
+            order_by=order_by,
+            queue=queue,
+            delay_level=delay_level,
+            deliver_at=deliver_at,
+            delay=delay,
+        )
 
     @overload
     def submit(
@@ -111,6 +128,8 @@ class Producer(BaseProducer):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> asyncio.Future[RocketReceipt]: ...
 
     @overload
@@ -122,6 +141,8 @@ class Producer(BaseProducer):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> None: ...
 
     def submit(
@@ -132,6 +153,8 @@ class Producer(BaseProducer):
         order_by: Key | None = None,
         queue: Queue | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> asyncio.Future[RocketReceipt] | None:
         """Send one message and do not wait.
 
@@ -141,6 +164,8 @@ class Producer(BaseProducer):
             order_by: see `send`.
             queue: see `send`.
             delay_level: see `send`.
+            deliver_at: see `send`.
+            delay: see `send`.
 
         Returns:
             A future of the receipt; None with a callback. A future that fails and is never
@@ -160,10 +185,11 @@ class Producer(BaseProducer):
         else:
             future = self._loop.create_future()
             sink = FutureSink(cast("asyncio.Future[Receipt]", future))
-        if order_by is None and queue is None and not delay_level:
+        when = when_of(delay_level, deliver_at, delay)
+        if order_by is None and queue is None and when is NOTHING:
             self._outbox.post(message, sink)
         else:
-            self.post(message, sink, order_by=order_by, queue=queue, system=system_of(delay_level))
+            self.post(message, sink, order_by=order_by, queue=queue, when=when)
         return future
 
     async def send_batch(
@@ -299,7 +325,7 @@ class Producer(BaseProducer):
         *,
         order_by: Key | None = None,
         queue: Queue | None = None,
-        system: Mapping[str, str] = NOTHING,
+        when: Mapping[str, str] | When = NOTHING,
     ) -> None:
         """Send a message and have `sink` told; does not look at the window. For facades.
 
@@ -310,7 +336,10 @@ class Producer(BaseProducer):
         """
         if self._state != "open":
             self.check()
-        self._outbox.post(message, sink, order_by=order_by, queue=queue, system=system)
+        if isinstance(when, When):
+            self._outbox.post_timed(message, sink, when, order_by=order_by, queue=queue)
+        else:
+            self._outbox.post(message, sink, order_by=order_by, queue=queue, system=when)
 
     # -- what transactions call
 

@@ -30,6 +30,7 @@ from coherer.rocketmq.names import (
     retry_topic,
     with_namespace,
 )
+from coherer.rocketmq.versions import V4_9_1
 
 _log = Log(logging.getLogger(__name__))
 
@@ -83,14 +84,22 @@ class Returner:
             "originTopic": self._topic(message),
             "unitMode": "false",
         }
-        if self._options.max_attempts >= 0:  # otherwise the group's own setting counts
-            fields["maxReconsumeTimes"] = str(self._options.max_attempts)
         try:
+            limit = await self._limit(message)
+            if limit is not None:
+                fields["maxReconsumeTimes"] = str(limit)
             await self._door.send_back(message.broker, self._topic(message), fields)
         except CohererError as error:
             _log.warning("Sending %s back: %s", message.id, error, about=message.topic)
             return await self._resend(message, level)
         return True
+
+    async def _limit(self, message: RocketMessage) -> int | None:
+        """How often the message may be delivered; None where the group's own setting counts."""
+        if self._options.max_attempts >= 0:
+            return self._options.max_attempts
+        version = await self._door.version(message.broker, self._topic(message))
+        return None if version >= V4_9_1 else ATTEMPTS_DEFAULT
 
     def _topic(self, message: RocketMessage) -> str:
         """The topic's name as brokers know it."""

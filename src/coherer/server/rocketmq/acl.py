@@ -64,6 +64,7 @@ NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
     RequestCode.SEND_BATCH_MESSAGE: ((TOPIC, "b", PUB),),
     RequestCode.CONSUMER_SEND_MSG_BACK: ((TOPIC, "originTopic", PUB), (GROUP, "group", SUB)),
     RequestCode.PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
+    RequestCode.LITE_PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
     RequestCode.QUERY_MESSAGE: ((TOPIC, "topic", SUB),),
     RequestCode.UNREGISTER_CLIENT: ((GROUP, "consumerGroup", SUB),),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: ((GROUP, "consumerGroup", SUB),),

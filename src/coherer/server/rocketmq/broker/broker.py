@@ -31,13 +31,14 @@ from coherer.server.rocketmq.broker.reply_messages import ReplyMessages
 from coherer.server.rocketmq.broker.retrying import Retries
 from coherer.server.rocketmq.broker.sending import CODES, Sends
 from coherer.server.rocketmq.broker.state import RocketState
+from coherer.server.rocketmq.broker.timers import TimerService
 from coherer.server.rocketmq.broker.transactions import TransactionService
 from coherer.server.rocketmq.remoting import Answer, Channel, Handler, Remoting
 
 if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
     from coherer.server.rocketmq.acl import Access
 
-PULL = int(RequestCode.PULL_MESSAGE)
+PULLS = frozenset((int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)))
 
 
 class RocketBroker:
@@ -58,7 +59,8 @@ class RocketBroker:
         self.core = core
         self.state = RocketState(options, core)
         self.clients = ClientDesk(self.state)
-        self.sends = Sends(self.state)
+        self.timers = TimerService(core)
+        self.sends = Sends(self.state, self.timers)
         self.pulls = Pulls(self.state)
         self.retries = Retries(self.state)
         self.positions = Positions(self.state)
@@ -77,6 +79,7 @@ class RocketBroker:
             lacks=None
             if access is None
             else lambda channel, request, topic: access.lacks(channel, request, topic, PUB),
+            take=self.timers.take,
         )
         self._handlers: dict[int, Handler] = {}
         self._fast_handlers: dict[int, Handler] = {}
@@ -92,7 +95,7 @@ class RocketBroker:
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Answer further codes."""
         for code, handler in handlers.items():
-            if code == PULL:
+            if code in PULLS:
                 self._handlers[code] = handler
             else:
                 self._handlers[code] = self._fast_handlers[code] = self._announcing(handler)
@@ -112,6 +115,7 @@ class RocketBroker:
             self.access.tick(now_ms)
         if not self.state.is_slave:
             self.delays.tick()
+            self.timers.tick()
             self.transactions.tick()
         self.remoting.tick()
         self.fast_remoting.tick()
@@ -130,6 +134,7 @@ class RocketBroker:
         """Serve nothing more. What was sent is answered when the core is closed."""
         self.pulls.holding.close()
         self.delays.stop()
+        self.timers.stop()
 
     def closed(self) -> None:
         """Have written what the files lack; the core is closed, the store not yet."""
@@ -140,6 +145,7 @@ class RocketBroker:
         positions = self.positions
         return {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_back,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,

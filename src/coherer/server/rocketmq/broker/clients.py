@@ -30,6 +30,7 @@ from coherer.rocketmq import bodies, fastjson
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import GroupHeader, ProducerGroupHeader, TopicHeader, parse
+from coherer.rocketmq.names import FEATURE_TIMERS, FEATURES
 from coherer.server.rocketmq.broker.expressions import expression_fault
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.refusal import Refusal
@@ -92,7 +93,8 @@ class ClientDesk:
         for producer in data.producer_data_set:
             group = _named(producer.group_name)
             self._state.producers.register(group, self._client(channel, request, data.client_id))
-        return Command(ResponseCode.SUCCESS)
+        told = {FEATURES: FEATURE_TIMERS} if FEATURES in request.fields else {}
+        return Command(ResponseCode.SUCCESS, fields=told)
 
     def unregister(self, channel: Channel, request: Command) -> Command:
         """Code 35: always a success."""

@@ -1,4 +1,6 @@
-"""Code 11: messages go out (2.6).
+"""Codes 11 and 361: messages go out (2.6).
+
+361 is the pull of 5.x's `DefaultLitePullConsumer`: the same request, answered the same way.
 
 What a pull finds leaves as slices of the mapped log, as they are. A pull that finds nothing new and
 may wait is held until a message arrives that it wants (`holding`).

@@ -16,6 +16,7 @@ import msgspec
 
 from coherer import limits
 from coherer.broker.delays import delay_level, delayed
+from coherer.broker.timers import TIMER_TOPIC, any_timed, is_timed
 from coherer.broker.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
 from coherer.broker.transactions import half, is_transactional
 from coherer.errors import CohererError, RefusedError, UsageError
@@ -29,6 +30,7 @@ from coherer.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
 from coherer.server.rocketmq.broker.answers import Replies, Sent
 from coherer.server.rocketmq.broker.state import RocketState
 from coherer.server.rocketmq.broker.texts import PropertyTexts, StoredText
+from coherer.server.rocketmq.broker.timers import TimerService
 from coherer.server.rocketmq.refusal import Refusal
 from coherer.server.rocketmq.remoting import Channel
 from coherer.store import Draft, Drafts
@@ -58,10 +60,16 @@ class _Lane:
 
 
 class Sends:
-    """Takes the sends of all connections."""
+    """Takes the sends of all connections.
 
-    def __init__(self, state: RocketState) -> None:
+    Args:
+        state: what the broker's parts share.
+        timers: keeps timed messages; one of its own when None.
+    """
+
+    def __init__(self, state: RocketState, timers: TimerService | None = None) -> None:
         self._state = state
+        self._timers = timers or TimerService(state.core)
         self._lanes: dict[str, _Lane] = {}
         self._version = -1
         self._accepting = False
@@ -186,7 +194,7 @@ class Sends:
         fault = topic_fault(header.topic)
         if fault is not None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
-        if header.topic == SCHEDULE_TOPIC:
+        if header.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             remark = f"Sending message to topic[{header.topic}] is forbidden."
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
         topic = known or self._create(header, now_ms)
@@ -246,7 +254,8 @@ class Sends:
                 host = self._state.options.host
                 remark = f"the broker[{host}] sending transaction message is forbidden"
                 raise Refusal(ResponseCode.NO_PERMISSION, remark)
-            draft = half(_with_wait(draft, text))
+            self._timers.check(draft)
+            return half(_with_wait(draft, text))
         return self._scheduled(draft, text)
 
     def _scheduled(self, draft: Draft, text: str) -> Draft:
@@ -255,6 +264,8 @@ class Sends:
             level = delay_level(draft.properties)
             if level > 0:
                 return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
+            if is_timed(draft.properties):
+                return self._timers.take(_with_wait(draft, text))
         return draft
 
     def _is_dead(self, request: Command, header: SendHeader) -> bool:
@@ -285,6 +296,8 @@ class Sends:
         flags, bodies, texts = decode_batch(request.body)
         if not bodies:
             raise UsageError("There is no message in this batch.")
+        if any_timed([own.encode("utf-8", "replace"), *texts]):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _TIMED_BATCH)
         data, codes, keys = self._texts.items(own).stored(texts)
         if max(map(len, data)) > limits.PROPERTIES_BYTES_MAX:
             raise UsageError("message properties length too long")
@@ -314,6 +327,7 @@ _ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit 128k, msg properties length limit 32k."
 )  # in these words also where the limits are others, as in Java
+_TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
 
 

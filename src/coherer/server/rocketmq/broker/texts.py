@@ -20,6 +20,10 @@ from coherer.record.properties import (
     DELAY,
     KEYS,
     TAGS,
+    TIMER_CANCEL,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     TUBE_MARK,
     UNIQUE_KEY,
     WAIT,
@@ -31,7 +35,9 @@ _UNIQUE = UNIQUE_KEY + "\x01"
 _KEYS = KEYS + "\x01"
 _UNIQUE_BYTES = b"\x02" + _UNIQUE.encode()
 _KEYS_BYTES = b"\x02" + _KEYS.encode()
-_TRANSACTIONAL = "TRAN_MSG"
+_SPECIAL = frozenset(
+    ("TRAN_MSG", DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_CANCEL)
+)
 _UNIQUE_CHARS = len(_UNIQUE)
 _UNIQUE_MARK, _KEYS_MARK, _TUBE = _UNIQUE.encode(), _KEYS.encode(), TUBE_MARK.encode() + b"\x01"
 _UNIQUE_MARK_BYTES = len(_UNIQUE_MARK)
@@ -47,7 +53,7 @@ class StoredText(NamedTuple):
         tag_code: the code of its tag.
         keys: what it is indexed by.
         wait: whether the sender waits until the message is safe.
-        plain: it is neither delayed nor part of a transaction.
+        plain: it is neither delayed, nor timed, nor part of a transaction.
     """
 
     data: bytes
@@ -141,7 +147,7 @@ class PropertyTexts:
             tag_code(properties.get(TAGS)),
             index_keys(properties),
             wait,
-            DELAY not in properties and _TRANSACTIONAL not in properties,
+            _SPECIAL.isdisjoint(properties),
         )
         if len(self._known) >= limits.ATTRIBUTE_BLOCKS_CACHED:
             self._known.clear()

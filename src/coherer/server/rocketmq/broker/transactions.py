@@ -67,6 +67,7 @@ class TransactionService:
         options: when.
         is_slave: whether this broker only follows a master: it ends nothing then.
         lacks: with accounts, refuses a request of somebody who may not send to a topic.
+        take: gives what to store for a committed message: one that is timed waits now.
     """
 
     def __init__(
@@ -77,12 +78,14 @@ class TransactionService:
         *,
         is_slave: Callable[[], bool] = lambda: False,
         lacks: Callable[[Channel, Command, str], Command | None] | None = None,
+        take: Callable[[Draft], Draft] = lambda draft: draft,
     ) -> None:
         self._core = core
         self._ask = ask
         self._options = options or CheckOptions()
         self._is_slave = is_slave
         self._lacks = lacks
+        self._take = take
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # when the round began that is under way
         self._rounds = Beat(self._options.interval_ms, core.now_ms())
@@ -168,7 +171,7 @@ class TransactionService:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
             if not fits(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_PLACE)
-            drafts.append(real)
+            drafts.append(self._take(real))
         self._need_topic(OP_TOPIC)
         store = self._core.store
         drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))

@@ -1,4 +1,4 @@
-"""Codes 17, 21, 215, 305, 306 and 316: topics (2.11)."""
+"""Codes 17, 21, 215, 305, 306, 316 and 351: topics (2.11)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coherer.record.reserved import is_system_topic
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import NULL, CreateTopicHeader, parse
+from coherer.rocketmq.headers import NULL, CreateTopicHeader, TopicHeader, parse
 from coherer.rocketmq.names import topic_fault
 from coherer.server.rocketmq.broker.admin.common import done, done_unsaid
 from coherer.server.rocketmq.broker.state import RocketState
@@ -44,6 +44,7 @@ class TopicDesk:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: of_anyone(self.system),
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: of_anyone(self.clean_expired),
             RequestCode.CLEAN_UNUSED_TOPIC: of_anyone(self.clean_unused),
+            RequestCode.GET_TOPIC_CONFIG: of_anyone(self.one),
         }
 
     def put(self, request: Command) -> Command:
@@ -100,6 +101,19 @@ class TopicDesk:
         )
         table = {topic.name: topic_config(topic) for topic in topics}
         return done(bodies.TopicConfigs(topic_config_table=table, data_version=version))
+
+    def one(self, request: Command) -> Command:
+        """Code 351, of 5.x: one topic. It has no queue mapping: that is for static topics.
+
+        Raises:
+            Refusal: there is no such topic.
+        """
+        name = parse(TopicHeader, request.fields).topic
+        topic = self._state.topics.get(name)
+        if topic is None:
+            remark = f"No topic in this broker. topic: {name}"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return done(topic_config(topic))
 
     def system(self, _: Command) -> Command:
         """Code 305: the names that the broker keeps for itself."""

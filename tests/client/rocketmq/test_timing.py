@@ -1,0 +1,159 @@
+"""Sends that are to be delivered at a time: exactly by brokers of 5.x, by level by older ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import islice
+
+import pytest
+
+import coherer.blocking
+from coherer.client import connect_rocketmq
+from coherer.client.rocketmq.client import RocketClient
+from coherer.errors import UnavailableError, UsageError
+from coherer.message import Message
+from coherer.record import properties as text
+from coherer.rocketmq.codes import RequestCode
+from coherer.testing import async_embedded_node, embedded_node
+
+SEND, BEAT = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT
+FAR = datetime(2030, 1, 2, 3, 4, 5, 678_900, tzinfo=UTC)
+FAR_MS = "1893553445679"
+
+
+def wishes(cluster) -> list[dict[str, str]]:
+    found = [text.decode(asked.send.properties.encode()) for asked in cluster.asked(SEND)]
+    return [{n: v for n, v in one.items() if n.startswith(("TIMER", "DELAY"))} for one in found]
+
+
+def newer(cluster) -> None:
+    """The brokers keep messages until any time."""
+    cluster.always(BEAT, lambda asked: asked.answer(fields={"cohererFeatures": "x,timers"}))
+
+
+async def test_any_time_at_a_broker_that_can(cluster, client: RocketClient) -> None:
+    newer(cluster)
+    message = Message("demo", b"x")
+    async with client.producer("demo") as producer:
+        await producer.send(message, delay=timedelta(seconds=1, microseconds=1))
+        await producer.send(message, deliver_at=FAR)
+        await producer.send(message, deliver_at=FAR.astimezone(timezone(timedelta(hours=8))))
+        await producer.submit(message, delay=timedelta(days=3), order_by="k")
+        await producer.send(message, delay=timedelta(0))
+        await producer.send(message, delay_level=3)
+    assert wishes(cluster) == [
+        {"TIMER_DELAY_MS": "1001"},
+        {"TIMER_DELIVER_MS": FAR_MS},
+        {"TIMER_DELIVER_MS": FAR_MS},
+        {"TIMER_DELAY_MS": "259200000"},
+        {},
+        {"DELAY": "3"},
+    ]
+
+
+async def test_levels_at_an_older_broker(cluster, client: RocketClient) -> None:
+    message = Message("demo", b"x")
+    async with client.producer("demo") as producer:
+        await producer.send(message, delay=timedelta(minutes=1))
+        await producer.send(message, delay=timedelta(hours=2))
+        await producer.send(message, deliver_at=datetime(2020, 1, 1, tzinfo=UTC))
+        for wish in ({"delay": timedelta(seconds=7)}, {"deliver_at": FAR}):
+            with pytest.raises(UsageError, match=r"Broker broker-a is older than 5\.0") as error:
+                await producer.send(message, **wish)
+            assert "2h, or delay_level" in str(error.value.hint)
+        assert producer.in_flight == 0
+    assert wishes(cluster) == [{"DELAY": "5"}, {"DELAY": "18"}, {}]
+
+
+async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: RocketClient) -> None:
+    cluster.script(BEAT, lambda _: None)  # the first heartbeat gets no answer
+    cluster.always(BEAT, lambda asked: asked.answer(fields={"cohererFeatures": "timers"}))
+    async with client.producer("demo") as producer:
+        future = producer.submit(Message("demo", b"x"), delay=timedelta(seconds=7))
+        assert producer.in_flight == 1
+        await future
+    assert wishes(cluster) == [{"TIMER_DELAY_MS": "7000"}]
+
+
+async def test_a_broker_that_does_not_say_what_it_can(
+    cluster, client: RocketClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coherer.client.rocketmq.instance.HEARTBEAT_TIMEOUT_MS", 50)
+    cluster.always(BEAT, lambda _: None)
+    async with client.producer("demo") as producer:
+        with pytest.raises(UnavailableError):
+            await producer.send(Message("demo", b"x"), delay=timedelta(seconds=7))
+        assert producer.in_flight == 0
+    assert wishes(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"delay_level": 1, "delay": timedelta(seconds=1)},
+        {"deliver_at": FAR, "delay": timedelta(seconds=1)},
+        {"delay_level": -1},
+        {"delay": timedelta(seconds=-1)},
+    ],
+)
+async def test_wishes_that_cannot_be(client: RocketClient, wish: dict[str, object]) -> None:
+    async with client.producer("demo") as producer:
+        with pytest.raises(UsageError):
+            await producer.send(Message("demo", b"x"), **wish)
+
+
+async def test_our_broker_keeps_a_message_until_its_time() -> None:
+    async with (
+        async_embedded_node() as node,
+        connect_rocketmq(node.rocketmq_url) as client,
+        client.producer("timed") as producer,
+        client.consumer("readers", "timed", start="earliest") as consumer,
+    ):
+        at = datetime.now(UTC) + timedelta(milliseconds=500)
+        await producer.send(Message("timed", b"at"), deliver_at=at)
+        await producer.send(Message("timed", b"delay"), delay=timedelta(milliseconds=250))
+        await producer.send(Message("timed", b"now"))
+        bodies: dict[bytes, float] = {}
+        async for message in consumer:
+            bodies[message.body] = message.stored_ms / 1000
+            message.ack()
+            if len(bodies) == 3:
+                break
+    assert list(bodies) == [b"now", b"delay", b"at"]
+    assert 0 <= bodies[b"at"] - at.timestamp() < 0.1
+
+
+async def test_consumers_of_tubemq_do_not_see_it_before() -> None:
+    async with (
+        async_embedded_node() as node,
+        connect_rocketmq(node.rocketmq_url) as client,
+        coherer.connect(node.url) as tube,
+    ):
+        node.create_topic("timed", 1)
+        async with (
+            client.producer("timed") as producer,
+            tube.consumer("readers", "timed", start="earliest") as consumer,
+        ):
+            await producer.send(Message("timed", b"later"), delay=timedelta(milliseconds=300))
+            await producer.send(Message("timed", b"now"))
+            bodies: list[bytes] = []
+            async for message in consumer:
+                bodies.append(message.body)
+                if len(bodies) == 2:
+                    break
+    assert bodies == [b"now", b"later"]
+
+
+def test_without_asyncio() -> None:
+    with (
+        embedded_node() as node,
+        coherer.blocking.connect_rocketmq(node.rocketmq_url) as client,
+        client.producer("timed") as producer,
+        client.consumer("readers", "timed", start="earliest") as consumer,
+    ):
+        producer.send(Message("timed", b"later"), delay=timedelta(milliseconds=200))
+        producer.submit(Message("timed", b"now")).result(5)
+        found = [message.body for message in islice(consumer, 2)]
+        assert found == [b"now", b"later"]
+        with pytest.raises(UsageError):
+            producer.send(Message("timed", b"x"), delay=timedelta(-1))

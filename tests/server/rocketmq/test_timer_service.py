@@ -1,0 +1,420 @@
+"""Timed messages are delivered once, when they are due, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coherer import limits
+from coherer.broker.timers import MARKS, SLOT_MS, SLOTS, TIMER_TOPIC, is_timed
+from coherer.errors import StoreFullError
+from coherer.record import layout
+from coherer.record.properties import decode, encode
+from coherer.server.core import Core
+from coherer.server.rocketmq.broker import timers
+from coherer.server.rocketmq.broker.timers import TimerService
+from coherer.server.rocketmq.refusal import Refusal
+from coherer.store import Draft, Store, StoreOptions
+from coherer.testing import ManualClock
+
+OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+class Node:
+    """A store, what the protocols share, and the service."""
+
+    def __init__(
+        self, directory: Path, clock: ManualClock, options: StoreOptions = OPTIONS
+    ) -> None:
+        self.clock = clock
+        self.directory = directory
+        self.options = options
+        self.store = Store.open(directory, options, now_ms=clock.now_ms)
+        self.core = Core(self.store, clock.now_ms)
+        self.service = TimerService(self.core)
+
+    def send(self, body: str, topic: str = "t", queue_id: int = 0, **properties: object) -> None:
+        texts = {name: str(value) for name, value in properties.items()}
+        draft = Draft(topic, queue_id, body.encode(), encode({"TAGS": "red", **texts}), 112_785)
+        self.store.append([self.service.take(draft)])
+
+    async def tick(self) -> None:
+        """A tick, and what follows it at once."""
+        self.service.tick()
+        end = -1
+        while end != self.store.end_offset:
+            end = self.store.end_offset
+            for _ in range(60):
+                await asyncio.sleep(0)
+
+    async def until(self, ms: int, step_ms: int = 100) -> None:
+        for _ in range(ms // step_ms):
+            self.clock.advance(step_ms)
+            await self.tick()
+
+    def delivered(self, topic: str = "t", queue_id: int = 0) -> list[str]:
+        return [bytes(one.body).decode() for one in self.records(topic, queue_id)]
+
+    def records(self, topic: str = "t", queue_id: int = 0) -> list[layout.Record]:
+        offset, end = self.store.queue_range(topic, queue_id)
+        records: list[layout.Record] = []
+        while offset < end:  # a read ends where a file of the queue does
+            found = self.store.read(topic, queue_id, offset, max_bytes=1 << 24, max_count=10_000)
+            records += [layout.decode(record) for record in found.records]
+            offset = found.next_offset
+        return records
+
+    def killed(self, name: str) -> Node:
+        """What another process finds after SIGKILL: the files as they are."""
+        copy = self.directory.with_name(name)
+        shutil.copytree(self.directory, copy)
+        return Node(copy, self.clock, self.options)
+
+    async def close(self) -> None:
+        self.service.stop()
+        await self.core.close()
+        self.store.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def node(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Node]:
+    made = Node(tmp_path / "store", clock)
+    yield made
+    await made.close()
+
+
+async def test_each_form_of_a_time(node: Node) -> None:
+    now_ms = node.clock.now_ms()
+    node.send("seconds", TIMER_DELAY_SEC=2)
+    node.send("milliseconds", TIMER_DELAY_MS=700)
+    node.send("time", TIMER_DELIVER_MS=now_ms + 1_300)
+    node.send("seconds count first", TIMER_DELAY_SEC=3, TIMER_DELAY_MS=1, TIMER_DELIVER_MS=1)
+    node.send("past", TIMER_DELIVER_MS=now_ms - 1)
+    node.send("now", TIMER_DELAY_SEC=0)
+    assert node.delivered() == ["past", "now"]
+    seen: dict[str, int] = {}
+    for _ in range(31):
+        node.clock.advance(100)
+        await node.tick()
+        for body in node.delivered():
+            seen.setdefault(body, node.clock.now_ms() - now_ms)
+    assert seen == {
+        "past": 100, "now": 100, "milliseconds": 700, "time": 1_300, "seconds": 2_000,
+        "seconds count first": 3_000,
+    }  # fmt: skip
+
+
+async def test_what_a_consumer_gets(node: Node) -> None:
+    begin_ms = node.clock.now_ms()
+    node.send("m", "orders", 3, TIMER_DELAY_MS=250, UNIQ_KEY="0A", KEYS="k")
+    await node.until(300)
+    (found,) = node.records("orders", 3)
+    properties = decode(found.properties)
+    assert properties == {
+        "TAGS": "red",
+        "UNIQ_KEY": "0A",
+        "KEYS": "k",
+        "TIMER_DELAY_MS": "250",
+        "TIMER_OUT_MS": str(begin_ms + 250),
+        "TIMER_ENQUEUE_MS": str(begin_ms),
+        "TIMER_DEQUEUE_MS": str(begin_ms + 300),
+    }
+    assert not is_timed(found.properties)  # sent again, it does not wait again
+    found_by_tag = node.store.read(
+        "orders", 3, 0, max_bytes=1 << 20, max_count=9, tags=frozenset([112_785])
+    )
+    assert len(found_by_tag.records) == 1
+
+
+async def test_order_is_that_of_time_and_then_of_arrival(node: Node) -> None:
+    for number in range(300):
+        node.send(str(number), TIMER_DELAY_MS=10 * SLOT_MS - 1_000 * (number // 3))
+    await node.until(10 * SLOT_MS, 10_000)
+    order = sorted(range(300), key=lambda number: (-(number // 3), number))
+    assert node.delivered() == [str(number) for number in order]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"TIMER_DELAY_SEC": 3 * 24 * 3600 + 1},
+        {"TIMER_DELAY_MS": 3 * DAY_MS + 1},
+        {"TIMER_DELIVER_MS": 1_700_000_000_000 + 3 * DAY_MS + 1},
+        {"TIMER_DELAY_SEC": "soon"},
+        {"TIMER_DELAY_MS": "1_000"},
+        {"TIMER_DELIVER_MS": "٣"},
+        {"TIMER_DELAY_SEC": 1, "TIMER_DEL_UNIQKEY": "t0A"},
+    ],
+)
+async def test_what_cannot_be_is_refused(node: Node, properties: dict[str, object]) -> None:
+    with pytest.raises(Refusal, match="timer message illegal") as refused:
+        node.send("m", **properties)
+    assert refused.value.code == 13
+
+
+async def test_three_days_to_the_millisecond(node: Node) -> None:
+    node.send("m", TIMER_DELAY_SEC=3 * 24 * 3600)
+    node.clock.advance(3 * DAY_MS - 1)
+    await node.tick()
+    assert node.delivered() == []
+    node.clock.advance(1)
+    await node.tick()
+    assert node.delivered() == ["m"]
+
+
+async def test_what_is_due_before_the_next_tick_does_not_wait_for_it(node: Node) -> None:
+    arrived = asyncio.Event()
+    node.core.on_arrival(lambda *_: arrived.set())
+    node.send("m", TIMER_DELAY_MS=20)
+    node.clock.advance(20)
+    async with asyncio.timeout(5):
+        await arrived.wait()
+    assert node.delivered() == ["m"]
+
+
+async def test_a_kill_repeats_and_loses_nothing(node: Node) -> None:
+    for number in range(50):
+        node.send(str(number), TIMER_DELAY_MS=1_000 + number * 100)
+    await node.until(3_000)
+    before = node.delivered()
+    assert before == [str(number) for number in range(21)]
+    other = node.killed("killed")
+    await other.until(10_000)
+    assert other.delivered() == [str(number) for number in range(50)]
+    await other.close()
+
+
+async def test_a_stop_of_days_is_made_up_for(node: Node) -> None:
+    for hour in range(72):
+        node.send(str(hour), TIMER_DELAY_MS=hour * HOUR_MS + 1)
+    other = node.killed("later")
+    other.clock.advance(40 * DAY_MS)
+    await other.tick()
+    assert other.delivered() == [str(hour) for hour in range(72)]
+    await other.close()
+
+
+async def test_the_slots_of_one_queue_do_not_mix(node: Node) -> None:
+    # The second is due one whole round of the queues after the first.
+    due_ms = node.clock.now_ms() + 2 * DAY_MS
+    node.send("first", TIMER_DELIVER_MS=due_ms)
+    node.clock.advance(DAY_MS)
+    node.send("second", TIMER_DELIVER_MS=due_ms + SLOTS * SLOT_MS - 2 * DAY_MS)
+    node.clock.set(due_ms)
+    await node.tick()
+    assert "first" in node.delivered()
+    node.send("third", TIMER_DELIVER_MS=due_ms + DAY_MS)
+    other = node.killed("killed")
+    await other.tick()
+    await other.until(SLOTS * SLOT_MS, SLOT_MS)
+    assert sorted(other.delivered()) == ["first", "second", "third"]
+    await other.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_clock_that_goes_back(node: Node, *, restart: bool) -> None:
+    clock, begin_ms = node.clock, node.clock.now_ms()
+    node.send("one", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
+    node.send("late", TIMER_DELIVER_MS=begin_ms + 5 * HOUR_MS)
+    clock.advance(3 * HOUR_MS)
+    await node.tick()
+    assert node.delivered() == ["one"]
+    clock.set(begin_ms)
+    # The time of this one was passed once already.
+    node.send("two", TIMER_DELIVER_MS=begin_ms + HOUR_MS)
+    node.send("three", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
+    here = node.killed("killed") if restart else node
+    await here.until(30 * 60_000, 60_000)
+    assert here.delivered() == ["one"]
+    await here.until(31 * 60_000, 60_000)
+    assert here.delivered() == ["one", "two"]
+    again = here.killed("again")
+    await again.until(6 * HOUR_MS, 60_000)
+    assert again.delivered() == ["one", "two", "three", "late"]
+    await again.close()
+    if restart:
+        await here.close()
+
+
+async def test_a_clock_that_leaps_ahead_delivers_what_is_due_then(node: Node) -> None:
+    node.send("one", TIMER_DELAY_SEC=3600)
+    node.clock.advance(365 * DAY_MS)
+    await node.tick()
+    assert node.delivered() == ["one"]
+    node.clock.set(node.clock.now_ms() - 365 * DAY_MS)
+    node.send("two", TIMER_DELAY_SEC=1)
+    await node.until(2_000)
+    assert node.delivered() == ["one", "two"]
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_whatever_happens_each_comes_once_and_never_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(timers, "ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(timers, "MESSAGES_AT_ONCE", 5)
+    clock = ManualClock()
+    node = Node(tmp_path / "0", clock)
+    due: dict[str, int] = {}
+    latest_ms, seen = 0, 0
+    for step in range(200):
+        kind = chance.random()
+        if kind < 0.6:
+            delay_ms = chance.choice([50, 5_000, SLOT_MS, 5 * SLOT_MS, DAY_MS, 3 * DAY_MS])
+            for number in range(chance.randrange(8)):
+                body = f"{step}-{number}"
+                due[body] = clock.now_ms() + chance.randrange(1, delay_ms)
+                node.send(body, TIMER_DELIVER_MS=due[body])
+        elif kind < 0.9:
+            clock.advance(chance.choice([10, 1_000, SLOT_MS, 4 * HOUR_MS]))
+        elif kind < 0.95:
+            clock.set(clock.now_ms() - chance.choice([10, 60_000, SLOT_MS, 10 * HOUR_MS]))
+        else:
+            await node.close()
+            node = node.killed(str(step + 1))
+        latest_ms = max(latest_ms, clock.now_ms())
+        await node.tick()
+        found = node.delivered()
+        assert all(due[body] <= latest_ms for body in found[seen:])
+        seen = len(found)
+    clock.set(latest_ms + 4 * DAY_MS)
+    await node.tick()
+    await node.close()
+    last = node.killed("last")
+    await last.tick()
+    assert sorted(last.delivered()) == sorted(due)
+    assert len(due) > 200
+    await last.close()
+
+
+async def test_queues_that_are_rebuilt_from_the_log(node: Node) -> None:
+    node.send("one", TIMER_DELAY_SEC=1)
+    node.send("two", TIMER_DELAY_SEC=3600)
+    await node.until(1_000)
+    copy = node.directory.with_name("without")
+    shutil.copytree(node.directory, copy)
+    shutil.rmtree(copy / "consumequeue")
+    other = Node(copy, node.clock)
+    await other.until(3_600_000, 60_000)
+    assert other.delivered() == ["one", "two"]
+    await other.close()
+
+
+async def test_a_slave_knows_what_its_master_has_delivered(node: Node, tmp_path: Path) -> None:
+    node.send("one", TIMER_DELAY_SEC=1)
+    node.send("two", TIMER_DELAY_SEC=3600)
+    await node.until(1_000)
+    slave = Store.open(tmp_path / "slave", OPTIONS, now_ms=node.clock.now_ms)
+    slave.append_raw(0, bytes(node.store.read_raw(0, 1 << 20)))
+    slave.close()
+    other = Node(tmp_path / "slave", node.clock)
+    await other.until(3_600_000, 60_000)
+    assert other.delivered() == ["one", "two"]
+    await other.close()
+
+
+async def test_entries_that_a_java_broker_rebuilt_hold_the_code_of_the_tag(node: Node) -> None:
+    draft = node.service.take(Draft("t", 0, b"m", encode({"TAGS": "red", "TIMER_DELAY_SEC": "9"})))
+    node.store.append([msgspec.structs.replace(draft, tag_code=112_785)])
+    await node.until(8_900)
+    assert node.delivered() == []
+    other = node.killed("killed")
+    await other.until(200)
+    assert other.delivered() == ["m"]
+    await other.close()
+
+
+@pytest.mark.parametrize("limit", ["bytes", "hours"])
+async def test_messages_wait_longer_than_the_log_keeps(
+    tmp_path: Path, clock: ManualClock, limit: str
+) -> None:
+    options = msgspec.structs.replace(
+        OPTIONS,
+        segment_bytes=16 << 10,
+        retention_hours=6 if limit == "hours" else None,
+        retention_bytes=None if limit == "hours" else 128 << 10,
+    )
+    node = Node(tmp_path / "store", clock, options)
+    for number in range(20):
+        node.send(str(number), TIMER_DELAY_MS=3 * DAY_MS - number)
+    for _ in range(3 * 24 * 4 - 1):
+        clock.advance(HOUR_MS // 4)
+        node.store.append([Draft("other", 0, bytes(900), b"") for _ in range(5)])
+        await node.tick()
+        node.core.clean()
+    assert node.store.min_offset > 100_000  # the files of the beginning are gone
+    assert node.delivered() == []
+    other = node.killed("killed")
+    await other.until(HOUR_MS // 4, 1_000)
+    assert other.delivered() == [str(number) for number in range(19, -1, -1)]
+    rolls = int(decode(other.records()[0].properties)["TIMER_ROLL_TIMES"])
+    assert 0 < rolls < 100
+    await other.close()
+    await node.close()
+
+
+async def test_no_more_than_a_slot_can_hold(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMER_SLOT_MESSAGES_MAX", 3)
+    due_ms = (node.clock.now_ms() // SLOT_MS + 5) * SLOT_MS
+    for _ in range(3):
+        node.send("m", TIMER_DELIVER_MS=due_ms)
+    with pytest.raises(Refusal, match="flow control") as refused:
+        node.send("m", TIMER_DELIVER_MS=due_ms + SLOT_MS - 1)
+    assert refused.value.code == 1
+    node.send("m", TIMER_DELIVER_MS=due_ms + SLOT_MS)
+    node.clock.set(due_ms + SLOT_MS)
+    await node.tick()
+    assert len(node.delivered()) == 4
+
+
+async def test_a_full_disk_delays_and_loses_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.send("m", TIMER_DELAY_SEC=1)
+    node.clock.advance(1_000)
+    with monkeypatch.context() as full:
+
+        def refuse(_: object) -> None:
+            raise StoreFullError("No room.")
+
+        full.setattr(node.store, "append", refuse)
+        await node.tick()
+        assert node.delivered() == []
+    await node.until(100)
+    assert node.delivered() == ["m"]
+
+
+async def test_what_has_nowhere_to_go_is_stepped_over(node: Node) -> None:
+    due_ms = node.clock.now_ms() + 1_000
+    queue = due_ms // SLOT_MS % SLOTS
+    for text in ({}, {"REAL_TOPIC": "../x", "REAL_QID": "0"}, {"REAL_TOPIC": "t"}):
+        properties = encode({"TIMER_OUT_MS": str(due_ms), **text})
+        node.store.append([Draft(TIMER_TOPIC, queue, b"bad", properties, due_ms)])
+    node.send("half", topic="RMQ_SYS_TRANS_HALF_TOPIC", TIMER_DELAY_SEC=1)
+    node.send("good", TIMER_DELAY_SEC=1)
+    node.store.append([Draft(TIMER_TOPIC, MARKS, b"no mark", b"")])
+    await node.until(1_000)
+    assert node.delivered() == ["good"]
+    assert node.delivered("RMQ_SYS_TRANS_HALF_TOPIC") == []
+
+
+async def test_properties_without_room_for_more(node: Node) -> None:
+    text = "x" * (limits.PROPERTIES_BYTES_MAX - 120)
+    node.send("m", TIMER_DELAY_SEC=1, p=text)
+    node.send("n", TIMER_DELAY_SEC=1)
+    await node.until(1_000)
+    assert node.delivered() == ["m", "n"]
