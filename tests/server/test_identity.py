@@ -10,6 +10,7 @@ from node_stage import options
 
 from coherer.errors import DamagedStoreError, UsageError
 from coherer.server.node import Node
+from coherer.store import Draft
 
 
 async def start_and_stop(directory: Path, **changes: object) -> None:
@@ -108,3 +109,23 @@ EXAMPLES = {
     "namesrv.properties": b"orderMessageEnable=false\n",
     "broker.properties": b"brokerPermission=6\n",
 }
+
+
+async def test_damage_is_a_warning_after_a_clean_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Node(options(tmp_path, segment_bytes=4 << 20)) as node:
+        assert node.core is not None
+        for _ in range(12):
+            node.core.store.append([Draft("t", 0, bytes(1 << 20), b"")])
+    (tmp_path / "commitlog" / f"{4 << 20:020}").unlink()
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        await start_and_stop(tmp_path)
+    lines = [record for record in caplog.records if "are lost" in record.getMessage()]
+    assert [line.levelname for line in lines] == ["WARNING"]
+    said = lines[0].getMessage()
+    assert str(tmp_path) in said
+    assert f"Bytes {4 << 20} to {8 << 20} of the log are lost: a file is missing" in said
+    assert "3 messages cannot be read any more" in said
+    assert "put them back" in said

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,30 @@ async def test_a_queue_that_goes_stays_in_the_file(tmp_path: Path) -> None:
     again = LocalOffsets(tmp_path)
     await again.load()
     assert (await again.read(A), await again.read(B)) == (5, 6)
+
+
+async def test_newer_offsets_are_not_overwritten_by_a_slow_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, busy, write = threading.Event(), threading.Event(), Path.write_text
+
+    def slow(path: Path, text: str, encoding: str) -> int:
+        if not busy.is_set():
+            busy.set()
+            assert free.wait(10)
+        return write(path, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", slow)
+    store = LocalOffsets(tmp_path)
+    await store.load()
+    store.table.move(A, 5)
+    first = asyncio.create_task(store.persist())
+    assert await asyncio.to_thread(busy.wait, 10)
+    store.table.move(A, 6)
+    second = asyncio.create_task(store.persist())
+    await asyncio.wait([second], timeout=0.05)
+    free.set()
+    await asyncio.gather(first, second)
+    again = LocalOffsets(tmp_path)
+    await again.load()
+    assert await again.read(A) == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,63 @@ async def test_topics_that_are_acknowledged_are_written(
         for name in names[:2]:
             fields = {"topic": name}
             assert (await caller.ask(Code.GET_MAX_OFFSET, {**fields, "queueId": "0"})).code == 0
+
+
+async def test_sends_are_answered_while_a_new_topic_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, busy, save = threading.Event(), threading.Event(), Store.save_config
+
+    def slow(store: Store, name: str, data: bytes) -> None:
+        busy.set()
+        assert free.wait(20)
+        save(store, name, data)
+
+    async with Node(options(tmp_path)) as node:
+        one, other = [await Caller.dial(node.rocketmq_port) for _ in range(2)]
+        assert (await other.ask(Code.SEND_MESSAGE_V2, send_fields(b="old"), b"1")).code == 0
+        monkeypatch.setattr(Store, "save_config", slow)
+        made = one.begin(Code.UPDATE_AND_CREATE_TOPIC, {**NEW, "topic": "new"})
+        sent = one.begin(Code.SEND_MESSAGE_V2, send_fields(b="newer"), b"1")
+        assert await asyncio.to_thread(busy.wait, 10)
+        for _ in range(20):
+            assert (await other.ask(Code.SEND_MESSAGE_V2, send_fields(b="old"), b"1")).code == 0
+        assert not made.done()
+        assert not sent.done()
+        free.set()
+        assert (await made).code == (await sent).code == 0
+        topics = TopicTable.load((tmp_path / "config/topics.json").read_bytes())
+        assert {"new", "newer", "old"} <= {topic.name for topic in topics}
+
+
+async def test_the_administration_answers_when_a_topic_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, busy, save = threading.Event(), threading.Event(), Store.save_config
+
+    def slow(store: Store, name: str, data: bytes) -> None:
+        busy.set()
+        assert free.wait(20)
+        save(store, name, data)
+
+    async with Node(options(tmp_path, admin_port=0)) as node:
+        monkeypatch.setattr(Store, "save_config", slow)
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
+        form = (
+            "method=admin_add_new_topic_record&createUser=me&brokerId=1&topicName=made"
+            "&confModAuthToken=abc"
+        )
+        writer.write(
+            f"POST /webapi.htm HTTP/1.1\r\nHost: here\r\nContent-Length: {len(form)}\r\n\r\n{form}"
+            "GET /webapi.htm?method=admin_query_broker_configure HTTP/1.1\r\n"
+            "Host: here\r\n\r\n".encode()
+        )
+        assert await asyncio.to_thread(busy.wait, 10)
+        answer = asyncio.create_task(reader.readuntil(b"}"))
+        await asyncio.sleep(0)
+        assert not answer.done()
+        free.set()
+        assert b'"result":true' in await answer
+        assert b"made" in (tmp_path / "config/tubemqMaster.json").read_bytes()
+        assert b"HTTP/1.1 200" in await reader.readuntil(b"HTTP/1.1 200")
+        writer.close()
