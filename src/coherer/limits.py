@@ -118,6 +118,9 @@ half of them the store begins. A crash leaves so many records for the next start
 ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
 """A request to the HTTP administration: address, or form. 10,000 offsets fit."""
 
+ADMIN_FIELDS_MAX: Final = 1_000
+"""Parameters of a request to the HTTP administration; no method has more than some dozens."""
+
 ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
 
@@ -152,6 +155,10 @@ SCANS_PER_GET: Final = 8
 MESSAGES_PER_GET: Final = 16_384
 """Messages that one get delivers at most: small ones cost time rather than bytes."""
 
+INFLATED_PER_GET_BYTES: Final = 1024 * 1024
+"""Bodies that a TubeMQ broker inflates for one get, beyond the first: inflating takes the event
+loop's time, and a consumer reads no frame above `FRAME_BYTES_MAX`."""
+
 FILTER_NEAR_END: Final = 100_000
 """A consumer with filters is near the end of its partition when so few messages are left."""
 
@@ -181,12 +188,36 @@ queue for its threads. Further ones are told that the system is busy."""
 HELD_PULLS_AT_ONCE: Final = 256
 """So many are answered before others have their turn: one message can wake all of them."""
 
+REMOTING_HEADER_BYTES_MAX: Final = 1024 * 1024
+"""The header of a RocketMQ command: the largest there is holds 32 KiB of properties, and each of
+their signs may take six bytes."""
+
+SETTINGS_BYTES_MAX: Final = 256 * 1024
+"""Settings that a RocketMQ server takes at once; all that Java has are 10 KiB."""
+
+JSON_VALUES_MAX: Final = 80_000
+"""Values of a JSON body that has to be read step by step, because it is not strict or not what was
+expected: so many take a third of a second. 10,000 queues with their offsets fit."""
+
+JSON_OBJECTS_MAX: Final = 200_000
+"""Objects and lists of any JSON body: a broker with 100,000 topics registers with fewer."""
+
+HEARTBEAT_OBJECTS_MAX: Final = 10_000
+"""Consumers, subscriptions and producers of one heartbeat, or queues of a request for locks: a
+broker books each of them between other requests."""
+
 JSON_DEPTH_MAX: Final = 64
 """Objects and lists within each other in a JSON body: RocketMQ's own are 8 deep at most."""
 
 SELECTOR_CHARS_MAX: Final = 64 * 1024
-"""Length of an SQL92 selector: a broker compiles it between other requests, and so many take a
-third of a second."""
+"""Length of an SQL92 selector."""
+
+SELECTOR_TOKENS_MAX: Final = 10_000
+"""Words and signs of an SQL92 selector: a broker compiles it between other requests, and so many
+take a fifth of a second."""
+
+SELECTORS_PER_HEARTBEAT_CHARS: Final = 32 * 1024
+"""Length of the SQL92 selectors of one heartbeat, where it has several, for the same reason."""
 
 SELECTOR_DEPTH_MAX: Final = 200
 """Nesting of an SQL92 selector: each level is a call when a message is tested (Java's stack ends

@@ -60,8 +60,8 @@ PAIRS = {
 """Name, both classes, and what only the asyncio one has."""
 
 FIELDS = {
-    "Reader": {"end", "exact", "partition", "position"},
-    "RocketReader": {"end", "exact", "partition", "position"},
+    "Reader": {"end", "exact", "left_out", "partition", "position"},
+    "RocketReader": {"end", "exact", "left_out", "partition", "position"},
     "RocketTransaction": {"message", "receipt", "verdict"},
 }
 """Plain attributes of the asyncio class."""

@@ -15,6 +15,8 @@ import coherer
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message, Receipt
 from coherer.net import TlsOptions
+from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.command import Command, encode
 from coherer.server.node import Node, NodeOptions
 from coherer.testing import FaultProxy, async_embedded_node
 from coherer.tubemq import codes
@@ -309,3 +311,55 @@ async def test_exact_offsets(tmp_path: Path) -> None:
                 if len(offsets) == 6:
                     break
         assert offsets == {(partition, offset) for partition in (0, 1) for offset in (7, 8, 9)}
+
+
+async def send_raw(port: int, body: bytes, sys_flag: int) -> None:
+    """One message with a flag of our choice, by RocketMQ's protocol."""
+    fields = {
+        "producerGroup": "raw",
+        "topic": "demo",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "1",
+        "queueId": "0",
+        "sysFlag": str(sys_flag),
+        "bornTimestamp": "1650000000000",
+        "flag": "0",
+        "properties": "",
+    }
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(encode(Command(RequestCode.SEND_MESSAGE, fields=fields, body=body)))
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    assert b'"code":0' in await reader.readexactly(size)
+    writer.close()
+    await writer.wait_closed()
+
+
+@bounded
+async def test_what_cannot_be_delivered_stops_nobody(
+    tmp_path: Path,
+) -> None:
+    """Messages whose flag says compressed, though they are not, among good ones; both protocols."""
+    async with async_embedded_node(tmp_path) as node:
+        node.create_topic("demo", 1)
+        for number in range(8):
+            bad = number in {0, 3, 7}
+            await send_raw(node.rocketmq_port, b"%d" % number, sys_flag=int(bad))
+        good = [b"1", b"2", b"4", b"5", b"6"]
+        for url in (node.url, node.rocketmq_url):
+            async with coherer.connect(url) as client:
+                [partition] = await client.partitions("demo")
+                seen: list[int | None] = []
+                for start, end in ((0, 4), (4, 8)):
+                    async with client.reader(partition, start, end=end) as reader:
+                        while (batch := await reader.read()) is not None:
+                            seen += [message.offset for message in batch]
+                        assert reader.position == end
+                        assert reader.left_out == (2 if start == 0 else 1)
+                assert seen == [1, 2, 4, 5, 6]
+                async with client.consumer("readers", "demo", start="earliest") as consumer:
+                    found: list[bytes] = []
+                    async for message in consumer:
+                        found.append(message.body)
+                        if len(found) == len(good):
+                            break
+                    assert found == good

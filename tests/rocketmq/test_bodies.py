@@ -291,3 +291,43 @@ def test_a_topic_that_is_none_in_the_short_form(topic: TopicConfig) -> None:
 def test_a_registration_that_inflates_to_too_much() -> None:
     with pytest.raises(ProtocolError, match="inflates"):
         RegisterBody.read(zlib.compress(bytes(20 * 2**20)), compressed=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "read"),
+    [
+        (ConsumeDirectlyResult, '{"consumeResult":5}', {"consume_result": "CR_RETURN_NULL"}),
+        (ConsumeDirectlyResult, '{"consumeResult":"cr_later"}', {"consume_result": "CR_LATER"}),
+        (ConsumeDirectlyResult, '{"consumeResult":"7"}', {"consume_result": None}),
+        (ConsumeDirectlyResult, '{"remark":1.5,"order":"Y"}', {"remark": "1.5", "order": True}),
+        (ConsumeDirectlyResult, '{"remark":{"a":[1]}}', {"remark": '{"a":[1]}'}),
+        (ConsumeDirectlyResult, '{"spentTimeMills":"1,000"}', {"spent_time_mills": 1000}),
+        (ConsumeDirectlyResult, '{"spentTimeMills":2.9}', {"spent_time_mills": 2}),
+        (ConsumeDirectlyResult, '{"spentTimeMills":true}', {"spent_time_mills": 1}),
+        (ConsumeDirectlyResult, '{"spentTimeMills":"","order":"null"}', {"order": False}),
+        (Connection, '{"language":9,"version":"5.0"}', {"language": "GO", "version": 5}),
+        (ConsumerConnection, '{"messageModel":1}', {"message_model": "CLUSTERING"}),
+        (ConsumerData, '{"consumeFromWhere":"what"}', {"consume_from_where": None}),
+        (TopicConfig, '{"topicFilterType":1,"order":0}', {"topic_filter_type": "MULTI_TAG"}),
+        (KVTable, '{"table":{1:2,"a":true}}', {"table": {"1": "2", "a": "true"}}),
+    ],
+)
+def test_members_in_other_forms(kind: type[Body], text: str, read: dict[str, object]) -> None:
+    body = kind.decode(text.encode())
+    assert {name: getattr(body, name) for name in read} == read
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (ConsumeDirectlyResult, '{"consumeResult":6}'),
+        (ConsumeDirectlyResult, '{"consumeResult":1.0}'),
+        (ConsumeDirectlyResult, '{"order":"5"}'),
+        (ConsumeDirectlyResult, '{"spentTimeMills":"0x5"}'),
+        (ConsumeDirectlyResult, '{"spentTimeMills":[]}'),
+        (StatsItem, '{"tps":"fast"}'),
+    ],
+)
+def test_members_that_java_refuses_too(kind: type[Body], text: str) -> None:
+    with pytest.raises(ProtocolError, match=f"no {kind.__name__}"):
+        kind.decode(text.encode())

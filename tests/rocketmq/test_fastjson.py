@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer.errors import ProtocolError
-from coherer.limits import JSON_DEPTH_MAX
-from coherer.rocketmq.fastjson import dumps, loads, plain, text
+from coherer.limits import JSON_DEPTH_MAX, JSON_VALUES_MAX
+from coherer.rocketmq.fastjson import dumps, load_whole, loads, plain, text
 from coherer.rocketmq.names import Queue
 
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -203,3 +203,14 @@ def test_texts_of_values() -> None:
         "null",
     ]
     assert plain({"a": "\ud800"}) == b'{"a":"?"}'
+
+
+@pytest.mark.parametrize("item", ["1", "[]", "{1:2}", '"a"', "null"])
+def test_a_peer_s_text_holds_so_much_and_a_file_more(item: str) -> None:
+    source = f"[{','.join([item] * (JSON_VALUES_MAX + 1))}]"
+    with pytest.raises(ProtocolError, match="more than"):
+        loads(source)
+    found = load_whole(source)
+    assert isinstance(found, list)
+    assert len(found) == JSON_VALUES_MAX + 1
+    assert len(str(loads(f"[{item},{item}]"))) > 2

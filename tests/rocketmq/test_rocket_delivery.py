@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -138,6 +139,68 @@ def test_damaged_bodies_are_left_out() -> None:
     batch = MessageBatch(good + bad + torn, QUEUE)
     assert batch.bodies() == [b"good"]
     assert (batch.delivered, batch.skipped) == (3, 2)
+
+
+def broken(data: bytes, at: int, value: int, size: int = 4) -> bytes:
+    """A record with another number at a place."""
+    return data[:at] + value.to_bytes(size, "big") + data[at + size :]
+
+
+LENGTHS = {
+    "the record's": (0, 4, [0, 1, 95, 200, 0xFFFFFFFF]),
+    "the body's": (84, 4, [0, 1, 4, 1000, 0x7FFFFFFF, 0xFFFFFFFF]),
+    "the topic's": (91, 1, [0, 8, 200]),
+    "the properties'": (101, 2, [0, 4, 6, 0xFFFF]),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("at", "size", "value"),
+    [(at, size, value) for at, size, values in LENGTHS.values() for value in values],
+)
+def test_a_record_of_broken_lengths_costs_no_other(
+    place: int, at: int, size: int, value: int
+) -> None:
+    every = [record(b"abc", b"k\x01vv\x02", offset=n) for n in range(5)]
+    every[place] = broken(every[place], at, value, size)
+    batch = MessageBatch(b"".join(every), QUEUE, offset=0, next_offset=5)
+    rest = [n for n in range(5) if n != place]
+    assert batch.offsets() == rest
+    assert batch.bodies() == [b"abc"] * 4
+    assert [message.offset for message in batch] == rest
+    assert batch.left_out == [range(place, place + 1)]
+    assert (batch.skipped, batch.delivered) == (1, 5)
+    assert [message.offset for message in decode_messages(b"".join(every))] == rest
+
+
+def test_records_inside_a_damaged_one_are_not_taken_for_messages() -> None:
+    inner = record(b"inner", offset=1) + record(b"other queue", offset=2)[:-1]
+    outer = broken(record(inner, offset=1), 84, 3)
+    batch = MessageBatch(
+        record(offset=0) + outer + record(b"last", offset=2), QUEUE, offset=0, next_offset=3
+    )
+    assert batch.bodies() == [b"x", b"last"]
+
+
+def test_nothing_but_garbage_is_a_gap() -> None:
+    batch = MessageBatch(b"\xff" * 300, QUEUE, offset=5, next_offset=9)
+    assert (len(batch), batch.skipped, batch.left_out) == (0, 1, [range(5, 9)])
+    with pytest.raises(ProtocolError, match="damaged"):
+        decode_messages(b"\xff" * 300)
+
+
+def test_many_beginnings_of_records_take_no_longer_than_others() -> None:
+    head = b"\0" * 4 + record()[4:8]
+    began = time.thread_time()
+    batch = MessageBatch(head * 200_000, QUEUE, offset=0, next_offset=9)
+    assert len(batch) == 0
+    assert time.thread_time() - began < 1
+
+
+def test_a_body_that_cannot_be_inflated_is_shown_by_id_as_it_is() -> None:
+    (message,) = decode_messages(record(b"plain", sys_flag=1))
+    assert message.body == b"plain"
 
 
 def test_an_empty_body() -> None:

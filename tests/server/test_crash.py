@@ -111,7 +111,7 @@ def missing(directory: Path, acknowledged: Acknowledged) -> list[tuple[int, int]
             offset, end = store.queue_range("demo", partition)
             while offset < end:
                 read = store.read("demo", partition, offset, max_bytes=1 << 20, max_count=1 << 20)
-                assert read.damaged == 0
+                assert read.damaged == []
                 for number, record in zip(read.offsets, read.records, strict=True):
                     found[partition, number] = bytes(decode(record).body)
                 del record

@@ -92,6 +92,7 @@ class ListReader:
         self._queue = queue
         self._one = one
         self._at = one.start
+        self.left_out = 0
 
     def __enter__(self) -> Self:
         self._queue.open_readers += 1
@@ -121,9 +122,9 @@ class ListReader:
         self._at = max(self._at, low)
         if self._at >= min(high, self._one.end):
             return None
-        batch = ListBatch(
-            self._one, self._at, min(self._queue.step, high - self._at), self._queue.damaged
-        )
+        count = min(self._queue.step, high - self._at)
+        batch = ListBatch(self._one, self._at, count, self._queue.damaged)
+        self.left_out += len(self._queue.damaged.intersection(range(self._at, self._at + count)))
         self._at += self._queue.step
         return batch
 

@@ -89,14 +89,20 @@ def test_rows_that_the_client_had_to_leave_out_are_named(
     assert {at for lost in told for at in range(lost.start, lost.end)} == damaged
 
 
-def test_where_offsets_are_places_in_an_index_only_the_start_is_checked(
+def test_where_offsets_are_places_in_an_index_the_client_says_what_it_left_out(
     list_queue: ListQueue,
 ) -> None:
     list_queue.exact = False
-    list_queue.damaged = {50}
     one = Range("t", "1", 0, 0, 100)
     (batch,) = rows(list_queue, [one], reading([]))
-    assert batch.num_rows == 99
+    assert batch.num_rows == 100
+    list_queue.damaged = {50}
+    with pytest.raises(DataLossError, match=r"t 1:0 \[49, 56\)"):
+        list(rows(list_queue, [one], reading([])))
+    told: list[Range] = []
+    (batch,) = rows(list_queue, [one], reading(told, fail=False))
+    assert (batch.num_rows, told) == (99, [Range("t", "1", 0, 49, 56)])
+    list_queue.damaged = set()
     list_queue.held["t"]["1", 0] = (28, 100)
     with pytest.raises(DataLossError, match=r"t 1:0 \[0, 28\)"):
         list(rows(list_queue, [one], reading([])))

@@ -36,6 +36,11 @@ class AsyncReader(Worker, Protocol[B_co, Q_co]):
         """The offset behind the last to read."""
         ...
 
+    @property
+    def left_out(self) -> int:
+        """How many messages of the range are missing."""
+        ...
+
     async def read(self) -> B_co | None:
         """The next messages."""
         ...
@@ -68,6 +73,11 @@ class BaseReader(Used[AsyncReader[B, Q]], Generic[B, Q]):
     def end(self) -> int | None:
         """The offset behind the last to read."""
         return self._inner.end
+
+    @property
+    def left_out(self) -> int:
+        """How many messages of the range could not be delivered, or are not held any more."""
+        return self._inner.left_out
 
     def start(self) -> None:
         """Find the range; see the asyncio reader's.

@@ -27,10 +27,11 @@ from coherer.broker.rebalance import (
     Member,
     Subscription,
 )
+from coherer.logs import Log
 
 K = TypeVar("K")
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 def _nobody(_: str) -> bool:

@@ -17,6 +17,10 @@ LEVEL: Final = 5
 """Java's default level."""
 
 
+class InflatedTooLargeError(DamagedStoreError):
+    """A compressed body is larger than what is taken."""
+
+
 def compress(body: bytes, level: int = LEVEL) -> bytes:
     """Compress a body.
 
@@ -26,11 +30,21 @@ def compress(body: bytes, level: int = LEVEL) -> bytes:
     return zlib.compress(body, level)
 
 
+def begins(data: bytes | memoryview) -> bool:
+    """Whether bytes begin as zlib data do. If not, `decompress` refuses them at once.
+
+    >>> begins(compress(b"hello")), begins(b"hello")
+    (True, False)
+    """
+    return len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
+
+
 def decompress(data: bytes | memoryview, *, limit_bytes: int) -> bytes:
     """Give back a compressed body.
 
     Raises:
-        DamagedStoreError: it is not whole zlib data, or more than `limit_bytes` come out.
+        InflatedTooLargeError: more than `limit_bytes` come out.
+        DamagedStoreError: it is not whole zlib data.
     """
     machine = zlib.decompressobj()
     try:
@@ -38,7 +52,7 @@ def decompress(data: bytes | memoryview, *, limit_bytes: int) -> bytes:
     except zlib.error as error:
         raise DamagedStoreError(f"The body is not zlib data: {error}.") from error
     if len(body) > limit_bytes:
-        raise DamagedStoreError(f"The body takes more than {limit_bytes} bytes when inflated.")
+        raise InflatedTooLargeError(f"The body takes more than {limit_bytes} bytes when inflated.")
     if not machine.eof:
         raise DamagedStoreError("The compressed body is cut short.")
     return body

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from coherer.errors import ProtocolError, UsageError
+from coherer.limits import REMOTING_HEADER_BYTES_MAX
 from coherer.rocketmq import fastjson
 from coherer.rocketmq.frame import BINARY, JSON, prefix
 from coherer.rocketmq.language import NAMES, NUMBERS, PYTHON, name_of
@@ -132,6 +133,10 @@ def decode(kind: int, header: bytes, body: bytes | memoryview = b"") -> Command:
     Raises:
         ProtocolError: this is no header; close the connection.
     """
+    if len(header) > REMOTING_HEADER_BYTES_MAX:
+        raise ProtocolError(
+            f"A header of {len(header)} bytes is not read; {REMOTING_HEADER_BYTES_MAX} are allowed."
+        )
     if kind == BINARY:
         command = _read_binary(header)
     else:

@@ -3,16 +3,19 @@
 The body of a pull's answer is records of the log as they are stored (5.1), one after the other.
 `MessageBatch` keeps the bytes and looks at the records when it is first asked for them. As a Java
 client does, it inflates bodies, and for a consumer with tags leaves out messages with another one,
-because the broker filters by a hash of the tag. Messages whose check sum is wrong or that cannot be
-inflated are left out and counted in `skipped`.
+because the broker filters by a hash of the tag. Messages whose lengths do not fit, whose check sum
+is wrong or that cannot be inflated are left out and counted in `skipped`; the others are handed
+out, and `left_out` says which offsets have no message.
 
 `decode_messages` is for answers that hold messages of any queue: by id, by key.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from struct import Struct
 from struct import error as struct_error
@@ -21,14 +24,18 @@ from zlib import crc32
 
 from coherer.errors import DamagedStoreError, ProtocolError
 from coherer.limits import MESSAGE_BYTES_MAX
+from coherer.logs import Log
 from coherer.record import compression, layout
 from coherer.record import properties as text
+from coherer.record.gaps import between
 from coherer.rocketmq.messages import RocketMessage, time_of, user_properties
 from coherer.rocketmq.names import RETRY_PREFIX, Queue
-from coherer.rocketmq.records import Fields, long_fields, records
+from coherer.rocketmq.records import Fields, long_fields, next_record, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = Log(logging.getLogger(__name__))
 
 _HEAD: Final = layout.HEAD_V4
 _FIXED: Final = _HEAD.size
@@ -56,8 +63,6 @@ class MessageBatch:
 
     Attributes:
         size_bytes: size of the body.
-
-    Methods raise `ProtocolError` when the bytes are no records.
 
     >>> from coherer.record import layout
     >>> record = layout.encode("demo", b"hello", b"TAGS\x01UA", queue_id=0, queue_offset=7,
@@ -143,9 +148,17 @@ class MessageBatch:
 
     @property
     def skipped(self) -> int:
-        """How many damaged messages have been left out."""
+        """How many of the messages that came have been left out, because they are damaged."""
         self._read()
         return self._skipped
+
+    @property
+    def left_out(self) -> list[range]:
+        """The offsets between `offset` and `next_offset` without a message, where all are wanted.
+
+        The broker or this batch has left them out: they are damaged, or not there any more.
+        """
+        return [] if self._tags else between(self.offset, self.next_offset, self.offsets())
 
     def bodies(self) -> list[bytes]:
         """The body of each message; do not change the list."""
@@ -218,6 +231,7 @@ class MessageBatch:
         starts: list[int] = []
         bodies: list[bytes] = []
         delivered = skipped = position = 0
+        crc = flags = begin = body_end = 0
         end = len(data)
         while position < end:
             try:
@@ -229,12 +243,15 @@ class MessageBatch:
                 body_end = begin + length
                 texts_at = body_end + 3 + data[body_end]
                 text_bytes = data[texts_at - 2] << 8 | data[texts_at - 1]
-            except (struct_error, IndexError) as error:
-                raise ProtocolError("A message in an answer is cut short.") from error
+            except (struct_error, IndexError):
+                texts_at = text_bytes = size = -1  # which fits nowhere
+            delivered += 1
             start, position = position, position + size
             if texts_at + text_bytes != position or position > end:
-                raise ProtocolError("The lengths in a message do not fit.")
-            delivered += 1
+                skipped += 1
+                above = _OFFSET.unpack_from(data, starts[-1])[0] if starts else self.offset - 1
+                position = next_record(data, start, self.queue.id, above)
+                continue
             if tags is not None and _tag(data[texts_at:position]) not in tags:
                 continue
             body = data[begin:body_end]
@@ -326,14 +343,15 @@ def _message(
 def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMessage]:
     r"""Read an answer with messages of any topic and queue, in the order that they have there.
 
-    Check sums are not looked at: who asks for one message by its id wants to see it as it is.
+    Check sums are not looked at, and a body that cannot be inflated stays as it is, for people who
+    look a message up by its id. A message whose lengths do not fit is left out.
 
     Args:
         body: records, one after the other.
         broker: the name of the broker that gave them.
 
     Raises:
-        ProtocolError: the bytes are no records.
+        ProtocolError: no lengths fit in any of them.
 
     >>> from coherer.record import layout
     >>> record = layout.encode("demo", b"hello", b"KEYS\x01k1", queue_id=0, queue_offset=7,
@@ -342,15 +360,22 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMe
     [('demo', ('k1',))]
     """
     found: list[RocketMessage] = []
-    for fields, stored_body, name, properties in records(bytes(body)):
+    damaged = 0
+    for record in records(bytes(body)):
+        if record is None:
+            damaged += 1
+            continue
+        fields, stored_body, name, properties = record
         topic = str(name, "utf-8", "replace")
         if fields[7] & compression.COMPRESSED:
-            try:
+            with suppress(DamagedStoreError):
                 stored_body = compression.decompress(stored_body, limit_bytes=MESSAGE_BYTES_MAX)
-            except DamagedStoreError as error:
-                raise ProtocolError(f"A message cannot be read: {error.text}") from error
         retried = topic.startswith(RETRY_PREFIX)
         found.append(
             _message(topic, broker, fields, stored_body, properties, RocketMessage, retried)
         )
+    if damaged and not found:
+        raise ProtocolError("The lengths in a message do not fit: it is damaged.", server=broker)
+    if damaged:
+        _log.warning("An answer of %s: messages left out, being damaged: %d", broker, damaged)
     return found

@@ -29,7 +29,7 @@ from typing import Final, TypeAlias, cast
 import msgspec
 
 from coherer.errors import ProtocolError
-from coherer.limits import JSON_DEPTH_MAX
+from coherer.limits import JSON_DEPTH_MAX, JSON_VALUES_MAX
 from coherer.rocketmq.names import Queue
 
 Key: TypeAlias = "str | int | float | bool | Queue | tuple[object, ...] | None"
@@ -51,7 +51,7 @@ _PLAIN_DOUBLES: Final = (1e-3, 1e7)
 
 
 def loads(data: bytes | memoryview | str) -> Value:
-    """Reads JSON as Java's library writes it.
+    """Reads JSON as Java's library writes it, from a peer: it may hold `JSON_VALUES_MAX` values.
 
     Args:
         data: the text, UTF-8.
@@ -60,41 +60,73 @@ def loads(data: bytes | memoryview | str) -> Value:
         What msgspec would return; keys are strings, numbers, `Queue` or tuples.
 
     Raises:
+        ProtocolError: it cannot be read, or holds or stands for too much.
+    """
+    _check_signs(data)
+    return _loads(data, JSON_VALUES_MAX)
+
+
+def load_whole(data: bytes | memoryview | str) -> Value:
+    """Reads JSON as `loads` does, however much it holds: files, and what a master gives its slave.
+
+    Raises:
         ProtocolError: it cannot be read, or stands for too much.
     """
+    return _loads(data, _NODES_MAX * 100)
+
+
+def _check_signs(data: bytes | memoryview | str) -> None:
+    """Refuses at a glance what must hold too much: making millions of lists takes seconds."""
+    if len(data) > JSON_VALUES_MAX:
+        text = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
+        if text.count(b",") + text.count(b"[") + text.count(b"{") > 2 * JSON_VALUES_MAX:
+            raise _too_many(JSON_VALUES_MAX)
+
+
+def _loads(data: bytes | memoryview | str, values_max: int) -> Value:
     try:
         try:
             value: Value = msgspec.json.decode(data)
-            _check_depth(value)
+            _check_size(value, values_max)
         except (msgspec.MsgspecError, UnicodeError):
-            value = _Reader(data if isinstance(data, str) else str(data, "utf-8", "replace")).read()
+            source = data if isinstance(data, str) else str(data, "utf-8", "replace")
+            value = _Reader(source, values_max).read()
         found = '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data)
-        return _References(value).resolved() if found else value
+        return _References(value, min(values_max, _NODES_MAX)).resolved() if found else value
     except (RecursionError, ValueError) as error:
         raise ProtocolError(f"This is no JSON: {error}.") from error
 
 
-def _check_depth(value: Value) -> None:
-    """Refuses what goes deeper than our own reader would: whoever walks over it may recurse."""
+def _check_size(value: Value, values_max: int) -> None:
+    """Refuses what is deeper than our own reader takes, since its reader may recurse, or larger."""
     level: list[Value] = [value]
     for _ in range(JSON_DEPTH_MAX + 1):
         inner: list[Value] = []
         for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
+            if isinstance(each, dict | list):
+                if len(each) > values_max:
+                    raise _too_many(values_max)
+                inner += each.values() if isinstance(each, dict) else each
+        values_max -= len(inner)
+        if values_max < 0:
+            raise _too_many(values_max + len(inner))
         if not inner:
             return
         level = inner
     raise ProtocolError(f"JSON deeper than {JSON_DEPTH_MAX} is not read.")
 
 
+def _too_many(values_max: int) -> ProtocolError:
+    return ProtocolError(f"JSON with more than {values_max} values is not read.")
+
+
 class _Reader:
     """Recursive descent over the text; positions are handed along."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, values_max: int) -> None:
         self._source = source
+        self._values_max = values_max
+        self._values_left = values_max
 
     def read(self) -> Value:
         value, at = self._value(0, 0)
@@ -107,6 +139,9 @@ class _Reader:
         return found.end() if found else at
 
     def _value(self, at: int, depth: int) -> tuple[Value, int]:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise _too_many(self._values_max)
         at = self._skip(at)
         first = self._source[at : at + 1]
         if first == '"':
@@ -193,18 +228,20 @@ class _References:
     A reference to something that it stands in is refused: no body of the protocol is endless.
     """
 
-    def __init__(self, root: Value) -> None:
+    def __init__(self, root: Value, nodes_max: int) -> None:
         self._root = root
         self._open: set[int] = set()
         self._nodes = 0
+        self._nodes_max = nodes_max
 
     def resolved(self) -> Value:
         return self._expand(self._root)
 
     def _expand(self, value: Value) -> Value:
         self._nodes += 1
-        if self._nodes > _NODES_MAX:
-            raise ProtocolError(f"JSON that stands for more than {_NODES_MAX} values is not read.")
+        if self._nodes > self._nodes_max:
+            most = self._nodes_max
+            raise ProtocolError(f"JSON that stands for more than {most} values is not read.")
         if not isinstance(value, dict | list):
             return value
         mark = id(value)
@@ -223,6 +260,7 @@ class _References:
 
     def _find(self, path: str) -> Value:
         value, at = self._root, 1
+        self._nodes += len(path)
         if not path.startswith("$"):
             raise ProtocolError("JSON refers to something that it stands in.")
         while at < len(path):

@@ -31,11 +31,11 @@ CPP: Final = "CPP"
 def name_of(value: str | int | None) -> str | None:
     """Returns the name for a name or number; None for one that nobody knows, as Java does.
 
-    >>> name_of("GO"), name_of(9), name_of("COBOL"), name_of(99)
+    >>> name_of("go"), name_of(9), name_of("COBOL"), name_of(99)
     ('GO', 'GO', None, None)
     """
     if isinstance(value, str):
-        return value if value in NUMBERS else None
+        return value.upper() if value.upper() in NUMBERS else None
     if value is None or not 0 <= value < len(NAMES):
         return None
     return NAMES[value]

@@ -1,4 +1,8 @@
-"""Records of the log as answers carry them (5.1), taken apart."""
+"""Records of the log as answers carry them (5.1), taken apart.
+
+A disk may have damaged a record, its lengths too. The records behind it are found again: where it
+says that it ends, if one begins there; otherwise at the next bytes that look like a record.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
-from coherer.errors import ProtocolError
 from coherer.record import layout
 
 _HEAD: Final = layout.HEAD_V4
 _TAIL: Final = Struct(">iqI")
 _TIME: Final = Struct(">q")
+_SIZE: Final = Struct(">I")
+_MAGIC: Final = _SIZE.pack(layout.MAGIC)
 
 Fields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
 """The fixed part of a record in the order of 5.1: size, magic, CRC, queue id, flag, queue offset,
@@ -20,35 +25,73 @@ physical offset, sys flag, born time, born host, store time, store host, attempt
 length of the body. A named tuple of it would take as long to make as all the rest."""
 
 
-def records(data: bytes) -> Iterator[tuple[Fields, bytes, bytes, bytes]]:
-    """Fields, body, topic and property text of records, one after the other.
+Record = tuple[Fields, bytes, bytes, bytes]
+"""Fields, body, topic and property text."""
 
-    Raises:
-        ProtocolError: the bytes are no records.
-    """
-    unpack = _HEAD.unpack_from
+
+def records(data: bytes) -> Iterator[Record | None]:
+    """Records, one after the other; None for one whose lengths do not fit."""
     position, end = 0, len(data)
     while position < end:
-        try:
-            fields: Fields = unpack(data, position)
-            begin = position + _HEAD.size
-            if fields[7] & layout.HOSTS_V6:
-                fields, begin = long_fields(data, position, fields)
-            body_end = begin + fields[14]
-            topic_end = body_end + 1 + data[body_end]
-            properties = topic_end + 2
-            properties_bytes = data[topic_end] << 8 | data[topic_end + 1]
-        except (struct_error, IndexError) as error:
-            raise ProtocolError("A message in an answer is cut short.") from error
-        position += fields[0]
-        if properties + properties_bytes != position or position > end:
-            raise ProtocolError("The lengths in a message do not fit.")
-        yield (
-            fields,
-            data[begin:body_end],
-            data[body_end + 1 : topic_end],
-            data[properties:position],
-        )
+        record = record_at(data, position)
+        yield record
+        position = next_record(data, position) if record is None else position + record[0][0]
+
+
+def record_at(data: bytes, position: int) -> Record | None:
+    """The record that begins at a position; None when its lengths do not fit."""
+    found = _parts(data, position)
+    if found is None:
+        return None
+    fields, begin, body_end, topic_end = found
+    end = position + fields[0]
+    return fields, data[begin:body_end], data[body_end + 1 : topic_end], data[topic_end + 2 : end]
+
+
+def _parts(data: bytes, position: int) -> tuple[Fields, int, int, int] | None:
+    """Fields, where the body begins, where body and topic end; None when the lengths do not fit."""
+    try:
+        fields: Fields = _HEAD.unpack_from(data, position)
+        begin = position + _HEAD.size
+        if fields[7] & layout.HOSTS_V6:
+            fields, begin = long_fields(data, position, fields)
+        body_end = begin + fields[14]
+        topic_end = body_end + 1 + data[body_end]
+        properties_bytes = data[topic_end] << 8 | data[topic_end + 1]
+    except (struct_error, IndexError):
+        return None
+    end = topic_end + 2 + properties_bytes
+    return (
+        (fields, begin, body_end, topic_end) if position + fields[0] == end <= len(data) else None
+    )
+
+
+def next_record(data: bytes, position: int, queue_id: int | None = None, above: int = -1) -> int:
+    """Where the next record begins behind one whose lengths do not fit; the end when there is none.
+
+    Args:
+        data: records.
+        position: where the damaged one begins.
+        queue_id: the queue that all of them are of; None when there may be several.
+        above: the offset of the next one is higher, where there is one queue.
+    """
+
+    def fits(at: int) -> bool:
+        parts = _parts(data, at) if data.startswith(_MAGIC, at + 4) else None
+        if parts is None:
+            return False
+        return queue_id is None or (parts[0][3] == queue_id and parts[0][5] > above)
+
+    if position + _SIZE.size <= len(data):
+        told: int = position + _SIZE.unpack_from(data, position)[0]
+        if told == len(data) or (position < told < len(data) and fits(told)):
+            return told
+    found = data.find(_MAGIC, position + 8)
+    while found >= 0:
+        if found - 4 > position and fits(found - 4):
+            return found - 4
+        found = data.find(_MAGIC, found + 1)
+    return len(data)
 
 
 def long_fields(data: bytes, position: int, fields: Fields) -> tuple[Fields, int]:

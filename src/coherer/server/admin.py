@@ -274,7 +274,14 @@ class AdminService:
         if wrong:
             return _forbidden(wrong)
         parts = urlsplit(target)
-        pairs = [*parse_qsl(parts.query), *parse_qsl(form)]
+        try:
+            pairs = [
+                pair
+                for text in (parts.query, form)
+                for pair in parse_qsl(text, max_num_fields=limits.ADMIN_FIELDS_MAX)
+            ]
+        except ValueError:
+            return 400, [], b"More than %d parameters." % limits.ADMIN_FIELDS_MAX
         params = dict(pairs)
         is_master = parts.path == MASTER_PATH
         admin = self._master if is_master else self._broker

@@ -53,7 +53,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 class DataLossError(CohererError):
     """Messages that a batch should read are gone.
 
-    `ranges` names them. They were deleted by retention, or their topic was.
+    `ranges` names them. They were deleted by retention, or their topic was, or they are damaged.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -64,7 +64,8 @@ class DataLossError(CohererError):
         lost = ", ".join(map(repr, ranges))
         error = cls(
             f"Messages are gone before they were read: {lost}.",
-            hint="Keep messages longer, or set failOnDataLoss=false to go on without them.",
+            hint="Retention deleted them, or they are damaged, which the log says. "
+            "Keep messages longer, or set failOnDataLoss=false to go on without them.",
         )
         error.ranges = tuple(ranges)
         return error

@@ -43,6 +43,11 @@ class RangeReader(Protocol):
         """Where the next read begins; at first the start, or behind it when messages are gone."""
         ...
 
+    @property
+    def left_out(self) -> int:
+        """How many messages were left out up to there: damaged, or deleted in between."""
+        ...
+
     def read(self) -> Batch | None:
         """The next messages; None when the end of the range is reached."""
         ...

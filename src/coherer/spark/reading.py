@@ -84,10 +84,20 @@ def _counted_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator
 
 
 def _indexed_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The rows of a broker whose offsets are places in an index: only the start can be checked."""
+    """The rows of a broker whose offsets are places in an index.
+
+    Whether rows are missing shows at the start, and where the client left out what came damaged.
+    """
     if reader.position > one.start:
         _lose(one, one.start, min(reader.position, one.end), reading)
-    while (batch := reader.read()) is not None:
+    at, left_out = reader.position, reader.left_out
+    while True:
+        batch = reader.read()
+        if reader.left_out > left_out:
+            _lose(one, min(at, one.end), min(reader.position, one.end), reading)
+        at, left_out = reader.position, reader.left_out
+        if batch is None:
+            break
         yield to_rows(batch.to_arrow(), reading.schema)
 
 

@@ -128,6 +128,11 @@ class ExactReader:
         """Where the next read begins."""
         return self._reader.position
 
+    @property
+    def left_out(self) -> int:
+        """How many messages were left out up to there."""
+        return self._reader.left_out
+
     def read(self) -> Batch | None:
         """The next messages; None at the end."""
         batch = self._reader.read()

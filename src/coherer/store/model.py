@@ -241,7 +241,7 @@ class Slices(Struct, frozen=True):
         min_offset: the queue's first offset.
         max_offset: the next offset to be written.
         backlog_bytes: bytes of the log behind the last record, of all topics.
-        damaged: messages in between that could not be read any more.
+        damaged: queue offsets of messages in between that could not be read any more.
     """
 
     status: ReadStatus
@@ -251,7 +251,7 @@ class Slices(Struct, frozen=True):
     min_offset: int
     max_offset: int
     backlog_bytes: int
-    damaged: int = 0
+    damaged: list[int] = []
 
 
 class Damage(Struct, frozen=True):

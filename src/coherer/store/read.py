@@ -43,7 +43,7 @@ class _Collector:
         self.records: list[memoryview] = []
         self.offsets: list[int] = []
         self.physical = 0
-        self.damaged = 0
+        self.damaged: list[int] = []
 
     def take(self, entries: bytes, tags: frozenset[int] | None) -> bool:
         """Take from a run of entries; False when there are enough."""
@@ -61,7 +61,7 @@ class _Collector:
                 if not begin <= physical < end:
                     segment = self.log.segment_at(physical)
                     if segment is None:
-                        self.damaged += 1
+                        self.damaged.append(at)
                         at += 1
                         continue
                     begin, end = segment.begin, segment.end
@@ -73,7 +73,7 @@ class _Collector:
                     or BLANK.unpack_from(record) != (size, MAGIC)
                     or (known and self.log.damaged(physical))
                 ):
-                    self.damaged += 1
+                    self.damaged.append(at)
                     at += 1
                     continue
                 room -= size

@@ -6,8 +6,14 @@ and slices of files between a beginning and an end (`get_reply`).
 
 Reading. `MessageBatch` parses an answer when it is made and looks at the messages when it is first
 asked for them. As Java's client does (4.8.1), it leaves out messages whose check sum is wrong or
-whose attributes do not fit, and counts them in `skipped`; and, for a consumer with filters, those
-whose tag is not among them, because the broker filters by a hash of the tag.
+whose attributes do not fit; and, for a consumer with filters, those whose tag is not among them,
+because the broker filters by a hash of the tag.
+
+Offsets belong to messages, not to their places in an answer: our broker names the offsets of the
+messages that it leaves out because they cannot be delivered, and where the read ended. These are
+its own fields (1001, 1002), which other clients pass over, and they are written only where
+something is left out. What broker and client leave out is counted in `skipped`, and where offsets
+are exact `left_out` says where it is.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from coherer.message import ReceivedMessage
+from coherer.record.gaps import joined
 from coherer.tubemq import messages as pb
 from coherer.tubemq.envelope import answer_head
 from coherer.tubemq.frame import encode_frame
@@ -91,6 +98,8 @@ def get_reply(
     backlog_bytes: int,
     max_offset: int,
     require_slow: bool,
+    left_out: Sequence[range] = (),
+    next_offset: int = 0,
 ) -> bytes:
     """Returns the frame of a successful answer to a get.
 
@@ -101,6 +110,9 @@ def get_reply(
         backlog_bytes: what lies behind the last message read.
         max_offset: the end of the partition as this consumer may see it.
         require_slow: whether a consumer with filters is close to the end.
+        left_out: the offsets of messages that cannot be delivered.
+        next_offset: the offset behind the last message that the read dealt with; written only
+            together with `left_out`.
     """
     end = b"\x28%b\x30\x00\x38\x00\x40%b\x48%b\x50%b" % (
         varint(offset),
@@ -108,6 +120,11 @@ def get_reply(
         b"\x01" if require_slow else b"\x00",
         varint(max_offset),
     )
+    if left_out:
+        runs = [number for run in left_out for number in (run.start, len(run))]
+        end += pb.GetMessageResponseB2C(
+            nextOffset=next_offset, leftOut=runs
+        ).SerializePartialToString()
     size = len(_BEGIN) + sum(map(len, chunks)) + len(end)
     head = answer_head(GET_MESSAGES, size)
     return encode_frame(serial, b"".join((head, _BEGIN, *chunks, end)))
@@ -121,7 +138,8 @@ class MessageBatch:
         topic: the topic that was read.
         broker: the broker's id, as text.
         partition: the partition's number.
-        exact_offsets: whether message i has offset + i (our brokers, without filters).
+        exact_offsets: whether offsets count messages, and every message between two of the answer
+            is one that cannot be delivered (our brokers, without filters).
         accepted_tags: the consumer's filters; None when it has none.
 
     Attributes:
@@ -129,6 +147,8 @@ class MessageBatch:
         text: why, in words.
         wait_ms: with code 452, how long the broker wants to be left alone.
         offset: where the read began (not where it ended); -1 on failure.
+        next_offset: the offset behind the last message that the read dealt with; -1 on failure and
+            where offsets are not exact.
         max_offset: the end of the partition; -2 when the broker does not tell.
         backlog_bytes: what lies behind the batch in the broker's file; -1 on failure.
         require_slow: whether a consumer with filters is close to the end.
@@ -152,7 +172,8 @@ class MessageBatch:
         "_bodies",
         "_exact_offsets",
         "_ids",
-        "_numbers",
+        "_left_out",
+        "_offsets",
         "_skipped",
         "_unread",
         "backlog_bytes",
@@ -160,6 +181,7 @@ class MessageBatch:
         "code",
         "delivered",
         "max_offset",
+        "next_offset",
         "offset",
         "partition",
         "require_slow",
@@ -195,8 +217,13 @@ class MessageBatch:
         self._exact_offsets = exact_offsets
         self._accepted_tags = accepted_tags
         self._unread: pb.GetMessageResponseB2C | None = answer if answer.success else None
-        self._skipped = 0
-        self._numbers: list[int] = []  # places in the answer
+        self.next_offset = -1
+        self._left_out = _runs(answer.leftOut) if answer.leftOut else []
+        if exact_offsets and answer.success:
+            named = answer.HasField("nextOffset")
+            self.next_offset = answer.nextOffset if named else self.offset + self.delivered
+        self._skipped = sum(map(len, self._left_out))
+        self._offsets: Sequence[int] = ()  # where they are exact
         self._ids: list[int] = []
         self._attributes: list[bytes | None] = []
         self._bodies: list[bytes] = []
@@ -214,7 +241,7 @@ class MessageBatch:
         self._read()
         topic, broker, partition = self.topic, self.broker, self.partition
         for id_, attributes, body, offset in zip(
-            self._ids, self._attributes, self._bodies, self._offsets(), strict=True
+            self._ids, self._attributes, self._bodies, self._exact(), strict=True
         ):
             tag, time, properties = decode_attributes((attributes or b"").decode(errors="replace"))
             yield ReceivedMessage(
@@ -223,14 +250,28 @@ class MessageBatch:
 
     @property
     def skipped(self) -> int:
-        """How many damaged messages have been left out."""
+        """How many messages have been left out because they cannot be delivered."""
         self._read()
         return self._skipped
+
+    @property
+    def left_out(self) -> list[range]:
+        """The offsets of the messages that have been left out, where offsets are exact.
+
+        They may lie before `offset`: what a broker passes over before it finds a message.
+        """
+        self._read()
+        return self._left_out
 
     def bodies(self) -> list[bytes]:
         """Returns the body of each message; do not change the list."""
         self._read()
         return self._bodies
+
+    def offsets(self) -> Sequence[int]:
+        """Returns the offset of each message, where offsets are exact; otherwise nothing."""
+        self._read()
+        return self._offsets
 
     def before(self, end: int) -> MessageBatch:
         """Returns the messages below an offset, of a batch with exact offsets.
@@ -246,13 +287,16 @@ class MessageBatch:
         >>> [message.offset for message in batch.before(8)]
         [7]
         """
-        if not self._exact_offsets or self.offset + self.delivered <= end:
+        if not self._exact_offsets or self.next_offset <= end:
             return self
         self._read()
         part = copy(self)
-        part.delivered = max(0, end - self.offset)
-        count = bisect_left(self._numbers, part.delivered)
-        part._numbers = self._numbers[:count]
+        part.next_offset = end
+        part._left_out = [run for run in (_below(run, end) for run in self._left_out) if run]
+        part._skipped = sum(map(len, part._left_out))
+        count = bisect_left(self._offsets, end)
+        part.delivered = count + part._skipped
+        part._offsets = self._offsets[:count]
         part._ids = self._ids[:count]
         part._attributes = self._attributes[:count]
         part._bodies = self._bodies[:count]
@@ -280,16 +324,14 @@ class MessageBatch:
             topic=self.topic,
             broker=self.broker,
             partition=self.partition,
-            offsets=self._offsets(self.offset),
+            offsets=self._exact(self.offset),
             ids=self._ids,
             attributes=self._attributes,
             bodies=self._bodies,
         )
 
-    def _offsets(self, otherwise: int | None = None) -> Iterable[int | None]:
-        if not self._exact_offsets:
-            return repeat(otherwise, len(self._bodies))
-        return [self.offset + number for number in self._numbers]
+    def _exact(self, otherwise: int | None = None) -> Iterable[int | None]:
+        return self._offsets if self._exact_offsets else repeat(otherwise, len(self._bodies))
 
     def _read(self) -> None:
         """Looks at the messages of the answer, once."""
@@ -297,16 +339,18 @@ class MessageBatch:
         if answer is None:
             return
         accepted, length_of = self._accepted_tags, _LENGTH.unpack_from
+        damaged: list[int] = []  # places in the answer
+        unwanted: list[int] = []
         for number, message in enumerate(answer.messages):
             data = message.payLoadData
             if crc32(data) & _CRC_MASK != message.checkSum:
-                self._skipped += 1
+                damaged.append(number)
                 continue
             attributes = None
             if message.flag & HAS_ATTRIBUTES:  # as `split_payload`, without the call
                 start = 4 + length_of(data)[0] if len(data) >= 4 else 5
                 if start > len(data):
-                    self._skipped += 1
+                    damaged.append(number)
                     continue
                 if start > 4:
                     attributes = data[4:start]
@@ -314,10 +358,45 @@ class MessageBatch:
                 else:
                     data = data[4:]
             if accepted is None or _tag(attributes) in accepted:
-                self._numbers.append(number)
                 self._ids.append(message.messageId)
                 self._attributes.append(attributes)
                 self._bodies.append(data)
+            else:
+                unwanted.append(number)
+        self._skipped += len(damaged)
+        if self._exact_offsets:
+            self._place(damaged, unwanted)
+
+    def _place(self, damaged: list[int], unwanted: list[int]) -> None:
+        """Finds out which offsets the messages have, and which those that are left out."""
+        if not self._left_out and not damaged and not unwanted:
+            self._offsets = range(self.offset, self.offset + self.delivered)
+            return
+        offsets: list[int] = []
+        at, open_ = self.offset, self.delivered
+        for run in self._left_out:
+            count = min(max(run.start - at, 0), open_)
+            offsets += range(at, at + count)
+            open_ -= count
+            at = max(at + count, run.stop)
+        offsets += range(at, at + open_)
+        dropped = {offsets[number] for number in (*damaged, *unwanted)}
+        self._offsets = [offset for offset in offsets if offset not in dropped]
+        lost = [range(offsets[number], offsets[number] + 1) for number in damaged]
+        self._left_out = joined([*self._left_out, *lost])
+
+
+def _runs(numbers: Sequence[int]) -> list[range]:
+    """The runs of `leftOut`; what cannot be one is passed over."""
+    return joined(
+        range(first, first + count)
+        for first, count in zip(numbers[::2], numbers[1::2], strict=False)
+        if first >= 0 and count > 0
+    )
+
+
+def _below(run: range, end: int) -> range:
+    return range(run.start, min(run.stop, end))
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,9 @@ from coherer.client import RocketmqKeywords, connect_rocketmq, connect_tubemq
 from coherer.client.rocketmq.client import RocketClient
 from coherer.errors import RefusedError, UsageError
 from coherer.net import TlsOptions
+from coherer.record import layout
 from coherer.rocketmq.codes import RequestCode
+from coherer.rocketmq.delivery import decode_messages
 from coherer.rocketmq.names import Queue
 
 MIN, MAX = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
@@ -83,3 +85,33 @@ def test_names_are_where_people_look() -> None:
         assert getattr(coherer.client, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
         _ = coherer.client.nothing
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [(b"0", "CR_SUCCESS"), (b"4", "CR_THROW_EXCEPTION"), (b'"cr_later"', "CR_LATER")],
+)
+async def test_what_became_of_a_message_may_be_a_number(
+    cluster, client: RocketClient, said: bytes, meant: str
+) -> None:
+    body = b'{"consumeResult":' + said + b',"order":1,"remark":7,"spentTimeMills":"12"}'
+    cluster.always(RequestCode.CONSUME_MESSAGE_DIRECTLY, lambda asked: asked.answer(body=body))
+    record = layout.encode(
+        "demo",
+        b"x",
+        b"",
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        store_ms=0,
+        store_host=bytes([127, 0, 0, 1])
+        + next(iter(cluster.brokers.values())).listener.port.to_bytes(4, "big"),
+    )
+    [message] = decode_messages(record)
+    result = await client.admin().consume_directly("readers", message)
+    assert (result.consume_result, result.order, result.remark, result.spent_time_mills) == (
+        meant,
+        True,
+        "7",
+        12,
+    )

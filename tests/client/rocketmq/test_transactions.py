@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
+from typing import Any
 
 import pytest
 
 from coherer.client.rocketmq.client import RocketClient
 from coherer.client.rocketmq.producer_options import Verdict
-from coherer.errors import RefusedError, RequestTimeoutError, UsageError
+from coherer.errors import CohererError, RefusedError, RequestTimeoutError, UsageError
 from coherer.message import Message
 from coherer.record import layout
 from coherer.record import properties as text
@@ -231,6 +233,66 @@ async def test_a_reply(cluster, client: RocketClient) -> None:
         "REPLY_TO_CLIENT": "me@1",
         "TTL": "9",
     }
+
+
+def replied(cluster: Any, answers: list[Any], body: bytes, **changed: str | None) -> Any:
+    """The broker answers a request with a reply; None leaves a field out."""
+
+    def reply(asked: Any) -> None:
+        stored = text.decode(asked.send.properties.encode())
+        fields = {
+            "producerGroup": "answerers",
+            "topic": "cluster_REPLY_TOPIC",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+            "queueId": "0",
+            "sysFlag": "1",
+            "bornTimestamp": "1650000000000",
+            "flag": "0",
+            "properties": text.encode({"CORRELATION_ID": stored["CORRELATION_ID"]}).decode(),
+            "bornHost": "/127.0.0.1:1",
+            "storeHost": "/127.0.0.1:2",
+            **changed,
+        }
+        cluster._default(asked)
+        told = {name: value for name, value in fields.items() if value is not None}
+        answers.append(asyncio.ensure_future(asked.channel.call(326, told, body)))
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "body", [b"pong", b"", b"x\x9cpong", zlib.compress(b"pong" * 99)[:-5], zlib.compress(b"pong")]
+)
+async def test_a_reply_that_is_not_what_its_flag_says_is_taken_as_it_is(
+    cluster, client: RocketClient, body: bytes
+) -> None:
+    answers: list[Any] = []
+    cluster.script(SEND, replied(cluster, answers, body))
+    async with client.producer("demo") as producer:
+        message = await producer.request(Message("demo", b"ping"), timeout_ms=5_000)
+    assert message.body == (b"pong" if body == zlib.compress(b"pong") else body)
+    assert (await answers[0]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "changed", "why"),
+    [
+        (zlib.compress(bytes(17 << 20)), {}, "more than"),
+        (b"pong", {"bornTimestamp": None}, "bornTimestamp"),
+        (b"pong", {"queueId": "x"}, "queueId"),
+    ],
+)
+async def test_what_is_wrong_with_a_reply_ends_the_request_at_once(
+    cluster, client: RocketClient, body: bytes, changed: dict[str, str | None], why: str
+) -> None:
+    answers: list[Any] = []
+    cluster.script(SEND, replied(cluster, answers, body, **changed))
+    async with client.producer("demo") as producer, asyncio.timeout(10):
+        with pytest.raises(CohererError, match=why) as raised:
+            await producer.request(Message("demo", b"ping"), timeout_ms=60_000)
+    assert not isinstance(raised.value, RequestTimeoutError)
+    assert (await answers[0]).code == 1
 
 
 async def test_nobody_replies(cluster, client: RocketClient) -> None:

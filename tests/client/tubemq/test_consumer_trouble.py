@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from typing import Any
 
 import pytest
 from tube_clients import GROUP, consumer_of, one
@@ -11,6 +13,8 @@ from coherer.client.tubemq.cluster import ClientOptions, Cluster
 from coherer.client.tubemq.consumer import Consumer
 from coherer.errors import ConnectError, RefusedError
 from coherer.tubemq import codes, methods
+from coherer.tubemq import messages as pb
+from coherer.tubemq.payload import checksum
 
 
 async def test_heartbeats_to_brokers(fake, way: Cluster) -> None:
@@ -163,6 +167,57 @@ async def test_empty_packages_and_other_answers(fake, kit, way: Cluster) -> None
     async with consumer_of(way) as consumer:
         assert (await one(consumer)).bodies() == [b"a"]
     assert len(fake.asked(methods.GET_MESSAGES)) >= 6
+
+
+def answered(*bodies: bytes, **fields: Any):
+    """An answer with messages; those that say `bad` are damaged."""
+
+    def step(asked: Any) -> None:
+        transfers = [
+            pb.TransferedMessage(
+                messageId=number,
+                checkSum=checksum(body) ^ (body == b"bad"),
+                payLoadData=body,
+                flag=0,
+            )
+            for number, body in enumerate(bodies)
+        ]
+        asked.answer(messages=transfers, maxOffset=9, currDataDlt=1, **fields)
+
+    return step
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_what_cannot_be_delivered_is_passed_and_told_once(
+    fake, way: Cluster, caplog: pytest.LogCaptureFixture, ours: bool
+) -> None:
+    fake.topics["demo"] = 1
+    fake.ours = ours
+    fake.script(
+        methods.GET_MESSAGES,
+        answered(b"bad", b"bad", currOffset=0),
+        answered(b"bad", b"good", currOffset=2),
+        answered(currOffset=4),
+        answered(b"more", currOffset=4),
+    )
+    with caplog.at_level(logging.WARNING):
+        async with consumer_of(way) as consumer:
+            batch = await one(consumer)
+            assert batch.bodies() == [b"good"]
+            assert [message.offset for message in batch] == [3 if ours else None]
+            [progress] = consumer.progress.values()
+            assert progress.left_out == 3
+            consumer.put_back(batch)
+            consumer.done(await one(consumer))
+            await fake.until(lambda: len(fake.asked(methods.GET_MESSAGES)) >= 4)
+    gets = [get.lastPackConsumed for get in fake.asked(methods.GET_MESSAGES)[:4]]
+    # Of an empty package, a broker of ours wants to hear that it is confirmed.
+    assert gets == [False, True, True, ours]
+    told = [text for text in caplog.messages if "cannot be delivered" in text]
+    assert len(told) == 2
+    if ours:
+        assert "2 messages (offsets 0 to 1)" in told[0]
+        assert "1 message (offset 2)" in told[1]
 
 
 async def test_flow_rules_of_the_master(fake, way: Cluster) -> None:

@@ -27,6 +27,14 @@ def file(stage: Stage, name: str) -> Any:
     return None if data is None else msgspec.json.decode(data)
 
 
+async def test_the_selectors_of_a_heartbeat_are_bounded(stage: Stage, client: Client) -> None:
+    long = "a = 1 OR " * 2_000 + "a = 2"
+    assert (await client.consume("one", sql("T", long))).code == 0
+    answer = await client.consume("two", sql("T", long), sql("U", long))
+    assert answer.code == 1
+    assert "selectors of this heartbeat" in str(answer.remark)
+
+
 # -- 3.6
 
 

@@ -190,7 +190,7 @@ async def test_no_group_at_all(broker_stage: BrokerStage, peer: Client, body: by
     assert len(broker_stage.state.groups) == before
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":null}', b'{"groupName":7.5}'])
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":null}', b'{"retryQueueNums":"x"}'])
 async def test_groups_that_cannot_be(broker_stage: BrokerStage, peer: Client, body: bytes) -> None:
     before = len(broker_stage.state.groups)
     answer = await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)

@@ -128,3 +128,9 @@ async def test_bad_requests_end_in_an_answer(
         peer.begin(code, fields, body)
         await peer.settle()
         assert (await peer.send()).code == 0, code
+
+
+async def test_settings_of_any_length_are_not_read(peer: Client) -> None:
+    answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=b"a=b\n" * 70_000)
+    assert answer.code == Result.SYSTEM_ERROR
+    assert "bytes are not read" in str(answer.remark)

@@ -158,13 +158,10 @@ class _Desk:
         batch = consumer.make(body, queue, next_offset=record.queue_offset + 1)
         batch.claim = claim = DirectClaim()
         began_ms = now_ms()
-        consumer.insert(batch)
-        try:
-            async with asyncio.timeout(DIRECTLY_MS / 1000):
-                await claim.done.wait()
-        except TimeoutError:
-            consumer.withdraw(batch)
-            claim.outcome = "CR_THROW_EXCEPTION", "The consumer has not dealt with it in time."
+        if len(batch):
+            await self._dealt_with(consumer, batch, claim)
+        else:
+            claim.outcome = "CR_THROW_EXCEPTION", "The message is damaged."
         outcome, remark = claim.outcome
         result = ConsumeDirectlyResult(
             order=consumer.running().options.orderly,
@@ -173,6 +170,17 @@ class _Desk:
             spent_time_mills=now_ms() - began_ms,
         )
         link.respond(request, body=result.encode())
+
+    @staticmethod
+    async def _dealt_with(consumer: Asked, batch: ClaimedBatch, claim: DirectClaim) -> None:
+        """Have a message of 309 dealt with, if that does not take too long."""
+        consumer.insert(batch)
+        try:
+            async with asyncio.timeout(DIRECTLY_MS / 1000):
+                await claim.done.wait()
+        except TimeoutError:
+            consumer.withdraw(batch)
+            claim.outcome = "CR_THROW_EXCEPTION", "The consumer has not dealt with it in time."
 
     def _find(self, group: str | None) -> Asked | None:
         return _asked(self._instance.consumer(group or ""))

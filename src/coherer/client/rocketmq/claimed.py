@@ -65,7 +65,7 @@ class Claim(Protocol):
 class ClaimedBatch(MessageBatch):
     """Messages of one queue, in the application's hands; in what form is for the kinds to say."""
 
-    __slots__ = ("_made", "claim", "count", "namespace", "tries")
+    __slots__ = ("_made", "claim", "count", "filtered", "namespace", "tries")
 
     def __init__(
         self,
@@ -91,10 +91,16 @@ class ClaimedBatch(MessageBatch):
         )
         # Looking at the messages here would be most of the work of receiving them.
         self.count = len(self) if filtered else next_offset - self.offset
+        self.filtered = filtered
         self.namespace = namespace
         self.claim: Claim | None = None
         self._made: dict[int, RocketMessage] = {}
         self.tries = 0  # beyond those that the messages know of
+
+    @property
+    def left_out(self) -> list[range]:
+        """See `MessageBatch.left_out`; nothing where the broker has filtered."""
+        return [] if self.filtered else super().left_out
 
     def acknowledge(self, number: int) -> None:
         """See `received.ConsumedMessage.ack`."""

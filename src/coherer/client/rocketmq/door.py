@@ -19,6 +19,7 @@ from coherer.errors import (
     RefusedError,
     UnavailableError,
 )
+from coherer.logs import Log
 from coherer.rocketmq import codes
 from coherer.rocketmq.bodies import (
     CheckClient,
@@ -32,7 +33,7 @@ from coherer.rocketmq.command import Command
 from coherer.rocketmq.group_offsets import ZERO_FIELD, offset_in
 from coherer.rocketmq.names import Queue
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 LOCK_TIMEOUT_MS: Final = 1_000
 """How long Java's clients wait for a lock; the next round tries again."""

@@ -8,6 +8,8 @@ Rules:
   anew at another offset, claims from before have no effect any more.
 * The offset to commit moves with what is dealt with. When the broker does not know it yet, it rides
   on the next pull (`OffsetStore.ride`); slaves are not told.
+* Messages that cannot be delivered are passed over: counted and logged once, when what was pulled
+  with them is taken. A batch of which nothing is left is dealt with here.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer.client.rocketmq.routes import MASTER
 from coherer.errors import ClosedError, CohererError, UnavailableError
 from coherer.logs import Log
+from coherer.record.gaps import described
 from coherer.record.schedule import DELAY_LEVELS_MS
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.messages import RocketMessage
@@ -113,6 +116,7 @@ class Held:
         locked_ms: when the broker last locked it for us; 0 when it is not locked.
         listed: whether the keeper's inbox has it.
         heard_ms: when a broker last answered.
+        left_out: how many messages could not be delivered.
     """
 
     def __init__(
@@ -127,6 +131,8 @@ class Held:
         self.listed = False
         self.paused = False
         self.heard_ms = now_ms()
+        self.left_out = 0
+        self._reported = offset  # what is left out before is counted and logged
         self._thresholds = options.thresholds
         self._subscription = subscription
         self._tags = subscription.accepted
@@ -154,11 +160,15 @@ class Held:
 
     def take(self) -> ClaimedBatch | None:
         """The next batch, with a claim."""
-        package = self.process.take(now_ms())
-        if package is None:
-            return None
-        package.batch.claim = HeldClaim(self, self.process, package)
-        return package.batch
+        while (package := self.process.take(now_ms())) is not None:
+            batch = package.batch
+            self._report(batch)
+            if len(batch):
+                batch.claim = HeldClaim(self, self.process, package)
+                return batch
+            self.process.finish(package)
+            self.settled()
+        return None
 
     @property
     def locked(self) -> bool:
@@ -182,6 +192,7 @@ class Held:
         self.process = ProcessQueue[ClaimedBatch](offset, orderly=self.process.orderly)
         if not self._manual:
             self.keeper.store.table.move(self.queue, offset)
+        self._reported = offset
         self._puller = self._new_puller()
         self._puller.kick()
 
@@ -291,6 +302,7 @@ class Held:
             filtered=self._filtered,
         )
         if not batch.count or (self._filtered and not len(batch)):
+            self._report(batch)
             self._passed_over(answer.next_offset)
             return
         self._figures.pulled(self.heard_ms, batch.count, self.heard_ms - self._asked_ms)
@@ -371,6 +383,21 @@ class Held:
         self.heard_ms = self.process.pulled_ms = now_ms()
         self.min_offset, self.max_offset = answer.min_offset, answer.max_offset
         self.keeper.store.landed(self.queue)
+
+    def _report(self, batch: ClaimedBatch) -> None:
+        """Count and log what is left out of a batch, the first time that it is taken."""
+        if batch.next_offset <= self._reported:
+            return
+        self._reported = batch.next_offset
+        if self._filtered:
+            count, what = batch.skipped, f"{batch.skipped} of the messages from {batch.offset} on"
+        elif len(batch) == batch.next_offset - batch.offset:
+            return
+        else:
+            count, what = sum(map(len, batch.left_out)), described(batch.left_out)
+        if count:
+            self.left_out += count
+            _log.warning("%s: left out, because it cannot be delivered: %s", self.queue, what)
 
     def _passed_over(self, next_offset: int) -> None:
         process = self.process

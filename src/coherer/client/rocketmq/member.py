@@ -128,7 +128,9 @@ class Member(Startable):
         if self._state != "open":
             return {}
         return {
-            queue: Progress(held.process.commit_offset, held.max_offset, -1, exact=True)
+            queue: Progress(
+                held.process.commit_offset, held.max_offset, -1, exact=True, left_out=held.left_out
+            )
             for queue, held in self._holdings.held.items()
         }
 

@@ -1,13 +1,16 @@
 """Reads a range of one queue. No group notices.
 
 The range is exact: no message before its start, none at or behind its end. While the application
-looks at one answer the next ones come, as much as `AHEAD_BYTES`.
+looks at one answer the next ones come, as much as `AHEAD_BYTES`. Messages that cannot be delivered
+leave a gap: they are counted and logged, and the range goes on behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from coherer.client.base import Startable
@@ -16,10 +19,14 @@ from coherer.client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer.client.rocketmq.start import Edge
 from coherer.client.takers import Takers
 from coherer.errors import CohererError, UnavailableError, UsageError
+from coherer.logs import Log
+from coherer.record.gaps import between, described
 from coherer.rocketmq.codes import ResponseCode
 from coherer.rocketmq.delivery import MessageBatch
 from coherer.rocketmq.names import TOOLS_GROUP, Queue
 from coherer.rocketmq.pulling import SUBSCRIPTION, PullAnswer, PullEncoder
+
+_log = Log(logging.getLogger(__name__))
 
 AHEAD_BYTES: Final = 8 * 1024 * 1024
 """No more is asked for while so much waits here."""
@@ -50,6 +57,7 @@ class Reader(Startable):
         exact: True: offsets count messages.
         position: the next offset to read.
         end: the offset behind the last to read.
+        left_out: how many messages of the range could not be delivered, or are not there any more.
     """
 
     _KIND: ClassVar[str] = "reader"
@@ -72,6 +80,7 @@ class Reader(Startable):
         self.exact = True
         self.position = offset
         self.end = end
+        self.left_out = 0
         self._door = door
         self._timeout_ms = timeout_ms
         self._max_messages = max_messages
@@ -137,6 +146,8 @@ class Reader(Startable):
                 self._deadline = None
                 raise failure
             if self._dry or self._at_end:
+                end = self._ahead if self.end is None else min(self._ahead, self.end)
+                self._report(end, ())
                 self.position = max(self.position, self._ahead)
                 return None
             self._puller.kick()
@@ -204,6 +215,14 @@ class Reader(Startable):
     def _check_client(self) -> None:
         self._door.instance.pool.check()
 
+    def _report(self, end: int, offsets: Sequence[int]) -> None:
+        """Count and log what is missing from the position to an offset."""
+        gaps = between(self.position, end, offsets)
+        if gaps:
+            self.left_out += sum(map(len, gaps))
+            queue = self.partition
+            _log.warning("%s: left out, because it cannot be delivered: %s", queue, described(gaps))
+
     @property
     def _at_end(self) -> bool:
         return self.end is not None and self._ahead >= self.end
@@ -211,6 +230,8 @@ class Reader(Startable):
     def _take(self) -> MessageBatch:
         batch = self._ready.popleft()
         self._ready_bytes -= batch.size_bytes
+        if len(batch) != batch.next_offset - self.position:
+            self._report(batch.next_offset, batch.offsets())
         self.position = batch.next_offset
         if self._ready_bytes < AHEAD_BYTES:
             self._puller.kick()

@@ -7,6 +7,7 @@ both to the cluster's reply topic, and the broker hands it to the connection of 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,15 +15,25 @@ from typing import Final
 
 from coherer import limits
 from coherer.client.rocketmq.link import Handler, Link
-from coherer.errors import CohererError, ProtocolError, RequestTimeoutError, UsageError
+from coherer.errors import (
+    CohererError,
+    DamagedStoreError,
+    ProtocolError,
+    RequestTimeoutError,
+    UsageError,
+)
+from coherer.logs import Log
 from coherer.message import Message
 from coherer.record import compression
 from coherer.record import properties as text
-from coherer.rocketmq.codes import RequestCode
+from coherer.record.compression import InflatedTooLargeError
+from coherer.rocketmq.codes import RequestCode, ResponseCode
 from coherer.rocketmq.command import Command
 from coherer.rocketmq.headers import PushReplyHeader, parse
 from coherer.rocketmq.messages import RocketMessage, time_of, user_properties
 from coherer.rocketmq.names import REPLY_TOPIC_SUFFIX
+
+_log = Log(logging.getLogger(__name__))
 
 CORRELATION: Final = "CORRELATION_ID"
 REPLY_TO: Final = "REPLY_TO_CLIENT"
@@ -71,11 +82,26 @@ class Replies:
         self._waiting.pop(number, None)
 
     def _replied(self, link: Link, request: Command) -> None:
-        message = reply_of(request)
-        future = self._waiting.pop(message.stored_properties.get(CORRELATION, ""), None)
-        if future is not None and not future.done():
-            future.set_result(message)
+        properties = text.decode(request.fields.get("properties", "").encode())
+        future = self._waiting.pop(properties.get(CORRELATION, ""), None)
+        if future is None or future.done():
+            link.respond(request)
+            return
+        try:
+            message = reply_of(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request must hear it now
+            failure = error if isinstance(error, CohererError) else _unreadable(error)
+            future.set_exception(failure)
+            link.respond(request, ResponseCode.SYSTEM_ERROR, failure.text)
+            return
+        future.set_result(message)
         link.respond(request)
+
+
+def _unreadable(error: Exception) -> ProtocolError:
+    failure = ProtocolError(f"A reply cannot be read: {error!r}.")
+    failure.__cause__ = error
+    return failure
 
 
 def request_properties(number: str, client_id: str, timeout_ms: int) -> dict[str, str]:
@@ -99,16 +125,23 @@ def reply_target(request: RocketMessage) -> tuple[str, dict[str, str]]:
 def reply_of(request: Command) -> RocketMessage:
     """The message in a broker's request 326.
 
+    A body that is not compressed, though its flag says so, is taken as it is, as Java does: clients
+    in other languages copy the flag of the request.
+
     Raises:
-        ProtocolError, RefusedError: it holds none.
+        ProtocolError, RefusedError: it holds none, or its body is too large when inflated.
     """
     header = parse(PushReplyHeader, request.fields)
     body = bytes(request.body)
     if header.sys_flag & compression.COMPRESSED:
         try:
             body = compression.decompress(body, limit_bytes=limits.REMOTING_BYTES_MAX)
-        except CohererError as error:
-            raise ProtocolError("The body of a reply cannot be inflated.") from error
+        except InflatedTooLargeError as error:
+            raise ProtocolError(
+                f"A reply is not taken: {error.text}", topic=header.topic
+            ) from error
+        except DamagedStoreError:
+            _log.debug("A reply is not compressed, though its flag says so")
     stored: Mapping[str, str] = text.decode((header.properties or "").encode())
     stored = {**stored, "ARRIVE_TIME": str(time.time_ns() // 1_000_000)}
     return RocketMessage(

@@ -118,7 +118,9 @@ class Consumer(Startable):
         if self._state != "open":
             return {}
         return {
-            held.partition: Progress(held.offset, held.max_offset, held.backlog_bytes, held.exact)
+            held.partition: Progress(
+                held.offset, held.max_offset, held.backlog_bytes, held.exact, held.left_out
+            )
             for held in self._holdings.held.values()
         }
 
@@ -347,12 +349,15 @@ class Consumer(Startable):
         self._cluster.pool.check()
 
     def _take(self) -> MessageBatch | None:
-        entry = self._inbox.take()
-        if entry is None:
-            return None
-        key, batch = entry
-        self._holdings.held[key].in_use = True
-        return batch
+        while (entry := self._inbox.take()) is not None:
+            key, batch = entry
+            held = self._holdings.held[key]
+            held.report(batch)
+            if len(batch):
+                held.in_use = True
+                return batch
+            held.finish(confirmed=True)  # nothing of it can be delivered
+        return None
 
     def _in_hand(self, batch: MessageBatch) -> Held:
         held = self._holdings.held.get(_key(batch))

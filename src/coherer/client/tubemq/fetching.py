@@ -7,6 +7,8 @@ Rules:
 * A confirmation may ride on the next get (`confirmed`). It is told once: if that get is lost, a
   second telling might confirm a package that we never saw. What was confirmed may then come
   again; nothing is skipped.
+* A package of which nothing can be delivered is confirmed here, so that the partition goes on. What
+  is left out of a package is logged once (`Held.report`).
 * Every package is confirmed against the get that brought it, never by time or by count.
 * No answer: try again, with growing pauses; after `LOST_MS` without any, the partition is given
   up, so that the master can give it to somebody who reaches the broker.
@@ -30,6 +32,7 @@ from coherer.client.tubemq.inbox import Inbox
 from coherer.client.tubemq.pace import Pace
 from coherer.errors import CohererError, RefusedError, UnavailableError
 from coherer.logs import Log
+from coherer.record.gaps import described
 from coherer.tubemq import codes
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
@@ -90,6 +93,7 @@ class Held:
         confirmed: the next get tells that the package before it is confirmed.
         package: fetched and not confirmed.
         in_use: the application has the package.
+        left_out: how many messages could not be delivered.
     """
 
     def __init__(
@@ -108,6 +112,8 @@ class Held:
         self.confirmed = False
         self.package: MessageBatch | None = None
         self.in_use = False
+        self.left_out = 0
+        self._reported = False  # what is left out of the package
         self.task: asyncio.Task[None] | None = None
         self.free = asyncio.Event()
         self.free.set()
@@ -127,6 +133,18 @@ class Held:
         self.in_use = False
         self.free.clear()
 
+    def report(self, batch: MessageBatch) -> None:
+        """Count and log what is left out of the package that has come, once."""
+        if self._reported or not batch.skipped:
+            return
+        self._reported = True
+        self.left_out += batch.skipped
+        if batch.left_out:
+            what = described(batch.left_out)
+        else:
+            what = f"{batch.skipped} of the messages read at offset {batch.offset}"
+        _log.warning("%s: left out, because it cannot be delivered: %s", self.key, what)
+
     def finish(self, *, confirmed: bool) -> None:
         """The package is dealt with; the next get may leave.
 
@@ -135,6 +153,7 @@ class Held:
         """
         self.package = None
         self.in_use = False
+        self._reported = False
         self.confirmed = confirmed
         self.free.set()
 
@@ -240,14 +259,16 @@ class Fetcher:
             return self._nothing(batch, heard - asked, link.server)
         held.offset, held.max_offset = batch.offset, batch.max_offset
         held.backlog_bytes = batch.backlog_bytes
-        if held.accepted is not None and not len(batch):
-            # The broker filters by a hash: nothing in it was for us. Of nothing at all, to say
-            # that it is confirmed does no harm.
-            held.confirmed = True
-        elif batch.delivered:
+        if batch.delivered and (held.accepted is None or len(batch)):
             held.arrived(batch)
             self._inbox.put(held.key, batch)
             await held.free.wait()
+        else:
+            # Either the broker filters by a hash, and nothing was for us; or nothing of what it
+            # read can be delivered. An older broker of our own then waits for the confirmation;
+            # Java's moves on by itself.
+            held.report(batch)
+            held.finish(confirmed=batch.delivered > 0 or held.holds_gets)
         spent_ms = int((self._loop.time() - heard) * 1000)
         return held.pace.delivered(batch, now_ms()) - spent_ms
 

@@ -14,11 +14,12 @@ import msgspec
 from coherer.client.tubemq.cluster import UNDEFINED, Cluster, client_id
 from coherer.client.tubemq.master import checked
 from coherer.errors import CohererError
+from coherer.logs import Log
 from coherer.tubemq import messages as pb
 from coherer.tubemq import methods
 from coherer.tubemq.names import BrokerInfo
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Introduction(msgspec.Struct, frozen=True):

@@ -4,6 +4,9 @@ Where offsets count messages (our broker), the range is exact: no message before
 or behind its end. With Java's broker offsets are byte positions in an index that partitions share;
 a read begins exactly at a position that the broker told, and ends with the first package that
 reaches the end, which may hold messages behind it.
+
+Messages that cannot be delivered leave a gap: they are counted and logged, and the range goes on
+behind them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from coherer.client.tubemq.fetching import LOST_CODES
 from coherer.client.tubemq.planner import Planner
 from coherer.errors import CohererError, UnavailableError, UsageError
 from coherer.logs import Log
+from coherer.record.gaps import between, described
 from coherer.tubemq import codes
 from coherer.tubemq.codes import ResultCode
 from coherer.tubemq.delivery import MessageBatch
@@ -59,6 +63,8 @@ class Reader(Startable):
         exact: whether offsets count messages; known once it is open.
         position: the next offset to read.
         end: the offset behind the last to read.
+        left_out: how many messages of the range could not be delivered, or are not there any more.
+            With Java's broker only those that came damaged are known.
     """
 
     _KIND: ClassVar[str] = "reader"
@@ -77,6 +83,7 @@ class Reader(Startable):
         self.exact = False
         self.position = offset
         self.end = end
+        self.left_out = 0
         self._planner = planner
         self._timeout_ms = timeout_ms
         self._slot: int | None = None
@@ -123,7 +130,9 @@ class Reader(Startable):
             package = await self._persist()
             if package is None:
                 return None
-            batch, self.position = package
+            batch, end = package
+            self._report(batch, end)
+            self.position = end
             if self.exact:
                 self._fetch_ahead()
             if len(batch):
@@ -148,6 +157,30 @@ class Reader(Startable):
     def _check_client(self) -> None:
         self._planner.check_client()
 
+    def _report(self, batch: MessageBatch, end: int) -> None:
+        """Count and log what is missing from the position to the end of a package."""
+        key = self.partition.key
+        if not self.exact:
+            if batch.skipped:
+                self.left_out += batch.skipped
+                _log.warning(
+                    "%s: left out, because it is damaged: %d of the messages from offset %d on",
+                    key,
+                    batch.skipped,
+                    batch.offset,
+                )
+        elif len(batch) != end - self.position:
+            gaps = between(self.position, end, batch.offsets())
+            self.left_out += sum(map(len, gaps))
+            _log.warning("%s: left out, because it cannot be delivered: %s", key, described(gaps))
+
+    def _lost(self, first: int, end: int) -> None:
+        """Count and log what the broker does not hold any more."""
+        if self.exact:
+            self.left_out += end - first
+            gap = described([range(first, end)])
+            _log.warning("%s: the broker does not hold any more: %s", self.partition.key, gap)
+
     def _release(self) -> None:
         if self._slot is not None:
             self._planner.release(self._slot)
@@ -156,6 +189,8 @@ class Reader(Startable):
     async def _take(self) -> Place:
         start = await self._door.take(self.partition, read_status=0, offset=self.position)
         self.exact = start.step == 1
+        if start.offset > self.position:
+            self._lost(self.position, start.offset)
         self.position = start.offset
         self._confirm = False
         self._max_offset = start.max_offset
@@ -233,7 +268,7 @@ class Reader(Startable):
         self._max_offset = max(self._max_offset, batch.max_offset)
         if self.exact:
             self._confirm = True
-            end = batch.offset + batch.delivered
+            end = max(batch.next_offset, self.position)
             if self.end is None or end <= self.end:
                 return batch, end
             return batch.before(self.end), self.end

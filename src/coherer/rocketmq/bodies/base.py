@@ -1,19 +1,21 @@
 """What bodies have in common: typed structs in and out of Java's JSON (protocol page, 1.8).
 
 Reading is as patient as Java: members that nobody knows are skipped, missing ones keep their
-defaults, null stands for a missing one, numbers may be text, and maps of queues may have their keys
-as text.
+defaults, null stands for a missing one, maps of queues may have their keys as text, and numbers,
+texts, truth values and words may stand for each other (`fitting`).
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Final, Self, TypeAlias, TypeVar, cast
+from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from coherer.errors import ProtocolError
+from coherer.limits import JSON_OBJECTS_MAX
 from coherer.rocketmq import fastjson
+from coherer.rocketmq.bodies.fitting import fit
 from coherer.rocketmq.names import Queue
 
 Offsets: TypeAlias = dict[Queue, int]
@@ -32,18 +34,25 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     DataVersion(counter=4, timestamp=0)
     """
 
+    objects_max: ClassVar[int] = JSON_OBJECTS_MAX
+
     def encode(self) -> bytes:
         """Returns the body as Java writes it: compact, members by name, no nulls."""
         return fastjson.dumps(self)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Self:
-        """Reads a body.
+        """Reads a body of `objects_max` objects at most.
 
         Raises:
             ProtocolError: it is none.
         """
-        if _REFERENCE not in bytes(data):
+        data = bytes(data)
+        if data.count(b"{") + data.count(b"[") > cls.objects_max:
+            raise ProtocolError(
+                f"A {cls.__name__} of more than {cls.objects_max} objects is not read."
+            )
+        if _REFERENCE not in data:
             try:
                 decoder: msgspec.json.Decoder[Self] = _strict(cls)
                 return decoder.decode(data)
@@ -71,7 +80,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             ProtocolError: it is none.
         """
         try:
-            return msgspec.convert(_tidy(value), cls, strict=False)
+            return msgspec.convert(fit(_tidy(value), cls), cls, strict=False)
         except (msgspec.ValidationError, RecursionError) as error:
             raise ProtocolError(f"This is no {cls.__name__}: {error}.") from error
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Annotated, ClassVar, Final
 
 from msgspec import field
-from msgspec.structs import force_setattr
 
-from coherer.errors import ProtocolError
-from coherer.rocketmq import fastjson
+from coherer.limits import HEARTBEAT_OBJECTS_MAX
 from coherer.rocketmq.bodies.base import Body
+from coherer.rocketmq.bodies.fitting import words
+from coherer.rocketmq.language import NAMES
 from coherer.rocketmq.names import Queue
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
@@ -33,11 +33,20 @@ STARTS: Final = (
     FROM_TIMESTAMP,
 )
 
-_WORDS: Final = (
-    ("consume_type", TYPES),
-    ("message_model", MODELS),
-    ("consume_from_where", STARTS),
+OUTCOMES: Final = (
+    "CR_SUCCESS",
+    "CR_LATER",
+    "CR_ROLLBACK",
+    "CR_COMMIT",
+    "CR_THROW_EXCEPTION",
+    "CR_RETURN_NULL",
 )
+
+ConsumeType = Annotated[str, words(*TYPES)]
+MessageModel = Annotated[str, words(*MODELS)]
+StartWord = Annotated[str, words(*STARTS)]
+LanguageWord = Annotated[str, words(*NAMES)]
+Outcome = Annotated[str, words(*OUTCOMES)]
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -69,16 +78,11 @@ class ConsumerData(Body, frozen=True):
     """A consumer; what nobody knows among the three words is None, as Java keeps it."""
 
     group_name: str = ""
-    consume_type: str | None = None
-    message_model: str | None = None
-    consume_from_where: str | None = None
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: StartWord | None = None
     subscription_data_set: list[SubscriptionData] = field(default_factory=list[SubscriptionData])
     unit_mode: bool = False
-
-    def __post_init__(self) -> None:
-        for name, known in _WORDS:
-            if getattr(self, name) not in known:
-                force_setattr(self, name, None)
 
 
 class ProducerData(Body, frozen=True):
@@ -88,41 +92,19 @@ class ProducerData(Body, frozen=True):
 
 
 class HeartbeatData(Body, frozen=True):
-    """34: a client, with its producers and consumers."""
+    """34: a client, with its producers and consumers; clients in C++ give the number of a word.
+
+    >>> HeartbeatData.decode(b'{"consumerDataSet":[{"messageModel":1}]}').consumer_data_set[
+    ...     0
+    ... ].message_model
+    'CLUSTERING'
+    """
+
+    objects_max: ClassVar[int] = HEARTBEAT_OBJECTS_MAX
 
     client_id: str = field(default="", name="clientID")
     producer_data_set: list[ProducerData] = field(default_factory=list[ProducerData])
     consumer_data_set: list[ConsumerData] = field(default_factory=list[ConsumerData])
-
-    @classmethod
-    def of(cls, value: fastjson.Value) -> Self:
-        """Makes a heartbeat of JSON; clients in C++ give the number of a word for the word.
-
-        Raises:
-            ProtocolError: it is none.
-
-        >>> consumer = {"groupName": "g", "consumeType": 1, "messageModel": 1}
-        >>> HeartbeatData.of({"consumerDataSet": [consumer]}).consumer_data_set[0].message_model
-        'CLUSTERING'
-        """
-        consumers = value.get("consumerDataSet") if isinstance(value, dict) else None
-        for consumer in consumers if isinstance(consumers, list) else ():
-            if isinstance(consumer, dict):
-                _name_words(consumer)
-        return super().of(value)
-
-
-def _name_words(consumer: dict[fastjson.Key, fastjson.Value]) -> None:
-    for name, words in (
-        ("consumeType", TYPES),
-        ("messageModel", MODELS),
-        ("consumeFromWhere", STARTS),
-    ):
-        number = consumer.get(name)
-        if type(number) is int:
-            if not 0 <= number < len(words):
-                raise ProtocolError(f"There is no {name} with the number {number}.")
-            consumer[name] = words[number]
 
 
 class CheckClient(Body, frozen=True):
@@ -142,6 +124,8 @@ class ConsumerIds(Body, frozen=True):
 class LockBatch(Body, frozen=True):
     """41 and 42: queues that a client locks, or frees."""
 
+    objects_max: ClassVar[int] = HEARTBEAT_OBJECTS_MAX
+
     consumer_group: str = ""
     client_id: str = ""
     queues: list[Queue] = field(default_factory=list[Queue], name="mqSet")
@@ -158,7 +142,7 @@ class Connection(Body, frozen=True):
 
     client_id: str = ""
     client_addr: str = ""
-    language: str | None = None
+    language: LanguageWord | None = None
     version: int = 0
 
 
@@ -169,9 +153,9 @@ class ConsumerConnection(Body, frozen=True):
     subscription_table: dict[str, SubscriptionData] = field(
         default_factory=dict[str, SubscriptionData]
     )
-    consume_type: str | None = None
-    message_model: str | None = None
-    consume_from_where: str | None = None
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: StartWord | None = None
 
 
 class ProducerConnection(Body, frozen=True):
@@ -231,10 +215,10 @@ class RunningInfo(Body, frozen=True):
 
 
 class ConsumeDirectlyResult(Body, frozen=True):
-    """The answer to 309: what became of the message (`CR_SUCCESS`, `CR_LATER`, …)."""
+    """The answer to 309: what became of the message, one of `OUTCOMES`."""
 
     order: bool = False
     auto_commit: bool = True
-    consume_result: str | None = None
+    consume_result: Outcome | None = None
     remark: str | None = None
     spent_time_mills: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from struct import Struct as Layout
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import field
 
@@ -12,9 +12,12 @@ from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 from coherer.rocketmq import fastjson
 from coherer.rocketmq.bodies.base import Body, DataVersion
+from coherer.rocketmq.bodies.fitting import words
 
 _INT: Final = Layout(">i")
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+FilterType = Annotated[str, words(*_FILTER_TYPES)]
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -72,7 +75,7 @@ class TopicConfig(Body, frozen=True):
     read_queue_nums: int = 16
     write_queue_nums: int = 16
     perm: int = 6
-    topic_filter_type: str | None = "SINGLE_TAG"
+    topic_filter_type: FilterType | None = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
 

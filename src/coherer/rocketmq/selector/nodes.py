@@ -170,9 +170,9 @@ def _joined(operands: Sequence[Node], sign: str, *, decisive: bool) -> Node:
             known = known and value is not None
         return not decisive if known else None
 
-    text = operands[0].text
-    for operand in operands[1:]:
-        text = f"({text} {sign} {operand.text})"
+    # (((a OR b) OR c) OR d), in one go: there may be thousands.
+    others = "".join([f" {sign} {operand.text})" for operand in operands[1:]])
+    text = "(" * (len(operands) - 1) + operands[0].text + others
     return Node(Kind.TRUTH, evaluate, text)
 
 

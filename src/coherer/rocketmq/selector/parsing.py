@@ -7,9 +7,11 @@ feed tokens one by one, and stop at the first that does not fit.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from coherer.limits import SELECTOR_TOKENS_MAX
 from coherer.rocketmq.selector.errors import SelectorError
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ _NAMED: Final = {
     "DECIMAL": "<DECIMAL_LITERAL>",
     "FLOAT": "<FLOATING_POINT_LITERAL>",
 }
+
+_COMMENTED: Final = re.compile(r"'[^']*(?:''[^']*)*(?:'|\Z)|/\*.*?(?:\*/|\Z)|--[^\n\r]*", re.DOTALL)
+"""A string, a comment, or a comment that ends with its line."""
 
 
 @lru_cache(maxsize=1)
@@ -45,10 +50,14 @@ def parse(text: str) -> Tree[Token]:
     from lark import Token, UnexpectedCharacters, UnexpectedToken
 
     parser = _parser()
+    text = _without_line_comments(text)
     reading = parser.parse_interactive("")
     unfit: Token | None = None
     try:
-        for token in parser.lex(text):
+        for count, token in enumerate(parser.lex(text)):
+            if count >= SELECTOR_TOKENS_MAX:
+                reason = f"It has more than {SELECTOR_TOKENS_MAX} words and signs."
+                raise SelectorError(reason)
             try:
                 reading.feed_token(token)
             except UnexpectedToken:
@@ -60,6 +69,23 @@ def parse(text: str) -> Tree[Token]:
     except UnexpectedToken:
         raise SelectorError(_encountered(unfit, text), PARSE_EXCEPTION) from None
     return tree
+
+
+def _without_line_comments(text: str) -> str:
+    """The text with blanks for comments from `--` to the end of a line; all else stays in place.
+
+    Such a comment needs the end of its line: behind the last one, `--` is two signs. A lexer that
+    looks for that end from each `--` takes a time that grows with the square of the text.
+    """
+    if "--" not in text:
+        return text
+    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    return _COMMENTED.sub(_blank, text[:end]) + text[end:]
+
+
+def _blank(found: re.Match[str]) -> str:
+    part = found.group()
+    return " " * len(part) if part.startswith("--") else part
 
 
 def _encountered(token: Token | None, text: str) -> str:

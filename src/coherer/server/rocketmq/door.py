@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from coherer import net
 from coherer.broker.routes import Master
 from coherer.errors import ClosedError
+from coherer.logs import Log
 from coherer.rocketmq.acl import Signer, signer
 from coherer.server.core import Core
 from coherer.server.node_options import NodeOptions
@@ -29,7 +30,7 @@ from coherer.store.beat import Beat
 if TYPE_CHECKING:
     from coherer.server.rocketmq.acl import Access
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 REGISTER_MS: Final = 10_000
 """How often the node's own name server hears of the broker."""

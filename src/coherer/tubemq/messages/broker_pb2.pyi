@@ -166,7 +166,7 @@ class GetMessageRequestC2B(_message.Message):
     def __init__(self, clientId: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., lastPackConsumed: bool = ..., manualCommitOffset: bool = ..., escFlowCtrl: bool = ...) -> None: ...
 
 class GetMessageResponseB2C(_message.Message):
-    __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset")
+    __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset", "nextOffset", "leftOut")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERRCODE_FIELD_NUMBER: _ClassVar[int]
     ERRMSG_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,8 @@ class GetMessageResponseB2C(_message.Message):
     CURRDATADLT_FIELD_NUMBER: _ClassVar[int]
     REQUIRESLOW_FIELD_NUMBER: _ClassVar[int]
     MAXOFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEFTOUT_FIELD_NUMBER: _ClassVar[int]
     success: bool
     errCode: int
     errMsg: str
@@ -187,7 +189,9 @@ class GetMessageResponseB2C(_message.Message):
     currDataDlt: int
     requireSlow: bool
     maxOffset: int
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ...) -> None: ...
+    nextOffset: int
+    leftOut: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ..., nextOffset: _Optional[int] = ..., leftOut: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommitOffsetRequestC2B(_message.Message):
     __slots__ = ("clientId", "topicName", "partitionId", "groupName", "lastPackConsumed")

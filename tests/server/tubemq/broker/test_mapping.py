@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from zlib import crc32
 
 import pytest
@@ -12,6 +13,7 @@ from coherer.record import compression, layout, properties
 from coherer.record.hashing import java_hash
 from coherer.server.tubemq.broker.mapping import Mapper
 from coherer.tubemq import messages as pb
+from coherer.tubemq.payload import checksum
 
 FIRST_ID = 7 << 48
 PHYSICAL = 123_456
@@ -37,7 +39,7 @@ def stored(
 
 
 def delivered(mapper: Mapper, *records: memoryview) -> list[pb.TransferedMessage]:
-    wire = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID))
+    wire = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID).chunks)
     return list(pb.GetMessageResponseB2C.FromString(wire).messages)
 
 
@@ -176,11 +178,52 @@ def test_compressed_bodies_and_ipv6_hosts_of_another_door() -> None:
     assert (third.payLoadData, third.flag) == (b"hello", 0)
 
 
-def test_a_compressed_body_that_is_damaged_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    damaged = stored(b"no zlib", b"", 0, sys_flag=compression.COMPRESSED)
-    [message] = delivered(Mapper(), damaged, stored(b"hello", b"", 0))
-    assert message.payLoadData == b"hello"
-    assert f"Message {FIRST_ID + PHYSICAL} is lost" in caplog.text
+def longer_than_it_is(record: memoryview, length: int) -> memoryview:
+    """The record with another length of its body."""
+    damaged = bytearray(record)
+    damaged[84:88] = length.to_bytes(4, "big")
+    return memoryview(bytes(damaged))
+
+
+def test_what_cannot_be_delivered_is_left_out_and_named() -> None:
+    sound = stored(b"hello", properties.encode({"TAGS": "A"}), 0)
+    damaged_v6 = bytearray(stored(b"hello", b"", 0, born_host=bytes(20)))
+    damaged_v6[100] ^= 1
+    records = [
+        stored(b"no zlib", b"", 0, sys_flag=compression.COMPRESSED),
+        sound,
+        longer_than_it_is(sound, 6),
+        longer_than_it_is(sound, 0x7FFFFFFF),
+        memoryview(bytes(damaged_v6)),
+        stored(compression.compress(b"cut short" * 99)[:-4], b"", 0, sys_flag=1),
+        sound,
+    ]
+    found = Mapper().deliver(records, len("demo"), FIRST_ID)
+    answer = pb.GetMessageResponseB2C.FromString(b"".join(found.chunks))
+    whole = [one for one in answer.messages if checksum(one.payLoadData) == one.checkSum]
+    assert [one.payLoadData for one in whole] == [block("$msgType$=A") + b"hello"] * 2
+    # A length that is only a little wrong is for the reader's check sum to find.
+    assert len(answer.messages) + len(found.left_out) == len(records)
+    assert set(found.left_out) >= {0, 3, 4, 5}
+    assert found.taken == len(records)
+
+
+def test_inflated_bodies_of_one_answer_are_bounded() -> None:
+    large = stored(compression.compress(bytes(3_000_000)), b"", 0, sys_flag=1)
+    mapper = Mapper()
+    assert mapper.deliver([large] * 5, 4, FIRST_ID).taken == 1
+    assert mapper.deliver([large] * 5, 4, FIRST_ID, inflated_max=7_000_000).taken == 3
+    too_large = stored(compression.compress(bytes(21 << 20)), b"", 0, sys_flag=1)
+    found = mapper.deliver([too_large, too_large, large], 4, FIRST_ID)
+    assert (found.taken, found.left_out, found.chunks) == (1, [0], [])
+
+
+def test_an_attribute_block_of_any_length_is_looked_at_once() -> None:
+    data = block("," * (16 << 20)) + b"x"
+    began = time.thread_time()
+    body, text, _, _ = Mapper().to_record(data, 1, "")
+    assert (body == data, properties.decode(text)) == (True, {"TUBE": "r"})
+    assert time.thread_time() - began < 0.33
 
 
 def test_a_damaged_body_is_not_signed() -> None:

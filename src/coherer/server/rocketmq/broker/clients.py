@@ -88,6 +88,7 @@ class ClientDesk:
         if not data.client_id:
             remark = "java.lang.NullPointerException: no client's id"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        _check_selectors(data)
         for consumer in data.consumer_data_set:
             self._register_consumer(consumer, self._client(channel, request, data.client_id))
         for producer in data.producer_data_set:
@@ -301,13 +302,27 @@ class ClientDesk:
         state = self._state
 
         def parse(data: bytes) -> None:
-            state.filters.load(data, state.now_ms(), fastjson.loads)
+            state.filters.load(data, state.now_ms(), fastjson.load_whole)
 
         try:
             state.store.read_config(FILTERS_FILE, parse)
         except DamagedStoreError as error:
             _log.plain.error("%s The next heartbeats of consumers bring everything again.", error)
         state.core.files.has(FILTERS_FILE, self._filters_now())
+
+
+def _check_selectors(data: bodies.HeartbeatData) -> None:
+    """Refuse more selectors than can be compiled between the requests of others."""
+    sizes = [
+        len(one.sub_string)
+        for consumer in data.consumer_data_set
+        for one in consumer.subscription_data_set
+        if not _is_tag(one.expression_type)
+    ]
+    most = limits.SELECTORS_PER_HEARTBEAT_CHARS
+    if len(sizes) > 1 and sum(sizes) > most:
+        remark = f"the selectors of this heartbeat have {sum(sizes)} characters; {most} are allowed"
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _named(group: str) -> str:

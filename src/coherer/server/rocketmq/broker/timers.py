@@ -39,6 +39,7 @@ from coherer.broker.timers import (
 )
 from coherer.broker.transactions import HALF_TOPIC
 from coherer.errors import CohererError, UsageError
+from coherer.logs import Log
 from coherer.record.layout import body_of, decode, properties_of, store_ms_of
 from coherer.rocketmq.codes import ResponseCode
 from coherer.server.core import Core
@@ -48,7 +49,7 @@ from coherer.store.beat import Beat
 from coherer.store.model import Entry
 from coherer.store.queue import BLANK_SIZE, fits
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 ENTRIES_AT_ONCE: Final = 2_000
 """So many entries are read into memory before other work has a turn."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from coherer import limits
 from coherer.broker.routes import KeyValueTable
 from coherer.errors import DamagedStoreError
 from coherer.logs import Log
@@ -121,6 +122,9 @@ class Settings:
 
     def update(self, request: Command) -> Command:
         """318: change settings; unknown ones are passed over, as by Java."""
+        if len(request.body) > limits.SETTINGS_BYTES_MAX:
+            remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         try:
             given = texts.parse(str(request.body, "utf-8", "replace"))
         except ValueError as error:

@@ -224,9 +224,12 @@ class Details:
             if found_.next_offset <= start:
                 break
             start = found_.next_offset
-            wire = b"".join(mapper.deliver(found_.records, len(topic.encode()), 0))
             answer = pb.GetMessageResponseB2C()
-            answer.MergeFromString(wire)
+            records = found_.records
+            while records:  # some wait for another turn where they inflate to much
+                delivery = mapper.deliver(records, len(topic.encode()), 0)
+                answer.MergeFromString(b"".join(delivery.chunks))
+                records = records[delivery.taken :] if delivery.taken else []
             parts = (split_payload(one.payLoadData, one.flag) for one in answer.messages)
             newest = [*newest, *(part for part in parts if part is not None)][-count:]
         return newest

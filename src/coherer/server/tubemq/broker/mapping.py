@@ -26,23 +26,20 @@ by us.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 from coherer import limits
 from coherer.errors import DamagedStoreError
-from coherer.logs import Log
 from coherer.record import compression, properties
 from coherer.record.hashing import java_hash, tag_code
 from coherer.record.layout import HOSTS_V6, spans
 from coherer.tubemq.delivery import delivered_head
 from coherer.tubemq.payload import checksum as checksum_of
 from coherer.tubemq.wire import CONTINUED, VARINTS, varint
-
-_log = Log(logging.getLogger(__name__))
 
 _MARK = properties.TUBE_MARK
 _ATTRIBUTES = b"\x02TUBE\x01a"
@@ -59,11 +56,27 @@ _SYS_FLAG = 39  # its lowest byte
 _14_BITS = (1 << 14) - 1
 _FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
 _join = b"".join
+_INFLATED_PER_BYTE = 1032  # what zlib makes of one at most
+_INFLATED = limits.INFLATED_PER_GET_BYTES
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 
 Stored = tuple[bytes, bytes, int, tuple[str, ...]]
 """Body, properties, tag code and index keys of a record to be."""
+
+
+class Delivery(NamedTuple):
+    """Records in their wire form.
+
+    Args:
+        chunks: the pieces of delivered messages (field 4 of the answer, repeated), in order.
+        taken: how many records were dealt with; the rest waits for the next answer.
+        left_out: the places of those among them that cannot be delivered.
+    """
+
+    chunks: list[bytes | memoryview]
+    taken: int
+    left_out: list[int]
 
 
 class Mapper:
@@ -108,28 +121,40 @@ class Mapper:
         return data[end:], known.properties, known.tag_code, known.keys
 
     def deliver(
-        self, records: list[memoryview], topic_bytes: int, first_id: int
-    ) -> list[bytes | memoryview]:
-        """The pieces of the wire form of delivered messages (field 4 of the answer, repeated).
+        self,
+        records: list[memoryview],
+        topic_bytes: int,
+        first_id: int,
+        inflated_max: int = _INFLATED,
+    ) -> Delivery:
+        """The wire form of records, as far as they can be delivered.
 
         Args:
             records: whole records, all of one topic.
             topic_bytes: the length of that topic's name in UTF-8.
             first_id: the id of a message at physical offset 0 of this broker.
+            inflated_max: after so many bytes of inflated bodies the next one waits.
         """
-        chunks: list[bytes | memoryview] = []
-        known = self._properties
-        between = topic_bytes + 3
+        chunks: list[bytes | memoryview] = []  # three for each message
+        left_out: list[int] = []
+        known, between = self._properties, topic_bytes + 3
         for record in records:
             crc, flag, physical, sys_flag, length = _LOOK(record)
             if sys_flag & _UNUSUAL:
-                self._deliver_unusual(record, flag, physical + first_id, chunks)
+                if inflated_max <= 0:
+                    break
+                pieces = self._deliver_unusual(record, crc, flag, physical + first_id)
+                inflated_max -= len(pieces[1]) if pieces else _tried_bytes(record)
+                chunks += pieces
+                left_out += [] if pieces else [len(chunks) // 3 + len(left_out)]
                 continue
             end = _BODY + length
             text = bytes(record[end + between :])
+            if not text and end + between != len(record):  # more body than there is record
+                left_out.append(len(chunks) // 3 + len(left_out))
+                continue
             entry = known.get(text) or self._learn(text)
-            message_id = physical + first_id
-            frame = entry.frames.get(length)
+            message_id, frame = physical + first_id, entry.frames.get(length)
             if frame is None or frame[0] != message_id >> 28:
                 frame = entry.frame(length, message_id >> 28)
             _, shift, begin, id_end, middles = frame
@@ -154,7 +179,7 @@ class Mapper:
                 before, after = delivered_head(message_id, checksum, size, flag)
                 before += entry.block
             chunks += (before, record[_BODY:end], after)
-        return chunks
+        return Delivery(chunks, len(chunks) // 3 + len(left_out), left_out)
 
     def _raw(self, data: bytes, tag: str) -> Stored:
         if not tag:
@@ -183,24 +208,35 @@ class Mapper:
         return entry
 
     def _deliver_unusual(
-        self, record: memoryview, flag: int, message_id: int, chunks: list[bytes | memoryview]
-    ) -> None:
-        """A record with what TubeMQ's door never writes: IPv6 hosts, a compressed body."""
-        found = spans(record)
-        body = bytes(record[found.body_begin : found.body_end])
-        if record[_SYS_FLAG] & compression.COMPRESSED:
-            try:
+        self, record: memoryview, crc: int, flag: int, message_id: int
+    ) -> tuple[bytes, ...]:
+        """A record with what TubeMQ's handlers never write: IPv6 hosts, a compressed body.
+
+        No pieces when it cannot be delivered; three otherwise. The check sum is made anew, so the
+        stored one is looked at.
+        """
+        try:
+            found = spans(record)
+            body = bytes(record[found.body_begin : found.body_end])
+            if checksum_of(body) != crc & 0x7FFFFFFF:
+                return ()
+            if record[_SYS_FLAG] & compression.COMPRESSED:
                 body = compression.decompress(body, limit_bytes=limits.MESSAGE_BYTES_MAX)
-            except DamagedStoreError as error:
-                # Left out, as a consumer leaves out what it cannot check.
-                _log.error("Message %d is lost: %s", message_id, error)
-                return
+        except DamagedStoreError:
+            return ()
         text = bytes(record[found.properties_begin : found.properties_end])
         entry = self._properties.get(text) or self._learn(text)
         payload = entry.block + body
         flag = flag & entry.flag_kept | entry.flag_set
         before, after = delivered_head(message_id, checksum_of(payload), len(payload), flag)
-        chunks += (before, entry.block, body, after)
+        return before + entry.block, body, after
+
+
+def _tried_bytes(record: memoryview) -> int:
+    """What may have been inflated before a body turned out to be undeliverable."""
+    size = len(record) - _BODY
+    tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.begins(record[_BODY:])
+    return min(size * _INFLATED_PER_BYTE, limits.MESSAGE_BYTES_MAX) if tried else 0
 
 
 class _Translation:
@@ -254,6 +290,8 @@ _NOTHING = _Block(b"", ~1, 0)  # no attributes: bit 0 of another door's flag mea
 
 def _translate(block: bytes, tag: str) -> _Translation | None:
     """The properties of a block, or None when the way back would not give the same block."""
+    if len(block) > limits.PROPERTIES_BYTES_MAX + len(_TYPE):
+        return None  # before it is looked at: a block may have millions of items
     try:
         items = [item.split("=") for item in block.decode().split(",")]
     except UnicodeDecodeError:

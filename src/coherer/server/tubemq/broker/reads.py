@@ -17,8 +17,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from coherer import limits
 from coherer.logs import Log
+from coherer.record.gaps import described, joined
 from coherer.server.tubemq.broker.mapping import Mapper
 from coherer.server.tubemq.broker.readers import Readers
 from coherer.server.tubemq.broker.state import CLOSED, BrokerState, Reader
@@ -34,6 +37,7 @@ from coherer.tubemq.session import Request
 _log = Log(logging.getLogger(__name__))
 
 NOTHING = "The request offset reached maxOffset!"
+_PASSED_OVER = frozenset((ReadStatus.NO_MATCH, ReadStatus.FOUND))
 
 
 class Get:
@@ -94,8 +98,8 @@ class Reads:
             reader.consumer.announced -= 1
         self._drop(reader, ResultCode.NOT_FOUND, "Another get took its place.")
         manual = message.manualCommitOffset
-        if not manual and message.lastPackConsumed:
-            reader.position.commit()
+        if not manual:  # what was read and not confirmed is read again
+            reader.position.commit(message.lastPackConsumed)
         get = Get(reader, caller, request, manual, message.escFlowCtrl)
         wait_ms = self._pause_ms(get, now_ms)
         if wait_ms:
@@ -174,6 +178,7 @@ class Reads:
         if self._state.flow.data_limits:
             unit = reader.throttle.unit_bytes(unit)
         start = position.offset + (position.delta if get.manual else 0)
+        left_out: list[int] = []
         for _ in range(limits.SCANS_PER_GET):
             found = store.read(
                 reader.topic,
@@ -183,33 +188,54 @@ class Reads:
                 max_count=limits.MESSAGES_PER_GET,
                 tags=reader.tags,
             )
-            if found.records:
+            found, chunks = self._mapped(reader, found, left_out)
+            if chunks:
                 position.delta = found.next_offset - position.offset
-                self._deliver(get, start, found)
+                self._deliver(get, start, found, chunks, left_out)
                 return True
             if found.next_offset != start:
-                # Passed over by the filter, deleted by age, or damaged; or the partition is
-                # younger than the position (8.7).
                 start = found.next_offset
-                if get.manual and found.status is ReadStatus.NO_MATCH:
-                    position.delta = start - position.offset
-                else:
-                    position.offset = start
-                    position.delta = 0
-            if found.status is ReadStatus.EMPTY or found.status is ReadStatus.BEYOND:
+                _pass(get, start, found.status)
+            ended = found.status is ReadStatus.EMPTY or found.status is ReadStatus.BEYOND
+            if ended and not left_out:
                 return False
-        self._answer_nothing(get)  # a long way without a match: let others have their turn
+            if ended or found.records:
+                break  # what is left out is told at once, and looking at it costs time
+        self._answer_nothing(get, start, left_out)  # let others have their turn
         return True
 
-    def _deliver(self, get: Get, start: int, found: Slices) -> None:
+    def _mapped(
+        self, reader: Reader, found: Slices, left_out: list[int]
+    ) -> tuple[Slices, list[bytes | memoryview]]:
+        """What was found, as far as it goes into one answer, and its wire form.
+
+        The offsets of what cannot be delivered are added to `left_out`.
+        """
+        chunks: list[bytes | memoryview] = []
+        if found.records:
+            chunks, taken, undeliverable = self._mapper.deliver(
+                found.records, len(reader.topic.encode()), self._state.first_id
+            )
+            left_out += [found.offsets[place] for place in undeliverable]
+            if taken < len(found.records):
+                found = _cut(found, taken)
+        if found.damaged:
+            left_out += [offset for offset in found.damaged if offset < found.next_offset]
+        return found, chunks
+
+    def _deliver(
+        self,
+        get: Get,
+        start: int,
+        found: Slices,
+        chunks: Sequence[bytes | memoryview],
+        left_out: Sequence[int],
+    ) -> None:
         reader = get.reader
         reader.fresh = False
         if self._state.flow.data_limits:
             reader.throttle.read_to = self._state.store.end_offset - found.backlog_bytes
             reader.throttle.count(sum(map(len, found.records)))
-        chunks = self._mapper.deliver(
-            found.records, len(reader.topic.encode()), self._state.first_id
-        )
         remaining = found.max_offset - found.next_offset
         frame = get_reply(
             get.request.serial,
@@ -218,25 +244,49 @@ class Reads:
             backlog_bytes=found.backlog_bytes,
             max_offset=found.max_offset,
             require_slow=reader.tags is not None and remaining < limits.FILTER_NEAR_END,
+            left_out=self._left_out(get, left_out),
+            next_offset=found.next_offset,
         )
         if get.request.timeout_ms > 0:
             get.caller.connection.write(frame)
         if remaining:
             self._announce(reader, wake=False)
 
-    def _answer_nothing(self, get: Get) -> None:
+    def _answer_nothing(
+        self, get: Get, next_offset: int | None = None, left_out: Sequence[int] = ()
+    ) -> None:
         """Success without messages: ask again at once."""
         reader = get.reader
+        offset = reader.position.offset if next_offset is None else next_offset
         frame = get_reply(
             get.request.serial,
             [],
-            offset=reader.position.offset,
+            offset=offset,
             backlog_bytes=0,
             max_offset=self._state.store.queue_range(reader.topic, reader.partition)[1],
             require_slow=False,
+            left_out=self._left_out(get, left_out),
+            next_offset=offset,
         )
         if get.request.timeout_ms > 0:
             get.caller.connection.write(frame)
+
+    @staticmethod
+    def _left_out(get: Get, left_out: Sequence[int]) -> list[range]:
+        """What a get leaves out, as runs of offsets; logged where there is something."""
+        if not left_out:
+            return []
+        runs = joined(range(offset, offset + 1) for offset in left_out)
+        reader = get.reader
+        _log.warning(
+            "Partition %d of topic %s, group %s: left out, because it is damaged on disk, or not "
+            "compressed though its flag says so: %s",
+            reader.partition,
+            reader.topic,
+            reader.group,
+            described(runs),
+        )
+        return runs
 
     # -- waiting
 
@@ -282,6 +332,31 @@ class Reads:
 
     def _ended(self, reader: Reader, code: ResultCode, text: str) -> None:
         self._drop(reader, code, text)
+
+
+def _pass(get: Get, offset: int, status: ReadStatus) -> None:
+    """Go on at an offset, with nothing delivered.
+
+    What is before it was passed over by the filter, deleted by age, or cannot be delivered; or the
+    partition is younger than the position (8.7).
+    """
+    position = get.reader.position
+    if get.manual and status in _PASSED_OVER:
+        position.delta = offset - position.offset
+    else:
+        position.offset = offset
+        position.delta = 0
+
+
+def _cut(found: Slices, count: int) -> Slices:
+    """What was found as far as some of its records: the next read begins at the one behind them."""
+    return replace(
+        found,
+        records=found.records[:count],
+        offsets=found.offsets[:count],
+        next_offset=found.offsets[count],
+        backlog_bytes=found.backlog_bytes + sum(map(len, found.records[count:])),
+    )
 
 
 def refuse_get(code: ResultCode, text: str, wait_ms: int = 0) -> pb.GetMessageResponseB2C:

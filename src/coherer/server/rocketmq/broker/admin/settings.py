@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from coherer import limits
 from coherer.broker.versions import DataVersion
 from coherer.logs import Log
 from coherer.record.schedule import levels_text
@@ -144,6 +145,9 @@ class SettingsDesk:
             Refusal: the body is no such text.
             StoreError: they cannot be written.
         """
+        if len(request.body) > limits.SETTINGS_BYTES_MAX:
+            remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         try:
             told = texts.parse(str(request.body, "utf-8", "replace"))
         except ValueError as error:
