@@ -54,7 +54,8 @@ class Whom(msgspec.Struct, frozen=True):
                 return await work(rocket.admin())
         if self.admin is not None and self.url is DEFAULT_URL:
             # No cluster was named, only an administration: that one is meant.
-            from coherer.client.admin import AUTHOR, Admin
+            from coherer.client.admin import Admin
+            from coherer.client.admin_calls import AUTHOR
 
             account = self.user or AUTHOR
             return await work(Admin(self.admin, self.token, user=account, password=self.password))

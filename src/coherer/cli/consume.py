@@ -114,9 +114,7 @@ def consume(
     topics: Annotated[list[str], typer.Argument(help="What to read.", show_default=False)],
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group", "-g", help="The group. Default: none; then nothing is left on the brokers."
-        ),
+        typer.Option("--group", "-g", help="The group. Default: none, nothing is left behind."),
     ] = None,
     form: Annotated[
         Form,
@@ -162,11 +160,7 @@ def consume(
     wanted = _selection(url, topics, tags or (), sql)
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
     rest = None
-    with (
-        suppress(KeyboardInterrupt),
-        signals_interrupt(),
-        connect(url, user, password) as client,
-    ):
+    with suppress(KeyboardInterrupt), signals_interrupt(), connect(url, user, password) as client:
         _check_exist(client, wanted, create=create)
         with _receiver(client, group, wanted, start) as receiver:
             rest = printer.run(receiver, timeout_s)

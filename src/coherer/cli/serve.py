@@ -126,6 +126,10 @@ def serve(
 ) -> None:
     """Run a node, for TubeMQ and RocketMQ, until Ctrl-C or SIGTERM."""
     given = {n: value for n, value in locals().items() if n not in _NOT_OF_A_NODE}
+    _serve(given, log, as_json=as_json)
+
+
+def _serve(given: dict[str, object], log: o.Level, *, as_json: bool) -> None:
     from coherer import net
 
     try:

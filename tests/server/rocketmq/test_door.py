@@ -368,7 +368,7 @@ async def test_without_a_door(tmp_path: Path) -> None:
 def test_ports_that_cannot_be() -> None:
     assert NodeOptions(directory=Path()).fast_port == 10909
     assert NodeOptions(directory=Path(), rocketmq_fast_port=7).fast_port == 7
-    with pytest.raises(UsageError, match="rocketmq_port is 2"):
+    with pytest.raises(UsageError, match="`rocketmq_port` is 2"):
         NodeOptions(directory=Path(), rocketmq_port=2)
 
 

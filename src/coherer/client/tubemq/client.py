@@ -187,7 +187,8 @@ class Client(BaseClient):
                 need it. None for the one that Java ships; a cluster with accounts needs the
                 client's account instead.
         """
-        from coherer.client.admin import AUTHOR, Admin
+        from coherer.client.admin import Admin
+        from coherer.client.admin_calls import AUTHOR
         from coherer.client.tubemq.introduction import introduce
 
         self._cluster.pool.check()
