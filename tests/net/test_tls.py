@@ -115,11 +115,12 @@ async def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     bad.write_text("nothing")
     with pytest.raises(UsageError, match="certificate"):
         await net.listen("127.0.0.1", 0, answering, tls=net.TlsOptions())
-    for options in (
-        net.TlsOptions(certificate=bad),
-        net.TlsOptions(certificate=PEM, trust=tmp_path / "missing.pem"),
+    for options, expected in (
+        (net.TlsOptions(certificate=bad), r"`certificate` of TLS, .*bad\.pem.* PEM"),
+        (net.TlsOptions(certificate=PEM, key=bad), r"`key` of TLS, .*bad\.pem.* PEM"),
+        (net.TlsOptions(certificate=PEM, trust=tmp_path / "missing.pem"), r"missing\.pem"),
     ):
-        with pytest.raises(UsageError, match="PEM"):
+        with pytest.raises(UsageError, match=expected):
             await net.listen("127.0.0.1", 0, answering, tls=options)
     with pytest.raises(UsageError, match="PEM"):
         await net.dial("127.0.0.1", 1, Echo, tls=net.TlsOptions(trust=bad))
