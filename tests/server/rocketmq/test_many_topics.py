@@ -106,9 +106,9 @@ async def test_the_administration_answers_when_a_topic_is_written(
             "&confModAuthToken=abc"
         )
         writer.write(
-            f"POST /webapi.htm HTTP/1.1\r\nHost: here\r\nContent-Length: {len(form)}\r\n\r\n{form}"
+            f"POST /webapi.htm HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(form)}\r\n\r\n{form}"
             "GET /webapi.htm?method=admin_query_broker_configure HTTP/1.1\r\n"
-            "Host: here\r\n\r\n".encode()
+            "Host: 127.0.0.1\r\n\r\n".encode()
         )
         assert await asyncio.to_thread(busy.wait, 10)
         answer = asyncio.create_task(reader.readuntil(b"}"))
