@@ -229,5 +229,12 @@ def test_flow_rules(unit: str) -> None:
 def test_forms(unit: str) -> None:
     service = AdminService()
     size = limits.ADMIN_REQUEST_BYTES_MAX
-    check(lambda text: service.respond("/webapi.htm", text), "method=x&", unit, "", size)
-    check(lambda text: service.respond(text, ""), "/webapi.htm?", unit, "", size)
+
+    def post(form: str) -> object:
+        return service.respond("/webapi.htm", form, {}, post=True)
+
+    def get(target: str) -> object:
+        return service.respond(target, "", {}, post=False)
+
+    check(post, "method=x&", unit, "", size)
+    check(get, "/webapi.htm?", unit, "", size)
