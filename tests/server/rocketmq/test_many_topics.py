@@ -106,7 +106,8 @@ async def test_the_administration_answers_when_a_topic_is_written(
             "&confModAuthToken=abc"
         )
         writer.write(
-            f"POST /webapi.htm HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(form)}\r\n\r\n{form}"
+            "POST /webapi.htm HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Content-Length: {len(form)}\r\n\r\n{form}"
             "GET /webapi.htm?method=admin_query_broker_configure HTTP/1.1\r\n"
             "Host: 127.0.0.1\r\n\r\n".encode()
         )
