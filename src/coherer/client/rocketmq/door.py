@@ -160,11 +160,12 @@ class Door:
         await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
 
     async def place(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
-        """The offset of a place in a queue (30, 31, 29)."""
+        """The offset of a place in a queue (30, 31, 29), from a slave if need be."""
         fields = {"topic": queue.topic, "queueId": str(queue.id)}
         if edge is Edge.TIME:
             fields["timestamp"] = str(time_ms)
-        return await self._offset(_PLACES[edge], queue, fields)
+        link, _ = await self.reading(queue.broker, MASTER, queue.topic)
+        return _offset_of(await self._ask(_PLACES[edge], queue, fields, link), queue)
 
     # -- groups
 
@@ -259,11 +260,6 @@ class Door:
         return LockBatch(
             client_id=self.instance.client_id, consumer_group=group, queues=sorted(queues)
         ).encode()
-
-    async def _offset(
-        self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
-    ) -> int:
-        return _offset_of(await self._ask(code, queue, fields, link), queue)
 
     async def _ask(
         self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
