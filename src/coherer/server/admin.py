@@ -25,7 +25,7 @@ import binascii
 import hmac
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from ipaddress import ip_address
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
@@ -233,6 +233,8 @@ class AdminService:
             (`RegisterResponseM2P.masterId`); sent with each answer.
         broker_id: number and address of the broker, as the master knows it; sent likewise.
         files: writes files; a request that has one written is answered when it is on the disk.
+        news: called before a request; what it gives is called after a change, and gives what to
+            await until name servers have heard of changed topics, or None.
     """
 
     def __init__(
@@ -245,8 +247,10 @@ class AdminService:
         master_id: str = "",
         broker_id: str = "",
         files: Saver | None = None,
+        news: Callable[[], Callable[[], Awaitable[None] | None]] = lambda: lambda: None,
     ) -> None:
         self.files = files
+        self.news = news
         self._master = master
         self._broker = broker
         self._elsewhere = elsewhere
@@ -384,15 +388,19 @@ class _Visitor:
         else:
             files = self._service.files
             before = 0 if files is None else files.turn
+            news = self._service.news()
             reply = self._reply(request)
             if files is not None and files.turn != before:
-                self._late = asyncio.get_running_loop().create_task(self._send_late(reply, files))
+                late = self._send_late(reply, files, news())
+                self._late = asyncio.get_running_loop().create_task(late)
                 return
             self._send(*reply)
         self._answered()
 
-    async def _send_late(self, reply: _Reply, files: Saver) -> None:
-        """Answer a change when it is on the disk."""
+    async def _send_late(self, reply: _Reply, files: Saver, news: Awaitable[None] | None) -> None:
+        """Answer a change when it is on the disk, and when name servers have heard of topics."""
+        if news is not None:
+            await news
         try:
             await files.saved()
         except StoreError as error:

@@ -327,7 +327,16 @@ class Node:
             master_id=master.state.master_id if master is not None else "",
             broker_id=broker.state.place if broker is not None else "",
             files=self._saver,
+            news=self._news,
         )
+
+    def _news(self) -> Callable[[], Awaitable[None] | None]:
+        """What tells, after a request, what to await until name servers know the topics."""
+        broker = self.rocketmq.broker
+        if broker is None:
+            return lambda: None
+        state, before = broker.state, broker.state.topics.version
+        return lambda: state.news(before)
 
     def _open_core(self) -> Core:
         options = self.options

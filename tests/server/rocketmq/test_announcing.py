@@ -14,6 +14,7 @@ from rocketmq_caller import Caller
 
 from coherer import net
 from coherer.broker.topics import TopicTable
+from coherer.client.admin import Admin
 from coherer.rocketmq import bodies
 from coherer.rocketmq.codes import RequestCode as Code
 from coherer.rocketmq.command import Command
@@ -134,6 +135,24 @@ async def test_a_new_topic_is_known_when_its_request_is_answered(
     async with asyncio.timeout(10):
         assert (await answer).code == 0
     assert topic in names.topics
+
+
+async def test_a_topic_made_over_http_is_known_when_it_is_answered(
+    tmp_path: Path, names: Names
+) -> None:
+    async with Node(options(tmp_path / "node", namesrv=names.address, admin_port=0)) as node:
+        async with asyncio.timeout(10):
+            await node.ready()
+        names.open.clear()
+        admin = Admin(f"http://127.0.0.1:{node.admin_port}")
+        creating = asyncio.create_task(admin.create_topic("fresh", 2))
+        async with asyncio.timeout(10):
+            await names.asked.wait()
+        assert not creating.done()
+        names.open.set()
+        async with asyncio.timeout(10):
+            await creating
+        assert "fresh" in names.topics
 
 
 async def test_a_message_that_comes_back_waits_for_its_new_topics(
