@@ -39,6 +39,8 @@ MOST_S: Final = 1 / 3
 GROWTH: Final = 12
 """More than 4, which is linear with what a busy machine adds, and less than 16."""
 UNMEASURED_S: Final = 0.02
+ATTEMPTS: Final = 5
+"""One that is as it should be is enough: a parser that is too slow is so each time."""
 
 Parse = Callable[[str], object]
 
@@ -70,11 +72,14 @@ def check(parse: Parse, begin: str, unit: str, end: str, length: int) -> None:
     def text(size: int) -> str:
         return begin + unit * ((size - len(begin) - len(end)) // len(unit)) + end
 
-    whole = cost(parse, text(length))
-    assert whole < MOST_S, f"{whole:.2f} s"
-    if whole > UNMEASURED_S:
-        quarter = cost(parse, text(length // 4))
-        assert whole < GROWTH * max(quarter, UNMEASURED_S / 4), f"{quarter:.3f} s, {whole:.3f} s"
+    found: list[tuple[float, float]] = []
+    for _ in range(ATTEMPTS):
+        whole = cost(parse, text(length))
+        quarter = cost(parse, text(length // 4)) if whole > UNMEASURED_S else whole
+        if whole < MOST_S and whole < GROWTH * max(quarter, UNMEASURED_S / 4):
+            return
+        found.append((quarter, whole))
+    pytest.fail(f"seconds for a quarter of the text, and for all of it: {found}")
 
 
 def fresh_selector(text: str) -> None:
