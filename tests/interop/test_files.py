@@ -44,6 +44,7 @@ DELAY_LEVEL, DELAY_S = 3, 10.0
 RETRY_LEVEL = 4  # half a minute: a Java consumer says its position after ten seconds first
 COMMITTED_QUEUE, COMMITTED = 2, 7
 WAIT_S = 60.0
+ENTRY_BYTES = 20  # of a consume queue: log offset, size, code of the tag
 Way: TypeAlias = tuple[str, str]
 WAYS: list[Way] = [("ours", "stop"), ("ours", "kill"), ("java", "stop"), ("java", "kill")]
 """Who writes, and how it ends."""
@@ -147,10 +148,12 @@ def write(site: RocketSite, cluster: Cluster, made: Written) -> None:
     saved(made, lambda delays, _: delays[1] == 1)
     saved(made, lambda _, offsets: at(offsets, READERS, TOPIC, COMMITTED_QUEUE) == COMMITTED)
     failed = fail_one(site, cluster, producer)
+    saved(made, lambda _, offsets: at(offsets, FAILING, "failures", failed) == 1)
     made.due_s = time.time() + DELAY_S
     for number in range(3):
         producer.send(TOPIC, f"delayed {number}", delay_level=DELAY_LEVEL)
-    saved(made, lambda _, offsets: at(offsets, FAILING, "failures", failed) == 1)
+    # What Java has to index again it delivers after one second: it loads its delays too late.
+    wait_until(lambda: indexed(made, "SCHEDULE_TOPIC_XXXX", DELAY_LEVEL - 1) == 3, WAIT_S)
     producer.close()
     tools.close()
 
@@ -223,6 +226,14 @@ def saved(made: Written, holds: Callable[[DelayPositions, OffsetTable], bool]) -
 
     if made.end == "kill":
         wait_until(looks, WAIT_S)
+
+
+def indexed(made: Written, topic: str, queue: int) -> int:
+    """How many messages the files of a consume queue list."""
+    files = (made.directory / "consumequeue" / topic / str(queue)).glob("*")
+    entries = b"".join(read_file(path) for path in files)
+    sizes = (entries[at + 8 : at + 12] for at in range(0, len(entries), ENTRY_BYTES))
+    return sum(any(size) for size in sizes)
 
 
 def at(offsets: OffsetTable, group: str, topic: str, queue: int) -> int:

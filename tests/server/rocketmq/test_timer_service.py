@@ -74,9 +74,12 @@ class Node:
 
     def killed(self, name: str) -> Node:
         """What another process finds after SIGKILL: the files as they are."""
-        copy = self.directory.with_name(name)
-        shutil.copytree(self.directory, copy)
-        return Node(copy, self.clock, self.options)
+        return Node(self.copy(name), self.clock, self.options)
+
+    def copy(self, name: str) -> Path:
+        """A copy of the directory, without the files that are just being replaced."""
+        target = self.directory.with_name(name)
+        return shutil.copytree(self.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
 
     async def close(self) -> None:
         self.service.stop()
@@ -305,8 +308,7 @@ async def test_queues_that_are_rebuilt_from_the_log(node: Node) -> None:
     node.send("one", TIMER_DELAY_SEC=1)
     node.send("two", TIMER_DELAY_SEC=3600)
     await node.until(1_000)
-    copy = node.directory.with_name("without")
-    shutil.copytree(node.directory, copy)
+    copy = node.copy("without")
     shutil.rmtree(copy / "consumequeue")
     other = Node(copy, node.clock)
     await other.until(3_600_000, 60_000)
