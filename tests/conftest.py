@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from coherer.logs import REPEATS
+from coherer._common.logs import REPEATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import coherer.blocking
-from coherer.client.rocketmq.producer_options import Verdict
-from coherer.client.rocketmq.start import Edge
+from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.start import Edge
+from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError
 from coherer.message import Message
-from coherer.rocketmq.messages import RocketMessage
-from coherer.rocketmq.names import Queue
 from coherer.testing import EmbeddedNode, embedded_node
 
 TOPIC = "orders"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from peers.mqadmin import COMMANDS, NOT_RUN
-from peers.releases import CASES
-
 import coherer
-from coherer.client.rocketmq.producer_options import Verdict
-from coherer.rocketmq.codes import RequestCode
+from coherer._client.rocketmq.producer_options import Verdict
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer.testing import async_embedded_node
+from tests.interop.peers.mqadmin import COMMANDS, NOT_RUN
+from tests.interop.peers.releases import CASES
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")

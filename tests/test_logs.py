@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer.logs import Log, Repeats
+from coherer._common.logs import Log, Repeats
 
 SOURCES = Path(__file__).parent.parent / "src/coherer"
 

@@ -1,4 +1,4 @@
-"""Makes `src/coherer/tubemq/messages/*_pb2.py` and `.pyi` from the .proto files beside them.
+"""Makes `src/coherer/_wire/tubemq/messages/*_pb2.py` and `.pyi` from the .proto files beside them.
 
     python tools/generate_messages.py            # with the grpcio-tools installed here
     python tools/generate_messages.py --isolated # in a temporary venv with the pinned version
@@ -18,8 +18,8 @@ from pathlib import Path
 
 PIN = "1.71.2"
 SOURCE = Path(__file__).parent.parent / "src"
-PROTO = SOURCE / "coherer" / "tubemq" / "proto"
-MESSAGES = Path("coherer/tubemq/messages")
+PROTO = SOURCE / "coherer" / "_wire" / "tubemq" / "proto"
+MESSAGES = Path("coherer/_wire/tubemq/messages")
 NAMES = ("rpc", "master", "broker")
 
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import coherer
-from coherer import net
-from coherer.server.node import Node, NodeOptions
+from coherer import _net as net
+from coherer._server.node.node import Node, NodeOptions
 
 
 def options_in(directory: Path) -> NodeOptions:

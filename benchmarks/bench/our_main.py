@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from peers.driver_main import lines_until_end
 
 import coherer
-from coherer import Message, net
+from coherer import Message
+from coherer import _net as net
 
 if TYPE_CHECKING:
-    from coherer.client.tubemq.consumer import Consumer
-    from coherer.client.tubemq.producer import Producer
-    from coherer.tubemq.delivery import MessageBatch
+    from coherer._client.tubemq.consumer import Consumer
+    from coherer._client.tubemq.producer import Producer
+    from coherer._wire.tubemq.delivery import MessageBatch
 
 Request: TypeAlias = dict[str, object]
 Answer: TypeAlias = dict[str, object]

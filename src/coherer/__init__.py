@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coherer.client import (
+    from coherer._client import (
         Client,
         RocketClient,
         Verdict,
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
         connect_rocketmq,
         connect_tubemq,
     )
+    from coherer._wire.rocketmq.messages import RocketMessage
+    from coherer._wire.rocketmq.subscription import Sql92
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
-    from coherer.rocketmq.messages import RocketMessage
-    from coherer.rocketmq.subscription import Sql92
 
 __version__ = "0.2.0"
 
@@ -37,18 +37,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "coherer.client",
+    "Client": "coherer._client",
     "CohererError": "coherer.errors",
     "Message": "coherer.message",
     "Receipt": "coherer.message",
     "ReceivedMessage": "coherer.message",
-    "RocketClient": "coherer.client",
-    "RocketMessage": "coherer.rocketmq.messages",
-    "Sql92": "coherer.rocketmq.subscription",
-    "Verdict": "coherer.client",
-    "connect": "coherer.client",
-    "connect_rocketmq": "coherer.client",
-    "connect_tubemq": "coherer.client",
+    "RocketClient": "coherer._client",
+    "RocketMessage": "coherer._wire.rocketmq.messages",
+    "Sql92": "coherer._wire.rocketmq.subscription",
+    "Verdict": "coherer._client",
+    "connect": "coherer._client",
+    "connect_rocketmq": "coherer._client",
+    "connect_tubemq": "coherer._client",
 }
 
 _ROOMS = ("blocking", "errors", "spark", "testing")

@@ -19,7 +19,7 @@ CohererError
     └── DamagedStoreError   a file does not hold what was written
 ```
 
-`RefusedError` has a subclass per result code of TubeMQ in `coherer.tubemq.codes`.
+`RefusedError` has a subclass per result code of TubeMQ in `coherer._wire.tubemq.codes`.
 
 The class says whose fault it is; the fields say where; `hint` says what to do next.
 """

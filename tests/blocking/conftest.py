@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scripted_cluster import FakeCluster, Kit
 
 from coherer.blocking.portal import Portal
+from tests.client.scripted_cluster import FakeCluster, Kit
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 import coherer.blocking
+from coherer._client.tubemq.admin import Admin as AsyncAdmin
 from coherer.blocking.admin import Admin
-from coherer.client.admin import Admin as AsyncAdmin
 from coherer.errors import ClosedError, RefusedError, UsageError
 from coherer.testing import embedded_node
 

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 import coherer.blocking
+from coherer._wire.tubemq import codes, methods
 from coherer.blocking import Client, forget, shared
 from coherer.errors import (
     ClosedError,
@@ -19,7 +20,6 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Message, Receipt
-from coherer.tubemq import codes, methods
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import inspect
 
 import pytest
 
+import coherer._client as asynchronous
+import coherer._client.rocketmq.admin as admin
+import coherer._client.rocketmq.client as async_rocketmq
 import coherer.blocking as blocking
 import coherer.blocking.rocketmq as rocketmq
-import coherer.client as asynchronous
-import coherer.client.rocketmq.admin as admin
-import coherer.client.rocketmq.client as async_rocketmq
+from coherer._client.rocketmq.consumer import Consumer as RocketConsumer
+from coherer._client.rocketmq.producer import Producer as RocketProducer
+from coherer._client.rocketmq.pull_consumer import PullConsumer
+from coherer._client.rocketmq.reader import Reader as RocketReader
+from coherer._client.rocketmq.transactions import Transaction
 from coherer.blocking.rocketmq_admin import RocketAdmin
-from coherer.client.rocketmq.consumer import Consumer as RocketConsumer
-from coherer.client.rocketmq.producer import Producer as RocketProducer
-from coherer.client.rocketmq.pull_consumer import PullConsumer
-from coherer.client.rocketmq.reader import Reader as RocketReader
-from coherer.client.rocketmq.transactions import Transaction
 
 FOR_FACADES = {"bulk", "full", "post", "post_many", "publishes"}
 

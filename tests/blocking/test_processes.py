@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from coherer.tubemq import methods
+from coherer._wire.tubemq import methods
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other signals and no fork")
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 import coherer.blocking
+from coherer._client.rocketmq.start import Edge
+from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.rocketmq import RocketClient
 from coherer.blocking.rocketmq_consumer import RocketBatch, RocketReceived
-from coherer.client.rocketmq.start import Edge
 from coherer.errors import UsageError
 from coherer.message import Message
-from coherer.rocketmq.names import Queue
 from coherer.testing.embedded import EmbeddedNode
 
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import coherer.blocking
+from coherer._client.rocketmq.producer_options import Verdict
+from coherer._wire.rocketmq.messages import RocketReceipt
 from coherer.blocking.rocketmq import RocketClient
-from coherer.client.rocketmq.producer_options import Verdict
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 from coherer.message import Message
-from coherer.rocketmq.messages import RocketReceipt
 
 
 @pytest.fixture

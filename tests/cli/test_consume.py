@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 import coherer
 import coherer.blocking
+from coherer._wire.tubemq.delivery import MessageBatch
 from coherer.cli.consume import Form, Printer
 from coherer.cli.main import app
 from coherer.message import ReceivedMessage
 from coherer.testing import EmbeddedNode
-from coherer.tubemq.delivery import MessageBatch
 
 
 @dataclass

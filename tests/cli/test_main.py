@@ -13,7 +13,7 @@ from coherer import __version__
 from coherer.cli.main import COMMANDS, app
 from coherer.testing import EmbeddedNode
 
-HEAVY = {"asyncio", "google", "h11", "coherer.net", "coherer.server", "pyarrow", "pyspark"}
+HEAVY = {"asyncio", "google", "h11", "coherer._net", "coherer._server", "pyarrow", "pyspark"}
 
 
 def test_version() -> None:

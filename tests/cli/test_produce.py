@@ -13,9 +13,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from coherer._client import SendReport
 from coherer.cli.main import app
 from coherer.cli.produce import Total, send_all
-from coherer.client import SendReport
 from coherer.errors import RefusedError
 from coherer.message import Message
 from coherer.testing import EmbeddedNode

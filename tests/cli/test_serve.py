@@ -16,14 +16,14 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from coherer._net import TlsOptions
+from coherer._server.node.node import NodeOptions
 from coherer.blocking import connect_tubemq
 from coherer.cli import main, serve_options
 from coherer.cli.serve import Ready, _announce, app, serve
 from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
 from coherer.message import Message
-from coherer.net import TlsOptions
-from coherer.server.node import NodeOptions
 from coherer.testing import embedded_node
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from coherer._store import Draft, Store, StoreOptions
 from coherer.cli.main import app
-from coherer.store import Draft, Store, StoreOptions
 
 SEGMENT = 1 << 16
 OPTIONS = StoreOptions(segment_bytes=SEGMENT, queue_segment_bytes=2_000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from scripted_cluster import FakeCluster, Kit
 
-from coherer.client.tubemq.cluster import ClientOptions, Cluster
+from coherer._client.tubemq.cluster import ClientOptions, Cluster
+from tests.client.scripted_cluster import FakeCluster, Kit
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq.client import RocketClient
-from coherer.client.rocketmq.consumer import Consumer
-from coherer.client.rocketmq.received import ConsumedMessage
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.consumer import Consumer
+from coherer._client.rocketmq.received import ConsumedMessage
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.messages import RocketReceipt
+from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command
-from coherer.rocketmq.messages import RocketReceipt
-from coherer.rocketmq.names import Queue
 
 WAIT_S = 30.0
 

@@ -9,14 +9,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from consuming_place import WAIT_S, Place, take, texts, until
-from rocket_sharing import SHARING
 
-from coherer.client.rocketmq.received import ReceivedBatch
+from coherer._client.rocketmq.received import ReceivedBatch
+from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.subscription import Sql92
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
-from coherer.rocketmq.names import Queue
-from coherer.rocketmq.subscription import Sql92
+from tests.client.consuming_place import WAIT_S, Place, take, texts, until
+from tests.client.rocket_sharing import SHARING
 
 
 async def messages_come_once_and_progress_stays(place: Place) -> None:

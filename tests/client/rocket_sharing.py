@@ -10,12 +10,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from consuming_place import WAIT_S, Place, ends_at, ids, more, stored_is, take, texts, until
-
-from coherer.client.rocketmq.start import Edge
+from coherer._client.rocketmq.start import Edge
+from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
+from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
-from coherer.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
-from coherer.rocketmq.names import Queue
+from tests.client.consuming_place import (
+    WAIT_S,
+    Place,
+    ends_at,
+    ids,
+    more,
+    stored_is,
+    take,
+    texts,
+    until,
+)
 
 
 async def in_a_broadcast_everybody_gets_everything(place: Place) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods, payload
-from coherer.tubemq.names import Partition, SubscribeInfo
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods, payload
+from coherer._wire.tubemq.names import Partition, SubscribeInfo
 
 if TYPE_CHECKING:
-    from scripted_cluster import Asked, FakeCluster, Script
+    from tests.client.scripted_cluster import Asked, FakeCluster, Script
 
 
 class Member:

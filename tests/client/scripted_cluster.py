@@ -16,14 +16,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from scripted_answers import HANDLERS, Member, get
-
-from coherer.net import Connection, Listener, listen
-from coherer.tubemq import messages as pb
-from coherer.tubemq import payload
-from coherer.tubemq.methods import METHODS, parse
-from coherer.tubemq.names import BrokerInfo, Partition, SubscribeInfo
-from coherer.tubemq.session import STANDBY, Request, ServerSession
+from coherer._net import Connection, Listener, listen
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import payload
+from coherer._wire.tubemq.methods import METHODS, parse
+from coherer._wire.tubemq.names import BrokerInfo, Partition, SubscribeInfo
+from coherer._wire.tubemq.session import STANDBY, Request, ServerSession
+from tests.client.scripted_answers import HANDLERS, Member, get
 
 Script = Callable[["Asked"], Any]
 

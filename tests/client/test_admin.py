@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from coherer import net
-from coherer.client.admin import Admin, BrokerState, MemberState, PartitionState, TopicState
+from coherer import _net as net
+from coherer._client.tubemq.admin import Admin, BrokerState, MemberState, PartitionState, TopicState
 from coherer.errors import (
     ConnectError,
     RefusedError,

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coherer import net
+from coherer import _net as net
+from coherer._client import connect_tubemq
+from coherer._client.tubemq.client import Client
+from coherer._server.node.node import Node
+from coherer._server.tubemq.master.master import Master
+from coherer._server.tubemq.master.service import MasterService
+from coherer._wire.tubemq import messages as pb
 from coherer.cli.main import app
-from coherer.client import connect_tubemq
-from coherer.client.tubemq.client import Client
 from coherer.errors import UnavailableError, UsageError
-from coherer.server.node import Node
-from coherer.server.tubemq.master.master import Master
-from coherer.server.tubemq.master.service import MasterService
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
-from coherer.tubemq import messages as pb
 
 
 class Silent(Master):

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import coherer
+from coherer._net import TlsOptions
+from coherer._server.node.node import Node, NodeOptions
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command, encode
+from coherer._wire.tubemq import codes
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message, Receipt
-from coherer.net import TlsOptions
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command, encode
-from coherer.server.node import Node, NodeOptions
 from coherer.testing import FaultProxy, async_embedded_node
-from coherer.tubemq import codes
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 

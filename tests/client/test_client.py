@@ -9,8 +9,12 @@ import pytest
 
 import coherer
 import coherer.blocking
-from coherer.client.address import Address, parse
-from coherer.client.tubemq.cluster import ClientOptions, Passport, Signer, address_number
+from coherer._client.engine.address import Address, parse
+from coherer._client.tubemq.cluster import ClientOptions, Passport, Signer, address_number
+from coherer._net import TlsOptions
+from coherer._wire.tubemq import codes, methods
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.names import BrokerInfo
 from coherer.errors import (
     ClosedError,
     ForkedError,
@@ -20,10 +24,6 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Message
-from coherer.net import TlsOptions
-from coherer.tubemq import codes, methods
-from coherer.tubemq import messages as pb
-from coherer.tubemq.names import BrokerInfo
 
 
 @pytest.fixture

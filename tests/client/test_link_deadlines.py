@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from coherer import net
-from coherer.client.links import BaseLink
+from coherer import _net as net
+from coherer._client.engine.links import BaseLink
 from coherer.errors import CohererError, RequestTimeoutError
 
 

@@ -9,8 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from coherer import limits, net
-from coherer.client.webapi import Endpoint, WebApi
+from coherer import _net as net
+from coherer import limits
+from coherer._client.tubemq.webapi import Endpoint, WebApi
 from coherer.errors import (
     ConnectError,
     DisconnectedError,

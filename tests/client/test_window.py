@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coherer.client.window import Window
+from coherer._client.engine.window import Window
 
 
 @pytest.mark.parametrize(("limit", "low"), [(1, 0), (2, 1), (8, 7), (800, 700)])

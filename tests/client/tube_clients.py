@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripted_cluster import FakeCluster
-
-from coherer.client.tubemq.cluster import ClientOptions, Cluster
-from coherer.client.tubemq.consumer import Consumer
-from coherer.client.tubemq.consumer_options import ConsumerOptions
+from coherer._client.tubemq.cluster import ClientOptions, Cluster
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.consumer_options import ConsumerOptions
+from coherer._wire.tubemq.delivery import MessageBatch
 from coherer.message import Message
-from coherer.tubemq.delivery import MessageBatch
+from tests.client.scripted_cluster import FakeCluster
 
 GROUP = "readers"
 

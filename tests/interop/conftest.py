@@ -15,11 +15,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from peers.cache import UnavailableError
-from peers.rocket_place import Place
-from peers.rocket_scribe import Script, play
-from peers.rocket_site import KINDS, Cluster, RocketSite
-from peers.runs import Runs, wanted_of
+from tests.interop.peers.cache import UnavailableError
+from tests.interop.peers.rocket_place import Place
+from tests.interop.peers.rocket_scribe import Script, play
+from tests.interop.peers.rocket_site import KINDS, Cluster, RocketSite
+from tests.interop.peers.runs import Runs, wanted_of
 
 _RUNS = pytest.StashKey[Runs]()
 

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from peers.cache import prepare
-from peers.clients import DrivenPuller, JavaProducer
-from peers.driver import DriverError, JavaDriver
-from peers.java import HOST
-from peers.mqadmin import FAILED
-from peers.ours import start_node
-from peers.process import free_ports, listens
-from peers.rocket_site import Client, RocketSite
-from peers.rocketmq import RocketDriver, home_of
 
-from coherer.client import connect_rocketmq, connect_tubemq
+from coherer._client import connect_rocketmq, connect_tubemq
 from coherer.message import Message
 from coherer.testing import async_embedded_node
+from tests.interop.peers.cache import prepare
+from tests.interop.peers.clients import DrivenPuller, JavaProducer
+from tests.interop.peers.driver import DriverError, JavaDriver
+from tests.interop.peers.java import HOST
+from tests.interop.peers.mqadmin import FAILED
+from tests.interop.peers.ours import start_node
+from tests.interop.peers.process import free_ports, listens
+from tests.interop.peers.rocket_site import Client, RocketSite
+from tests.interop.peers.rocketmq import RocketDriver, home_of
 
 pytestmark = pytest.mark.interop
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from peers.clients import closing
-from peers.java import HOST
-from peers.runs import At, scenario
-from peers.site import PAIRS
 from test_matrix import drain, numbered, until
 
-from coherer.client import connect_tubemq
-from coherer.client.admin import Admin, GroupState
+from coherer._client import connect_tubemq
+from coherer._client.tubemq.admin import Admin, GroupState
 from coherer.errors import RefusedError, UsageError
 from coherer.testing import async_embedded_node
+from tests.interop.peers.clients import closing
+from tests.interop.peers.java import HOST
+from tests.interop.peers.runs import At, scenario
+from tests.interop.peers.site import PAIRS
 
 
 def admin_of(at: At) -> Admin:

@@ -21,17 +21,24 @@ from threading import Event
 from typing import Any, TypeAlias
 
 import pytest
-from peers.rocket_site import Broker, Client, Cluster, OurRocket, RocketSite, wait_until
-from peers.rocketmq import PATIENT, JavaRocketBroker
 
-from coherer.broker.barekeys import strict_json
-from coherer.broker.delays import DelayPositions
-from coherer.broker.offsets import OffsetTable
-from coherer.record.layout import decode
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command
-from coherer.rocketmq.session import Session
-from coherer.store import Store, StoreOptions
+from coherer._record.layout import decode
+from coherer._rules.common.barekeys import strict_json
+from coherer._rules.common.offsets import OffsetTable
+from coherer._rules.rocketmq.delays import DelayPositions
+from coherer._store import Store, StoreOptions
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.session import Session
+from tests.interop.peers.rocket_site import (
+    Broker,
+    Client,
+    Cluster,
+    OurRocket,
+    RocketSite,
+    wait_until,
+)
+from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

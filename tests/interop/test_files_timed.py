@@ -7,11 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from peers.rocket_site import Broker, OurRocket, RocketSite
-from peers.rocketmq import PATIENT, JavaRocketBroker
 
 import coherer
 from coherer import Message
+from tests.interop.peers.rocket_site import Broker, OurRocket, RocketSite
+from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

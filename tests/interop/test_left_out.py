@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from peers.cache import UnavailableError, prepare
-from peers.clients import JavaClients, closing
-from peers.driver import JavaDriver
 
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command, encode
-from coherer.server.node import Node
+from coherer._server.node.node import Node
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command, encode
 from coherer.testing import async_embedded_node
+from tests.interop.peers.cache import UnavailableError, prepare
+from tests.interop.peers.clients import JavaClients, closing
+from tests.interop.peers.driver import JavaDriver
 
 pytestmark = pytest.mark.interop
 

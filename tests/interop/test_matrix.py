@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 
-from peers.clients import Package, Producer, Puller, closing
-from peers.runs import At, scenario
-from peers.site import CONSUMER_TIMEOUT_MS, PAIRS, RESTARTS, SEVERAL
-
 from coherer import Message
+from tests.interop.peers.clients import Package, Producer, Puller, closing
+from tests.interop.peers.runs import At, scenario
+from tests.interop.peers.site import CONSUMER_TIMEOUT_MS, PAIRS, RESTARTS, SEVERAL
 
 SIZES = [1, 100, 1024, 8192]
 BIG = 200_000

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from peers.mqadmin import COMMANDS, FAILED, NOT_RUN, Command
-from peers.rocket_site import Client, RocketSite, wait_until
+
+from tests.interop.peers.mqadmin import COMMANDS, FAILED, NOT_RUN, Command
+from tests.interop.peers.rocket_site import Client, RocketSite, wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from peers.rocket_clients import Clients
-from peers.rocket_pair import PAIRS, Pair, directory_of, log_end
-from peers.rocket_site import Client, Cluster, RocketSite, wait_until
+
+from tests.interop.peers.rocket_clients import Clients
+from tests.interop.peers.rocket_pair import PAIRS, Pair, directory_of, log_end
+from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

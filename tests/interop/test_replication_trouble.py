@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from peers.rocket_pair import PAIRS, Pair, directory_of, log_end
-from peers.rocket_site import RocketSite, wait_until
 
 import coherer
 from coherer import Message, errors
-from coherer.client.rocketmq.producer import Producer
+from coherer._client.rocketmq.producer import Producer
+from tests.interop.peers.rocket_pair import PAIRS, Pair, directory_of, log_end
+from tests.interop.peers.rocket_site import RocketSite, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

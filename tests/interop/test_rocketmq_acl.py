@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from peers.driver import DriverError
-from peers.mqadmin import COMMANDS, FAILED
-from peers.rocket_site import Client, Cluster, OurRocket, RocketSite
-from peers.rocketmq import PATIENT, JavaRocketBroker, RocketDriver, home_of
 
 import coherer
 from coherer import Message
 from coherer.errors import RefusedError
+from tests.interop.peers.driver import DriverError
+from tests.interop.peers.mqadmin import COMMANDS, FAILED
+from tests.interop.peers.rocket_site import Client, Cluster, OurRocket, RocketSite
+from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, RocketDriver, home_of
 
 pytestmark = pytest.mark.interop
 

@@ -8,9 +8,8 @@ from typing import Final
 
 import msgspec
 import pytest
-from peers.rocket_site import RocketSite
 
-from coherer.rocketmq.allocate import (
+from coherer._wire.rocketmq.allocate import (
     Strategy,
     average,
     by_circle,
@@ -19,7 +18,8 @@ from coherer.rocketmq.allocate import (
     machine_room,
     nearby,
 )
-from coherer.rocketmq.names import Queue
+from coherer._wire.rocketmq.names import Queue
+from tests.interop.peers.rocket_site import RocketSite
 
 pytestmark = pytest.mark.interop
 

@@ -10,16 +10,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from client_stage import Client as Asker
-from client_stage import tags
-from peers.driver import DriverError
-from peers.rocket_place import Place, outcome
-from peers.rocket_site import Client, Cluster, RocketSite, wait_until
 
-from coherer.client import connect_rocketmq
-from coherer.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, ResetOffset, RunningInfo
-from coherer.rocketmq.messages import RocketMessage
-from coherer.rocketmq.names import Queue
+from coherer._client import connect_rocketmq
+from coherer._wire.rocketmq.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerStatus,
+    ResetOffset,
+    RunningInfo,
+)
+from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.names import Queue
+from tests.interop.peers.driver import DriverError
+from tests.interop.peers.rocket_place import Place, outcome
+from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
+from tests.server.client_stage import Client as Asker
+from tests.server.client_stage import tags
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -10,17 +10,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from peers.rocket_site import Cluster, RocketSite, wait_until
-from peers.rocketmq import PATIENT, JavaRocketBroker, home_of
 
 import coherer
 from coherer import Message
-from coherer.client import TlsOptions, connect_rocketmq
-from coherer.client.rocketmq.admin import Admin
-from coherer.client.rocketmq.admin_records import MemberState
-from coherer.client.rocketmq.client import RocketClient
+from coherer._client import TlsOptions, connect_rocketmq
+from coherer._client.rocketmq.admin import Admin
+from coherer._client.rocketmq.admin_records import MemberState
+from coherer._client.rocketmq.client import RocketClient
+from coherer._wire.rocketmq.codes import QueryNotFoundError, TopicNotExistError
 from coherer.errors import DisconnectedError, RefusedError
-from coherer.rocketmq.codes import QueryNotFoundError, TopicNotExistError
+from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
+from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, home_of
 
 pytestmark = pytest.mark.interop
 

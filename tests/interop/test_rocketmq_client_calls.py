@@ -10,15 +10,15 @@ import asyncio
 import time
 
 import pytest
-from client_stage import heartbeat, sql
-from peers.rocket_place import Place, outcome
-from peers.rocket_site import RocketSite
 
-from coherer.record.layout import decode
-from coherer.record.properties import decode as decode_properties
-from coherer.record.properties import encode as encode_properties
-from coherer.rocketmq import fastjson
-from coherer.rocketmq.bodies import ConsumerStatus, ResetOffset
+from coherer._record.layout import decode
+from coherer._record.properties import decode as decode_properties
+from coherer._record.properties import encode as encode_properties
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.bodies import ConsumerStatus, ResetOffset
+from tests.interop.peers.rocket_place import Place, outcome
+from tests.interop.peers.rocket_site import RocketSite
+from tests.server.client_stage import heartbeat, sql
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

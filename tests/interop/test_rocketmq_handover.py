@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from consuming_place import place_at
-from peers.driver import Driver
-from peers.rocket_site import Client, Cluster, RocketSite, wait_until
-from peers.rocketmq import has_route
 
-from coherer.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import RequestCode
+from tests.client.consuming_place import place_at
+from tests.interop.peers.driver import Driver
+from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
+from tests.interop.peers.rocketmq import has_route
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

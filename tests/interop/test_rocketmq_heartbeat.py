@@ -11,12 +11,12 @@ import time
 
 import msgspec
 import pytest
-from client_stage import Client, consumer, heartbeat, tags
-from peers.rocket_place import Place, outcome
 
-from coherer.rocketmq.bodies import QueueData, TopicRoute
-from coherer.rocketmq.codes import FAQ
-from coherer.rocketmq.command import Command
+from coherer._wire.rocketmq.bodies import QueueData, TopicRoute
+from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.command import Command
+from tests.interop.peers.rocket_place import Place, outcome
+from tests.server.client_stage import Client, consumer, heartbeat, tags
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

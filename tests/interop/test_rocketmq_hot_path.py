@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from client_stage import consumer, heartbeat, sql, tags
-from peers.rocket_scribe import WAIT_S, Scribe, Script
-from rocket_stage import (
+
+from coherer._wire.rocketmq.batches import encode_item
+from tests.interop.peers.rocket_scribe import WAIT_S, Scribe, Script
+from tests.server.client_stage import consumer, heartbeat, sql, tags
+from tests.server.rocket_stage import (
     COMMIT,
     LETTERS,
     PULL,
@@ -23,8 +25,6 @@ from rocket_stage import (
     SUBSCRIPTION,
     SUSPEND,
 )
-
-from coherer.rocketmq.batches import encode_item
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -6,10 +6,8 @@ import base64
 import subprocess
 
 import pytest
-from peers.rocket_site import RocketSite
 
-from coherer.errors import ProtocolError
-from coherer.rocketmq.bodies import (
+from coherer._wire.rocketmq.bodies import (
     Body,
     Connection,
     ConsumeDirectlyResult,
@@ -23,6 +21,8 @@ from coherer.rocketmq.bodies import (
     TopicConfig,
     TopicList,
 )
+from coherer.errors import ProtocolError
+from tests.interop.peers.rocket_site import RocketSite
 
 pytestmark = pytest.mark.interop
 

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
-from peers.rocket_clients import Clients, Producer
-from peers.rocket_site import RocketSite, wait_until
+
+from tests.interop.peers.rocket_clients import Clients, Producer
+from tests.interop.peers.rocket_site import RocketSite, wait_until
 
 pytestmark = pytest.mark.interop
 

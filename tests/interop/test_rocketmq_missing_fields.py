@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from peers.rocket_scribe import Scribe, Script
+
+from tests.interop.peers.rocket_scribe import Scribe, Script
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from peers.cache import JavaSystem, UnavailableError, prepare
-from peers.driver import Event, Json
-from peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver, has_route
-from rocketmq_caller import Caller
 
-from coherer import net
+from coherer import _net as net
+from coherer._rules.common.topics import Topic, TopicTable
+from coherer._server.core.saving import Saver
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistry
+from coherer._server.rocketmq.namesrv.nameserver import NameServer
+from coherer._server.rocketmq.namesrv.settings import NameServerOptions
+from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.blocking.portal import Portal
-from coherer.broker.topics import Topic, TopicTable
-from coherer.rocketmq import fastjson
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.server.rocketmq.broker.registration import Registration, RemoteRegistry
-from coherer.server.rocketmq.namesrv.nameserver import NameServer
-from coherer.server.rocketmq.namesrv.settings import NameServerOptions
-from coherer.server.rocketmq.outgoing import Outgoing
-from coherer.server.saving import Saver
 from coherer.testing import embedded_node
+from tests.interop.peers.cache import JavaSystem, UnavailableError, prepare
+from tests.interop.peers.driver import Event, Json
+from tests.interop.peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver, has_route
+from tests.server.rocketmq_caller import Caller
 
 PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
 

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pytest
-from client_stage import consumer, heartbeat, sql, tags
-from peers.rocket_scribe import Scribe, Script
-from rocket_stage import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
 
-from coherer.rocketmq import fastjson
-from coherer.rocketmq.batches import encode_item
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.batches import encode_item
+from tests.interop.peers.rocket_scribe import Scribe, Script
+from tests.server.client_stage import consumer, heartbeat, sql, tags
+from tests.server.rocket_stage import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

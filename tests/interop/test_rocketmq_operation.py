@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
-from peers.rocket_site import Cluster, RocketSite
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.rocketmq import fastjson
-from coherer.rocketmq import settings as texts
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import SendHeader
+from coherer import _net as net
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import SendHeader
+from tests.interop.peers.rocket_site import Cluster, RocketSite
+from tests.server.rocketmq_caller import Caller
 
 pytestmark = pytest.mark.interop
 

@@ -8,9 +8,10 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
-from peers.cache import UnavailableError
-from peers.rocket_clients import Clients
-from peers.rocket_site import RocketSite
+
+from tests.interop.peers.cache import UnavailableError
+from tests.interop.peers.rocket_clients import Clients
+from tests.interop.peers.rocket_site import RocketSite
 
 pytestmark = pytest.mark.interop
 

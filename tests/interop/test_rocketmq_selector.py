@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
-from peers.rocket_site import RocketSite
 
-from coherer.record.properties import decode
-from coherer.rocketmq.selector import SelectorError, UnmatchableError, compile_selector
+from coherer._record.properties import decode
+from coherer._wire.rocketmq.selector import SelectorError, UnmatchableError, compile_selector
+from tests.interop.peers.rocket_site import RocketSite
 
 pytestmark = pytest.mark.interop
 

@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from beginning import check_unbroken, forget_commits, land, landed
-from landing import feed, finish, land_and_kill
-from peers.rocket_clients import Clients
-from peers.rocket_site import Cluster, RocketSite, wait_until
-from peers.rocketmq import PATIENT, JavaRocketBroker
 
 from coherer import Message
+from coherer._client import connect_rocketmq
+from coherer._wire.rocketmq.codes import TopicNotExistError
+from coherer._wire.rocketmq.names import Queue
 from coherer.blocking import connect_rocketmq as connect_blocking
-from coherer.client import connect_rocketmq
-from coherer.rocketmq.codes import TopicNotExistError
-from coherer.rocketmq.names import Queue
 from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
 from coherer.spark.planning import Range, between, bounded, cut
 from coherer.spark.reading import Reading, rows
 from coherer.spark.rocketmq import RocketMQQueue
+from tests.interop.peers.rocket_clients import Clients
+from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
+from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
+from tests.spark.beginning import check_unbroken, forget_commits, land, landed
+from tests.spark.landing import feed, finish, land_and_kill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

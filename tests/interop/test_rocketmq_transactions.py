@@ -7,16 +7,16 @@ import time
 from typing import Any, TypeAlias
 
 import pytest
-from client_stage import Client, heartbeat
-from peers.rocket_place import Place
-from peers.rocket_site import RocketSite
-from rocket_stage import SEND_V2, pull_fields, records_of, send_fields
 
-from coherer.record.ids import decode_offset_id
-from coherer.record.layout import Record, decode
-from coherer.record.properties import decode as properties_of
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.command import Command
+from coherer._record.ids import decode_offset_id
+from coherer._record.layout import Record, decode
+from coherer._record.properties import decode as properties_of
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command
+from tests.interop.peers.rocket_place import Place
+from tests.interop.peers.rocket_site import RocketSite
+from tests.server.client_stage import Client, heartbeat
+from tests.server.rocket_stage import SEND_V2, pull_fields, records_of, send_fields
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -6,9 +6,6 @@ import asyncio
 import json
 from itertools import count, islice, pairwise
 
-from peers.clients import closing
-from peers.runs import At, scenario
-from peers.site import PAIRS
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from test_matrix import numbered, until
@@ -20,6 +17,9 @@ from coherer.spark.planning import Range, between, bounded, cut
 from coherer.spark.reading import Reading, rows
 from coherer.spark.source import StreamReader
 from coherer.spark.tubemq import TubeMQQueue
+from tests.interop.peers.clients import closing
+from tests.interop.peers.runs import At, scenario
+from tests.interop.peers.site import PAIRS
 
 ROUNDS = [range(40), range(40, 41), range(41, 300)]
 

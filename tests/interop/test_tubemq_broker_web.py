@@ -13,10 +13,11 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from peers.clients import closing
-from peers.runs import At, scenario
-from peers.site import PAIRS
 from test_matrix import drain, numbered, until
+
+from tests.interop.peers.clients import closing
+from tests.interop.peers.runs import At, scenario
+from tests.interop.peers.site import PAIRS
 
 SAME = [pair for pair in PAIRS if pair.name in {"java/java", "ours/ours"}]
 WHO = {"modifyUser": "tester"}

@@ -12,15 +12,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from google.protobuf.message import Message
-from peers.java import HOST
-from peers.runs import At, scenario
-from peers.site import PAIRS
 
-from coherer import net
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.payload import checksum
-from coherer.tubemq.session import ClientSession, Failure, Response
+from coherer import _net as net
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.payload import checksum
+from coherer._wire.tubemq.session import ClientSession, Failure, Response
+from tests.interop.peers.java import HOST
+from tests.interop.peers.runs import At, scenario
+from tests.interop.peers.site import PAIRS
 
 HISTORY = "__offset_history__"  # on every broker, so: another topic
 LONG = "x" * 1025

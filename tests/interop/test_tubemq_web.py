@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from peers.cache import UnavailableError, prepare
-from peers.java import JavaMaster, WebApi
-from peers.ours import OurMaster
+
+from tests.interop.peers.cache import UnavailableError, prepare
+from tests.interop.peers.java import JavaMaster, WebApi
+from tests.interop.peers.ours import OurMaster
 
 WHO = {"createUser": "tester", "modifyUser": "tester"}
 FLOW = '[{"type":1,"rule":[{"zeroCnt":3,"freqInMs":300},{"zeroCnt":8,"freqInMs":1000}]}]'

@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peers.cache import JavaSystem, UnavailableError, prepare_release
-from peers.clients import JavaClients, Package
-from peers.driver import JavaDriver
-from peers.ours import start_node
-from peers.process import ENVIRONMENT, free_ports, listens
-from peers.releases import CASES, DAYS, chosen
-from peers.rocket_clients import Clients, Consumer, Producer
-from peers.rocket_site import RocketSite
-from peers.rocketmq import HOST, flags_of
 
 import coherer
 from coherer.errors import UsageError
+from tests.interop.peers.cache import JavaSystem, UnavailableError, prepare_release
+from tests.interop.peers.clients import JavaClients, Package
+from tests.interop.peers.driver import JavaDriver
+from tests.interop.peers.ours import start_node
+from tests.interop.peers.process import ENVIRONMENT, free_ports, listens
+from tests.interop.peers.releases import CASES, DAYS, chosen
+from tests.interop.peers.rocket_clients import Clients, Consumer, Producer
+from tests.interop.peers.rocket_site import RocketSite
+from tests.interop.peers.rocketmq import HOST, flags_of
 
 pytestmark = pytest.mark.interop
 

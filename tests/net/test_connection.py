@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coherer import limits, net
+from coherer import _net as net
+from coherer import limits
+from coherer._net import places
+from coherer._net.places import PLACES
 from coherer.errors import ConnectError, DisconnectedError, ProtocolError, UsageError
-from coherer.net import places
-from coherer.net.places import PLACES
 
 
 class Peer:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coherer import net
+from coherer import _net as net
+from coherer._net.guess import Guesser
 from coherer.errors import UsageError
-from coherer.net.guess import Guesser
 
 SERVER = net.TlsOptions(certificate=Path(__file__).with_name("localhost.pem"))
 ANYBODY = net.TlsOptions(verify=False)

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from coherer.net.memory import keep_freed
+from coherer._net.memory import keep_freed
 
 
 def test_freed_memory_is_kept() -> None:

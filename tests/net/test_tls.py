@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer import net
+from coherer import _net as net
 from coherer.errors import ConnectError, UsageError
 
 PEM = Path(__file__).with_name("localhost.pem")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record.compression import compress, decompress
 from coherer.errors import DamagedStoreError
-from coherer.record.compression import compress, decompress
 
 
 @given(st.binary(max_size=5000))

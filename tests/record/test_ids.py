@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record.ids import UniqueIds, decode_offset_id, encode_offset_id, unique_id
 from coherer.errors import UsageError
-from coherer.record.ids import UniqueIds, decode_offset_id, encode_offset_id, unique_id
 
 
 def test_offset_ids_of_the_worked_examples() -> None:

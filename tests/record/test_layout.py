@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record import layout
+from coherer._record.properties import encode as encode_properties
 from coherer.errors import DamagedStoreError, UsageError
-from coherer.record import layout
-from coherer.record.properties import encode as encode_properties
 
 # The worked example of the protocol page, 13.6.
 EXAMPLE = bytes.fromhex(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record.properties import RESERVED, decode, encode, index_keys
 from coherer.errors import UsageError
-from coherer.record.properties import RESERVED, decode, encode, index_keys
 
 words = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20

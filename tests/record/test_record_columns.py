@@ -10,9 +10,9 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from coherer.record import properties
-from coherer.record.columns import Columns, Form, in_step, instants, one_by_one, take_apart
-from coherer.tubemq.columns import FORM as TUBEMQ
+from coherer._record import properties
+from coherer._record.columns import Columns, Form, in_step, instants, one_by_one, take_apart
+from coherer._wire.tubemq.columns import FORM as TUBEMQ
 
 ROCKETMQ = Form(
     b"\x02", b"\x01", properties.decode, ("$msgType$", "$msgTime$"), frozenset(["b"]), False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coherer._record.schedule import DELAY_LEVELS_MS, parse_levels
 from coherer.errors import UsageError
-from coherer.record.schedule import DELAY_LEVELS_MS, parse_levels
 
 
 def test_the_eighteen_levels() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from coherer import net
-from coherer.tubemq import methods
-from coherer.tubemq.session import ClientSession, Failure, Response
+from coherer import _net as net
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.session import ClientSession, Failure, Response
 
 
 class Asker:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import Message
 
 from coherer import limits
-from coherer.broker.topics import Topic
-from coherer.net import Connection
-from coherer.server.tubemq.broker.broker import Broker, BrokerService
-from coherer.server.tubemq.broker.state import BrokerOptions
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.session import ClientSession, Failure, Response
+from coherer._net import Connection
+from coherer._rules.common.topics import Topic
+from coherer._server.tubemq.broker.broker import Broker, BrokerService
+from coherer._server.tubemq.broker.state import BrokerOptions
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.session import ClientSession, Failure, Response
 
 M = TypeVar("M", bound=Message)
 

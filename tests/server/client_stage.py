@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.rocketmq.command import Command, encode
-from coherer.rocketmq.names import Queue
-from coherer.server.core import Core
-from coherer.server.rocketmq.broker.calls import Calls
-from coherer.server.rocketmq.broker.clients import ClientDesk
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer.server.rocketmq.broker.sending import Sends
-from coherer.server.rocketmq.broker.state import RocketState
-from coherer.server.rocketmq.remoting import Channel, Remoting
-from coherer.store import Store, StoreOptions
+from coherer import _net as net
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker.calls import Calls
+from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
+from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._store import Store, StoreOptions
+from coherer._wire.rocketmq.command import Command, encode
+from coherer._wire.rocketmq.names import Queue
 from coherer.testing import ManualClock
+from tests.server.rocketmq_caller import Caller
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
 HEARTBEAT, UNREGISTER, IDS_CHANGED = 34, 35, 40

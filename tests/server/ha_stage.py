@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from coherer import net
-from coherer.record.layout import decode
-from coherer.server.core import Core
-from coherer.server.rocketmq.ha.master import HaMaster
-from coherer.server.rocketmq.ha.slave import HaSlave
-from coherer.store import Draft, Store, StoreOptions
+from coherer import _net as net
+from coherer._record.layout import decode
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.ha.master import HaMaster
+from coherer._server.rocketmq.ha.slave import HaSlave
+from coherer._store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_enabled=False)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from master_stage import Stage
-
-from coherer.server.admin import AdminApp
-from coherer.server.tubemq.master.admin import master_admin
+from coherer._server.node.admin import AdminApp
+from coherer._server.tubemq.master.admin import master_admin
+from tests.server.master_stage import Stage
 
 PROPS = {
     "numTopicStores", "numPartitions", "unflushThreshold", "unflushInterval", "unflushDataHold",

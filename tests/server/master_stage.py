@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coherer._server.tubemq.master.master import Master, MasterOptions
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.errors import StoreFullError
-from coherer.server.tubemq.master.master import Master, MasterOptions
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.names import SubscribeInfo
 
 START_MS = 1_700_000_000_000
 

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from coherer.net import run
-from coherer.server.node import Node, NodeOptions
+from coherer._net import run
+from coherer._server.node.node import Node, NodeOptions
 
 
 async def serve(directory: Path, flush: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asker import Asker
-
-from coherer import net
-from coherer.server.node import Node, NodeOptions
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
+from coherer import _net as net
+from coherer._server.node.node import Node, NodeOptions
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from tests.server.asker import Asker
 
 WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
 

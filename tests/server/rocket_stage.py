@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.record.layout import Record, decode
-from coherer.rocketmq.command import Command
-from coherer.server.core import Core
-from coherer.server.rocketmq.acl import Access
-from coherer.server.rocketmq.broker.broker import RocketBroker
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.store import Store, StoreOptions
+from coherer import _net as net
+from coherer._record.layout import Record, decode
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.acl import Access
+from coherer._server.rocketmq.broker.broker import RocketBroker
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._store import Store, StoreOptions
+from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
+from tests.server.rocketmq_caller import Caller
 
 STORE = StoreOptions(
     segment_bytes=1 << 22,

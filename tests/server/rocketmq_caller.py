@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from coherer import net
-from coherer.rocketmq.command import Command
-from coherer.rocketmq.session import Session
+from coherer import _net as net
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.session import Session
 
 
 class Caller:

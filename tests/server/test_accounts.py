@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import message, options, producer, to_broker, to_master
-from rocketmq_caller import Caller
 
 import coherer
 from coherer import Message
-from coherer.client import connect_rocketmq, connect_tubemq
-from coherer.client.admin import Admin
+from coherer._client import connect_rocketmq, connect_tubemq
+from coherer._client.tubemq.admin import Admin
+from coherer._net import TlsOptions
+from coherer._record.ids import decode_offset_id
+from coherer._server.node.node import Node
+from coherer._server.rocketmq.acl import Access as BrokerAccess
+from coherer._wire.rocketmq import acl
+from coherer._wire.rocketmq.bodies import RegisterBody
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
-from coherer.net import TlsOptions
-from coherer.record.ids import decode_offset_id
-from coherer.rocketmq import acl
-from coherer.rocketmq.bodies import RegisterBody
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.server.node import Node
-from coherer.server.rocketmq.acl import Access as BrokerAccess
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
+from tests.server.node_stage import message, options, producer, to_broker, to_master
+from tests.server.rocketmq_caller import Caller
 
 ANN = {"user": "ann", "password": "secret"}
 FILE = """\
@@ -305,11 +305,11 @@ SECRET = "Sesame-Open-77"
 
 
 def test_no_options_show_their_secrets(tmp_path: Path) -> None:
-    from coherer.broker.acl import Account
+    from coherer._client.rocketmq.options import RocketOptions
+    from coherer._client.tubemq.cluster import ClientOptions
+    from coherer._rules.rocketmq.acl import Account
+    from coherer._server.tubemq.master.options import MasterOptions
     from coherer.cli.asking import Whom
-    from coherer.client.rocketmq.options import RocketOptions
-    from coherer.client.tubemq.cluster import ClientOptions
-    from coherer.server.tubemq.master.options import MasterOptions
     from coherer.spark.options import Access
 
     address = (("127.0.0.1", 1),)

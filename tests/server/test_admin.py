@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from coherer import limits, net
+from coherer import _net as net
+from coherer import limits
+from coherer._server.node.admin import AdminApp, AdminService, Guard, Method, Visit
+from coherer._server.node.admin_params import Answer, ParamError, Params, found
+from coherer._wire.tubemq.credentials import broker_token
 from coherer.errors import CohererError
-from coherer.server.admin import AdminApp, AdminService, Guard, Method, Visit
-from coherer.server.admin_params import Answer, ParamError, Params, found
-from coherer.tubemq.credentials import broker_token
 
 # -- parameters
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coherer.broker.topics import Topic
-from coherer.server import adoption
-from coherer.server.node import Node, NodeOptions
+from coherer._rules.common.topics import Topic
+from coherer._server.core import adoption
+from coherer._server.node.node import Node, NodeOptions
 
 
 @pytest.fixture

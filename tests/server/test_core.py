@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from coherer import limits
+from coherer._server.core.core import Core
+from coherer._store import Appended, Draft, Drafts, Store, StoreOptions
 from coherer.errors import CohererError, StoreError, UsageError
-from coherer.server.core import Core
-from coherer.store import Appended, Draft, Drafts, Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_enabled=False)

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from coherer.broker.groups import Group
-from coherer.broker.topics import Topic
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
+from coherer._server.core.core import Core
+from coherer._store import Store, StoreOptions
 from coherer.errors import DamagedStoreError, StoreFullError
-from coherer.server.core import Core
-from coherer.store import Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_enabled=False)

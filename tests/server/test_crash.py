@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asker import Asker
 
-from coherer import net
-from coherer.record.layout import decode
-from coherer.store import Store
-from coherer.tubemq import messages as pb
-from coherer.tubemq.payload import encode_payload
-from coherer.tubemq.sending import SendEncoder, parse_send_reply
-from coherer.tubemq.session import ClientSession, Response
+from coherer import _net as net
+from coherer._record.layout import decode
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.payload import encode_payload
+from coherer._wire.tubemq.sending import SendEncoder, parse_send_reply
+from coherer._wire.tubemq.session import ClientSession, Response
+from tests.server.asker import Asker
 
 CHILD = Path(__file__).with_name("node_child.py")
 ROUNDS = int(os.environ.get("COHERER_CRASH_ROUNDS", "10"))

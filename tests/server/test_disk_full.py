@@ -8,12 +8,12 @@ import random
 from pathlib import Path
 
 import pytest
-from node_stage import options
 
 import coherer
+from coherer._server.node.node import Node, NodeOptions
+from coherer._store import OsFiles
 from coherer.errors import RefusedError, UsageError
-from coherer.server.node import Node, NodeOptions
-from coherer.store import OsFiles
+from tests.server.node_stage import options
 
 
 class Disk:

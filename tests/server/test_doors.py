@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from rocket_stage import COMMIT, SUBSCRIPTION, SUSPEND, Client, records_of
 
 import coherer
-from coherer.client.tubemq.client import Client as TubeClient
+from coherer._client.tubemq.client import Client as TubeClient
+from coherer._record.compression import compress
+from coherer._record.properties import decode
+from coherer._record.times import encode_time
+from coherer._server.node.node import Node
+from coherer._wire.rocketmq.delivery import MessageBatch
+from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message, ReceivedMessage
-from coherer.record.compression import compress
-from coherer.record.properties import decode
-from coherer.record.times import encode_time
-from coherer.rocketmq.delivery import MessageBatch
-from coherer.rocketmq.names import Queue
-from coherer.server.node import Node
 from coherer.testing import async_embedded_node
+from tests.server.rocket_stage import COMMIT, SUBSCRIPTION, SUSPEND, Client, records_of
 
 QUERY_OFFSET, UPDATE_OFFSET = 14, 15
 NOON = datetime(2024, 1, 2, 12, 0)  # noqa: DTZ001 - as TubeMQ's clients write it

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import (
+
+from coherer._server.node.node import Node
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer.errors import StoreError, UsageError
+from tests.server.node_stage import (
     WHO,
     get,
     message,
@@ -21,12 +27,6 @@ from node_stage import (
     to_master,
     topic_infos,
 )
-
-from coherer.errors import StoreError, UsageError
-from coherer.server.node import Node
-from coherer.store import Store
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
 
 CHILD = Path(__file__).with_name("node_child.py")
 
@@ -205,7 +205,7 @@ async def test_what_is_open_without_accounts_is_warned_of(
 async def test_the_beat_goes_on_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("coherer.server.node.BEAT_S", 0.001)
+    monkeypatch.setattr("coherer._server.node.node.BEAT_S", 0.001)
     beaten = asyncio.Event()
     troubles = iter([StoreError("disk trouble"), ZeroDivisionError("trouble of ours")])
     async with Node(options(tmp_path)) as node:
@@ -249,7 +249,7 @@ async def test_positions_and_cleaning_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("BEAT_S", "POSITIONS_EVERY_S", "CLEAN_EVERY_S"):
-        monkeypatch.setattr(f"coherer.server.node.{name}", 0.001)
+        monkeypatch.setattr(f"coherer._server.node.node.{name}", 0.001)
     cleaned = asyncio.Event()
     async with Node(options(tmp_path, heartbeat_ms=1)) as node:
         node.create_topic("demo", 4)

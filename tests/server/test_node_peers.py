@@ -6,18 +6,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from asker import Asker
-from node_stage import WHO, message, options, register, to_broker
-from rocket_stage import long_fields
-from rocketmq_caller import Caller
 
-from coherer import limits, net
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.command import Command, encode
-from coherer.server.node import Node
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.frame import encode_frame
+from coherer import _net as net
+from coherer import limits
+from coherer._server.node.node import Node
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command, encode
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.frame import encode_frame
+from tests.server.asker import Asker
+from tests.server.node_stage import WHO, message, options, register, to_broker
+from tests.server.rocket_stage import long_fields
+from tests.server.rocketmq_caller import Caller
 
 
 async def test_garbage_ends_only_its_connection(node: Node) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asker import Asker
-from node_stage import WHO, get, message, options, register, to_broker, to_master
-
-from coherer.server.node import Node
+from coherer._server.node.node import Node
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.names import SubscribeInfo
+from tests.server.asker import Asker
+from tests.server.node_stage import WHO, get, message, options, register, to_broker, to_master
 
 SLOW, NEXT = (f"g_127.0.0.1-{number}-2-3-Pull-coherer1.0" for number in (1, 2))
 

@@ -8,8 +8,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from asker import Asker
-from node_stage import (
+
+from coherer import _net as net
+from coherer._server.node.node import Node
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer.errors import StoreError, UsageError
+from coherer.testing import ManualClock
+from tests.server.asker import Asker
+from tests.server.node_stage import (
     WHO,
     get,
     message,
@@ -20,13 +27,6 @@ from node_stage import (
     to_master,
     topic_infos,
 )
-
-from coherer import net
-from coherer.errors import StoreError, UsageError
-from coherer.server.node import Node
-from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 
@@ -152,7 +152,7 @@ async def test_tls(tmp_path: Path) -> None:
 async def test_silent_consumers_lose_their_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer.server.node.BEAT_S", 0.001)
+    monkeypatch.setattr("coherer._server.node.node.BEAT_S", 0.001)
     clock = ManualClock()
     async with Node(options(tmp_path, lease_timeout_ms=5000), now_ms=clock.now_ms) as node:
         node.create_topic("demo", 4)

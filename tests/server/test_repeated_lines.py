@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import coherer
+from coherer._server.node.node import Node, NodeOptions
+from coherer._store import Store
 from coherer.errors import CohererError, StoreFullError
-from coherer.server.node import Node, NodeOptions
-from coherer.store import Store
 
 
 def options(directory: Path) -> NodeOptions:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coherer.broker.topics import Topic
+from coherer._rules.common.topics import Topic
+from coherer._server.core.core import Core
+from coherer._server.core.saving import Saver
+from coherer._store import Store, StoreOptions
 from coherer.errors import StoreError, StoreFullError
-from coherer.server.core import Core
-from coherer.server.saving import Saver
-from coherer.store import Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_enabled=False)

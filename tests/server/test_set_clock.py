@@ -7,28 +7,28 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from broker_stage import OPTIONS as BROKER_OPTIONS
-from broker_stage import Peer, close, serve
-from client_stage import Stage as ClientStage
-from client_stage import tags
-from master_stage import Consumer, Producer
-from master_stage import Stage as MasterStage
-from node_stage import options
-from rocket_stage import running
 
 import coherer
-import coherer.client.rocketmq.client
-import coherer.client.tubemq.client
-from coherer.rocketmq import bodies
-from coherer.rocketmq.names import Queue
-from coherer.server.core import Core
-from coherer.server.node import Node
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.server.tubemq.broker.broker import Broker
-from coherer.server.tubemq.broker.throttle import Throttle
-from coherer.store import Draft, Store, StoreOptions
+import coherer._client.rocketmq.client
+import coherer._client.tubemq.client
+from coherer._server.core.core import Core
+from coherer._server.node.node import Node
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.throttle import Throttle
+from coherer._store import Draft, Store, StoreOptions
+from coherer._wire.rocketmq import bodies
+from coherer._wire.rocketmq.names import Queue
+from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
-from coherer.tubemq.flow import FlowRules
+from tests.server.broker_stage import OPTIONS as BROKER_OPTIONS
+from tests.server.broker_stage import Peer, close, serve
+from tests.server.client_stage import Stage as ClientStage
+from tests.server.client_stage import tags
+from tests.server.master_stage import Consumer, Producer
+from tests.server.master_stage import Stage as MasterStage
+from tests.server.node_stage import options
+from tests.server.rocket_stage import running
 
 HOUR_MS = 3_600_000
 both_ways = pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coherer.broker.topics import Topic
-from coherer.server.core import Core
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.server.rocketmq.broker.state import RocketState
-from coherer.server.tubemq.broker.state import BrokerOptions, BrokerState
-from coherer.server.tubemq.refusal import Refusal, known_topic
-from coherer.store import Store, StoreOptions
+from coherer._rules.common.topics import Topic
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.tubemq.broker.state import BrokerOptions, BrokerState
+from coherer._server.tubemq.refusal import Refusal, known_topic
+from coherer._store import Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_enabled=False)

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asker import Asker
-from node_stage import options
-from rocket_stage import Client, pull_fields, send_fields
 
-from coherer import net
+from coherer import _net as net
+from coherer._record.layout import decode
+from coherer._server.node.node import Node, NodeOptions
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.sending import parse_send_reply
+from coherer._wire.tubemq.session import Response
 from coherer.errors import CohererError, StoreError, StoreFullError
-from coherer.record.layout import decode
-from coherer.server.node import Node, NodeOptions
-from coherer.store import Store
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.sending import parse_send_reply
-from coherer.tubemq.session import Response
+from tests.server.asker import Asker
+from tests.server.node_stage import options
+from tests.server.rocket_stage import Client, pull_fields, send_fields
 
 SEND, PULL, NOT_FOUND = 310, 11, 19
 

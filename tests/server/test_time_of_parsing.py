@@ -16,24 +16,24 @@ from typing import Final
 import pytest
 
 from coherer import limits
-from coherer.errors import CohererError
-from coherer.record import properties
-from coherer.rocketmq import command, fastjson, settings
-from coherer.rocketmq.bodies import (
+from coherer._record import properties
+from coherer._server.node.admin import AdminService
+from coherer._server.tubemq.broker.mapping import Mapper
+from coherer._wire.rocketmq import command, fastjson, settings
+from coherer._wire.rocketmq.bodies import (
     HeartbeatData,
     LockBatch,
     RegisterBody,
     ResetOffset,
     TopicConfigs,
 )
-from coherer.rocketmq.frame import BINARY, JSON
-from coherer.rocketmq.selector import compile_selector
-from coherer.rocketmq.subscription import split_tags
-from coherer.server.admin import AdminService
-from coherer.server.tubemq.broker.mapping import Mapper
-from coherer.tubemq.flow import FlowRules
-from coherer.tubemq.names import BrokerInfo, Partition, SubscribeInfo
-from coherer.tubemq.payload import decode_attributes, split_payload
+from coherer._wire.rocketmq.frame import BINARY, JSON
+from coherer._wire.rocketmq.selector import compile_selector
+from coherer._wire.rocketmq.subscription import split_tags
+from coherer._wire.tubemq.flow import FlowRules
+from coherer._wire.tubemq.names import BrokerInfo, Partition, SubscribeInfo
+from coherer._wire.tubemq.payload import decode_attributes, split_payload
+from coherer.errors import CohererError
 
 MOST_S: Final = 1 / 3
 GROWTH: Final = 12

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from landing import run
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from coherer.spark import configure
+from tests.spark.landing import run
 
 if __name__ == "__main__":
     format_, url, topic, home = *sys.argv[1:4], Path(sys.argv[4])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from landing import WAIT_S, run
+from tests.spark.landing import WAIT_S, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

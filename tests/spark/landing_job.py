@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from landing import run
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from coherer.spark import configure
 from coherer.spark.offsets import from_json, total
+from tests.spark.landing import run
 
 
 def follow(query: StreamingQuery) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from coherer import Message
+from coherer._net import TlsOptions
 from coherer.errors import CohererError, RefusedError, UnavailableError
-from coherer.net import TlsOptions
 from coherer.spark.columns import arrow_schema
 from coherer.spark.options import read_options, write_options
 from coherer.spark.planning import Range

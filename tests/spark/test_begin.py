@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from beginning import check_unbroken, forget_commits, land, landed
-from landing import WAIT_S, feed
 
 from coherer.blocking import Client
 from coherer.blocking.rocketmq import RocketClient
 from coherer.spark.offsets import from_json
+from tests.spark.beginning import check_unbroken, forget_commits, land, landed
+from tests.spark.landing import WAIT_S, feed
 
 if TYPE_CHECKING:
     from conftest import Door

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from landing import finish, land_and_kill, landed, run_to_the_end, send
 
 from coherer.blocking import Client
 from coherer.blocking.rocketmq import RocketClient
+from tests.spark.landing import finish, land_and_kill, landed, run_to_the_end, send
 
 if TYPE_CHECKING:
     from conftest import Door

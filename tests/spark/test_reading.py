@@ -11,14 +11,7 @@ import pytest
 from coherer.errors import DisconnectedError
 from coherer.spark.columns import arrow_schema
 from coherer.spark.planning import DataLossError, Range
-from coherer.spark.reading import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    ENOUGH_BYTES,
-    Reading,
-    joined,
-    rows,
-)
+from coherer.spark.reading import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, Reading, joined, rows
 
 if TYPE_CHECKING:
     from conftest import ListQueue

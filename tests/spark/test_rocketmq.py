@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from coherer.client.outcomes import SendReport
+from coherer._client.engine.outcomes import SendReport
+from coherer._wire.rocketmq.codes import ResponseCode, refused
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, UnavailableError
 from coherer.message import Message
-from coherer.rocketmq.codes import ResponseCode, refused
-from coherer.rocketmq.names import Queue
 from coherer.spark import rocketmq
 from coherer.spark.options import Access
 from coherer.spark.rocketmq import RocketMQQueue

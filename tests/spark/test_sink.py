@@ -22,15 +22,7 @@ from coherer.message import Message
 from coherer.spark import workers
 from coherer.spark.columns import names
 from coherer.spark.options import Access, WriteOptions
-from coherer.spark.sink import (
-    COLUMNS,
-    GIVEN,
-    BatchSink,
-    Sent,
-    StreamSink,
-    check_columns,
-    messages,
-)
+from coherer.spark.sink import COLUMNS, GIVEN, BatchSink, Sent, StreamSink, check_columns, messages
 
 if TYPE_CHECKING:
     from conftest import ListQueue

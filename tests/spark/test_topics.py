@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from coherer._wire.rocketmq.codes import TopicNotExistError
+from coherer._wire.tubemq.codes import TopicNotDeployedError
 from coherer.errors import RefusedError
-from coherer.rocketmq.codes import TopicNotExistError
 from coherer.spark.options import read_options
 from coherer.spark.topics import RESOLVE_MS, Topics
-from coherer.tubemq.codes import TopicNotDeployedError
 
 if TYPE_CHECKING:
     from conftest import ListQueue

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.spark.planning import Range
 from coherer.spark.tubemq import ExactReader
-from coherer.tubemq.names import BrokerInfo, Partition
 
 STEP = 28
 PARTITION = Partition(BrokerInfo(1, "h", 1), "t", 0)

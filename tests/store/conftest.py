@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from coherer._record.layout import decode
+from coherer._record.properties import encode
+from coherer._store import Draft, Files, OsFiles, Slices, Store, StoreOptions
 from coherer.errors import StoreError
-from coherer.record.layout import decode
-from coherer.record.properties import encode
-from coherer.store import Draft, Files, OsFiles, Slices, Store, StoreOptions
 
 SECTOR = 512
 
@@ -266,7 +266,7 @@ def draft(
     key: str = "",
 ) -> Draft:
     """A message that can be told apart."""
-    from coherer.record.hashing import tag_code
+    from coherer._record.hashing import tag_code
 
     properties = {name: text for name, text in (("TAGS", tag), ("KEYS", key)) if text}
     body = f"{topic}/{queue_id}/{number};".encode()

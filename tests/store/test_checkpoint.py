@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.store.checkpoint import Checkpoint, CheckpointFile
-from coherer.store.files import OsFiles
+from coherer._store.checkpoint import Checkpoint, CheckpointFile
+from coherer._store.files import OsFiles
 
 i64 = st.integers(0, (1 << 63) - 1)
 checkpoints = st.builds(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from coherer._store.files import OsFiles
 from coherer.errors import StoreError, UsageError
-from coherer.store.files import OsFiles
 
 
 def test_a_file_is_replaced_and_the_old_one_kept(bench: Any) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from coherer._store import files as module
+from coherer._store.files import OsFiles, Seeking
 from coherer.errors import StoreError
-from coherer.store import files as module
-from coherer.store.files import OsFiles, Seeking
 
 
 @pytest.fixture(params=["by position", "by seeking"])
@@ -84,7 +84,7 @@ def test_a_lock_holds_between_processes(tmp_path: Path) -> None:
     """It is the lock that Java's broker takes: on the first byte, by POSIX."""
     files = OsFiles()
     script = (
-        "import sys, pathlib; from coherer.store import OsFiles\n"
+        "import sys, pathlib; from coherer._store import OsFiles\n"
         "try: OsFiles().lock(pathlib.Path(sys.argv[1])); print('locked')\n"
         "except Exception as error: print(type(error).__name__)"
     )

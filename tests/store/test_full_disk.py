@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from coherer._store import OsFiles
 from coherer.errors import StoreError, StoreFullError
-from coherer.store import OsFiles
 
 
 def batch(bench: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
@@ -131,7 +131,7 @@ def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
 
 
 def test_keys_do_not_wait_without_end(bench: Any, full_files: Any, monkeypatch: Any) -> None:
-    from coherer.store.index import KeyIndex
+    from coherer._store.index import KeyIndex
 
     monkeypatch.setattr(KeyIndex, "PENDING_MAX", 4)
     store = bench.open(files=full_files)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.record.hashing import java_hash
-from coherer.record.layout import decode
-from coherer.store import Draft
-from coherer.store.checkpoint import Checkpoint
-from coherer.store.files import OsFiles
-from coherer.store.index import KeyIndex
-from coherer.store.index_file import ENTRY, HEAD, IndexFile
-from coherer.store.keys import Keys, hashes_of, key_hash
+from coherer._record.hashing import java_hash
+from coherer._record.layout import decode
+from coherer._store import Draft
+from coherer._store.checkpoint import Checkpoint
+from coherer._store.files import OsFiles
+from coherer._store.index import KeyIndex
+from coherer._store.index_file import ENTRY, HEAD, IndexFile
+from coherer._store.keys import Keys, hashes_of, key_hash
 
 FULL_SIZE = 420_000_040
 

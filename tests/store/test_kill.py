@@ -14,7 +14,7 @@ ROUNDS = 12
 CHILD = """
 import random, sys, threading, time
 from pathlib import Path
-from coherer.store import Draft, Store, StoreOptions
+from coherer._store import Draft, Store, StoreOptions
 
 directory, first, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from coherer._record.layout import properties_of
+from coherer._server.core.core import Core
+from coherer._store import Store
 from coherer.errors import StoreError, StoreFullError
-from coherer.record.layout import properties_of
-from coherer.server.core import Core
-from coherer.store import Store
 
 SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
 
@@ -319,7 +319,7 @@ def test_a_directory_that_a_killed_process_made_survives(
 def test_an_index_file_that_is_made_during_a_sync_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, monkeypatch: Any, seed: int
 ) -> None:
-    from coherer.store.index import KeyIndex
+    from coherer._store.index import KeyIndex
 
     monkeypatch.setattr(KeyIndex, "PENDING_MAX", 10)  # the writer writes them itself
     files = power_files()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from coherer._record.layout import decode, encode
+from coherer._store import Damage, Store
+from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError
-from coherer.record.layout import decode, encode
-from coherer.store import Damage, Store
-from coherer.store.checkpoint import Checkpoint
 
 
 def fill(bench: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:

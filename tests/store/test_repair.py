@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coherer.store import Damage, Store
+from coherer._store import Damage, Store
 
 COUNT = 300
 SEGMENT = 16_384

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record.layout import blank
+from coherer._store import Store
+from coherer._store.replica import whole_bytes
 from coherer.errors import DamagedStoreError, StoreError, UsageError
-from coherer.record.layout import blank
-from coherer.store import Store
-from coherer.store.replica import whole_bytes
 
 
 def fill(bench: Any, store: Store, count: int, begin: int = 0) -> None:

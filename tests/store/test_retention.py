@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coherer.store import ReadStatus
+from coherer._store import ReadStatus
 
 HOUR = 3_600_000
 
@@ -114,8 +114,8 @@ def test_what_cannot_be_deleted_now_is_deleted_later(
 ) -> None:
     import pytest
 
+    from coherer._store import OsFiles
     from coherer.errors import StoreError
-    from coherer.store import OsFiles
 
     files_ = OsFiles()
     store = filled(bench, files=files_, retention_bytes=1)
@@ -161,8 +161,8 @@ def test_a_replica_holds_the_limit_too(bench: Any, tmp_path: Any) -> None:
 def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
     import pytest
 
+    from coherer._store.retention import check_retention, segment_bytes_for
     from coherer.errors import UsageError
-    from coherer.store.retention import check_retention, segment_bytes_for
 
     mib = 1 << 20
     assert segment_bytes_for(None, 4 * mib) == 1024 * mib

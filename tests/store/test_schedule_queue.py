@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coherer.record.schedule import SCHEDULE_TOPIC
-from coherer.store import Entry
+from coherer._record.schedule import SCHEDULE_TOPIC
+from coherer._store import Entry
 
 
 def test_the_entry_holds_store_time_and_delay(bench: Any) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record.layout import COMMITTED, PREPARED, ROLLED_BACK, decode
+from coherer._store import Draft, OsFiles, ReadStatus, Store, StoreOptions
 from coherer.errors import ClosedError, StoreError, UsageError
-from coherer.record.layout import COMMITTED, PREPARED, ROLLED_BACK, decode
-from coherer.store import Draft, OsFiles, ReadStatus, Store, StoreOptions
 
 
 def read(store: Store, offset: int, *, topic: str = "t", queue_id: int = 0, **limits: Any) -> Any:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coherer.record.layout import decode
-from coherer.store import Draft, Store, StoreOptions
-from coherer.store.times import StoredTimes
+from coherer._record.layout import decode
+from coherer._store import Draft, Store, StoreOptions
+from coherer._store.times import StoredTimes
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)

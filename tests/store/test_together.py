@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coherer._record.layout import COMMITTED, PREPARED, ROLLED_BACK
+from coherer._store import Draft, Drafts
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
-from coherer.record.layout import COMMITTED, PREPARED, ROLLED_BACK
-from coherer.store import Draft, Drafts
 
 V4, V6 = b"\x0a\0\0\x02\0\0\0\x07", bytes(range(20))
 TEXTS = {b"": (), b"UNIQ_KEY\x01" + b"0F" * 16: ("0F" * 16,), b"KEYS\x01k w": ("k", "w")}

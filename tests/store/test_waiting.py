@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from coherer import limits
+from coherer._store import OsFiles
 from coherer.errors import StoreFullError
-from coherer.store import OsFiles
 
 TOPICS = 300
 
@@ -218,7 +218,7 @@ def test_a_topic_is_deleted_while_its_entries_wait(bench: Any) -> None:
 
 
 def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
-    from coherer.store import Store
+    from coherer._store import Store
 
     files, most = Counting(), 100
     options = bench.open(bench.directory / "other").options

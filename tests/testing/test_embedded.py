@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from coherer._net import TlsOptions
 from coherer.errors import StoreError, UsageError
-from coherer.net import TlsOptions
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 import coherer
+from coherer._server.node.node import Node
 from coherer.errors import CohererError, UnavailableError
-from coherer.server.node import Node
 from coherer.testing import FaultProxy, async_embedded_node
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-HEAVY = {"asyncio", "msgspec", "google", "h11", "coherer.net", "coherer.server"}
+HEAVY = {"asyncio", "msgspec", "google", "h11", "coherer._net", "coherer._server"}
 
 
 def test_the_fixtures_come_with_the_package(pytester: pytest.Pytester) -> None:

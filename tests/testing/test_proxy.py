@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coherer import limits, net
+from coherer import _net as net
+from coherer import limits
 from coherer.errors import ConnectError
 from coherer.testing import FaultProxy
 

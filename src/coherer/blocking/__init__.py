@@ -12,7 +12,7 @@ with coherer.blocking.connect("tubemq://127.0.0.1:8715") as client:
             break
 ```
 
-It is a facade over `coherer.client`: one event loop in a thread of its own does the work.
+It is a facade over `coherer._client`: one event loop in a thread of its own does the work.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from coherer.blocking.connecting import (
-    connect,
-    connect_rocketmq,
-    connect_tubemq,
-    forget,
-    shared,
-)
+from coherer.blocking.connecting import connect, connect_rocketmq, connect_tubemq, forget, shared
 
 if TYPE_CHECKING:
     from coherer.blocking.client import Client
@@ -59,7 +53,7 @@ _HOMES: Final[Mapping[str, str]] = {
 
 
 def __getattr__(name: str) -> object:
-    # As in `coherer.client`: a client of one protocol does not load the other's.
+    # As in `coherer._client`: a client of one protocol does not load the other's.
     if name not in _HOMES:
         raise AttributeError(f"module 'coherer.blocking' has no attribute {name!r}")
     value = getattr(import_module(f"coherer.blocking.{_HOMES[name]}"), name)

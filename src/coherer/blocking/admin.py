@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal
 
+from coherer._client.tubemq.admin import Admin as AsyncAdmin
+from coherer._client.tubemq.admin import BrokerState, GroupState, PartitionState, TopicState
 from coherer.blocking.portal import Portal
-from coherer.client.admin import Admin as AsyncAdmin
-from coherer.client.admin import BrokerState, GroupState, PartitionState, TopicState
 
 
 class Admin:
     """Topics, brokers, groups and offsets of a cluster. Made by `Client.admin`.
 
-    The methods do what those of `coherer.client.admin.Admin` do.
+    The methods do what those of `coherer._client.tubemq.admin.Admin` do.
 
     Args:
         portal: the way to the event loop.

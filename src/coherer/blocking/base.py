@@ -7,8 +7,8 @@ import weakref
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from coherer._client.engine.base import warn_unclosed
 from coherer.blocking.portal import Portal
-from coherer.client.base import warn_unclosed
 
 
 class _Closable(Protocol):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from coherer import limits
+from coherer._client.tubemq.client import Client as AsyncClient
+from coherer._client.tubemq.client import ConsumerKeywords
+from coherer._client.tubemq.consumer_options import Topics
+from coherer._client.tubemq.quality import QualityRules
+from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.blocking.base import BaseClient
 from coherer.blocking.consumer import Consumer
 from coherer.blocking.producer import Producer
 from coherer.blocking.reader import Reader
-from coherer.client.tubemq.client import Client as AsyncClient
-from coherer.client.tubemq.client import ConsumerKeywords
-from coherer.client.tubemq.consumer_options import Topics
-from coherer.client.tubemq.quality import QualityRules
-from coherer.tubemq.names import BrokerInfo, Partition
 
 if TYPE_CHECKING:
     from coherer.blocking.admin import Admin
@@ -61,7 +61,7 @@ class Client(BaseClient[AsyncClient]):
             group: the group; its members share the partitions of its topics, and all of them name
                 the same topics and filters.
             topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
-            options: see `coherer.client.tubemq.consumer_options.ConsumerOptions`.
+            options: see `coherer._client.tubemq.consumer_options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.
@@ -96,7 +96,7 @@ class Client(BaseClient[AsyncClient]):
         return self._portal.call(lambda: self._client.partitions(topic))
 
     def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """What the brokers hold of a topic; see `coherer.client.Client.offsets`.
+        """What the brokers hold of a topic; see `coherer._client.Client.offsets`.
 
         Returns:
             Broker id and partition number, to the oldest offset and the one behind the newest.
@@ -120,7 +120,7 @@ class Client(BaseClient[AsyncClient]):
         """Administration of the cluster over HTTP.
 
         It is where the option `admin` of `connect` says, or else where the master says; see
-        `coherer.client.tubemq.client.Client.admin`.
+        `coherer._client.tubemq.client.Client.admin`.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes

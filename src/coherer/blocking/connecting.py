@@ -6,9 +6,9 @@ import os
 import threading
 from typing import TYPE_CHECKING, Unpack, cast
 
-from coherer import client as asynchronous
-from coherer.client import ConnectKeywords, RocketmqKeywords, TubemqKeywords
-from coherer.client.address import parse, url_of
+from coherer import _client as asynchronous
+from coherer._client import ConnectKeywords, RocketmqKeywords, TubemqKeywords
+from coherer._client.engine.address import parse, url_of
 
 if TYPE_CHECKING:
     from coherer.blocking.client import Client

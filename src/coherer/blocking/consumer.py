@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from coherer._client.tubemq.consumer import Consumer as AsyncConsumer
+from coherer._client.tubemq.consumer_options import Progress
+from coherer._wire.tubemq.delivery import MessageBatch
+from coherer._wire.tubemq.names import Partition
 from coherer.blocking.consuming import Receiving
 from coherer.blocking.portal import Portal
 from coherer.blocking.using import Used
-from coherer.client.tubemq.consumer import Consumer as AsyncConsumer
-from coherer.client.tubemq.consumer_options import Progress
 from coherer.message import ReceivedMessage
-from coherer.tubemq.delivery import MessageBatch
-from coherer.tubemq.names import Partition
 
 
 class Consumer(Used[AsyncConsumer], Receiving[MessageBatch]):

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+from coherer._client.engine.handling import Stop, on_sigterm
 from coherer.blocking.portal import Portal
-from coherer.client.handling import Stop, on_sigterm
 from coherer.errors import ClosedError, CohererError
 
 B = TypeVar("B")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from coherer import net
+from coherer import _net as net
 from coherer.errors import ClosedError, ForkedError, UsageError
 
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import overload
 
+from coherer._client.engine.outcomes import Outcome
+from coherer._client.tubemq.producer import Producer as AsyncProducer
 from coherer.blocking.sending import BaseProducer
-from coherer.client.outcomes import Outcome
-from coherer.client.tubemq.producer import Producer as AsyncProducer
 from coherer.message import Message, Receipt
 
 

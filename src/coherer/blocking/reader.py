@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from coherer._wire.tubemq.delivery import MessageBatch
+from coherer._wire.tubemq.names import Partition
 from coherer.blocking.reading import BaseReader
-from coherer.tubemq.delivery import MessageBatch
-from coherer.tubemq.names import Partition
 
 
 class Reader(BaseReader[MessageBatch, Partition]):

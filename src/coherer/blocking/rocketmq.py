@@ -9,24 +9,24 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
+from coherer._client.engine.outcomes import Outcome
+from coherer._client.rocketmq.client import ConsumerKeywords, ProducerKeywords
+from coherer._client.rocketmq.client import RocketClient as AsyncClient
+from coherer._client.rocketmq.consumer_options import Topics
+from coherer._client.rocketmq.producer import Producer as AsyncProducer
+from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.selection import Key
+from coherer._client.rocketmq.timing import when_of
+from coherer._client.rocketmq.transactions import Transaction as AsyncTransaction
+from coherer._wire.rocketmq.delivery import MessageBatch
+from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.base import BaseClient
 from coherer.blocking.portal import Portal
 from coherer.blocking.reading import BaseReader
 from coherer.blocking.rocketmq_consumer import RocketConsumer, RocketPullConsumer
 from coherer.blocking.sending import BaseProducer, Post
-from coherer.client.outcomes import Outcome
-from coherer.client.rocketmq.client import ConsumerKeywords, ProducerKeywords
-from coherer.client.rocketmq.client import RocketClient as AsyncClient
-from coherer.client.rocketmq.consumer_options import Topics
-from coherer.client.rocketmq.producer import Producer as AsyncProducer
-from coherer.client.rocketmq.producer_options import Verdict
-from coherer.client.rocketmq.selection import Key
-from coherer.client.rocketmq.timing import when_of
-from coherer.client.rocketmq.transactions import Transaction as AsyncTransaction
 from coherer.message import Message
-from coherer.rocketmq.delivery import MessageBatch
-from coherer.rocketmq.messages import RocketMessage, RocketReceipt
-from coherer.rocketmq.names import Queue
 
 if TYPE_CHECKING:
     from coherer.blocking.rocketmq_admin import RocketAdmin
@@ -289,7 +289,7 @@ class RocketClient(BaseClient[AsyncClient]):
 
         Args:
             topics: published at the start; others are at their first message.
-            options: see `coherer.client.rocketmq.producer_options.ProducerOptions`; functions among
+            options: see `_client.rocketmq.producer_options.ProducerOptions`; functions among
                 them are called in the loop's thread.
 
         Raises:
@@ -308,7 +308,7 @@ class RocketClient(BaseClient[AsyncClient]):
             group: the group; its members share the queues of its topics, and all of them name the
                 same topics and filters. A client has one consumer of a group.
             topics: a topic, several, or a mapping of topics to what is taken of each.
-            options: see `coherer.client.rocketmq.consumer_options.ConsumerOptions`.
+            options: see `coherer._client.rocketmq.consumer_options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.
@@ -331,7 +331,7 @@ class RocketClient(BaseClient[AsyncClient]):
             group: the group whose offsets count.
             topics: what to share with the group; nothing when `assign` will say what to read.
             auto_commit: whether a poll commits what the polls before it gave.
-            options: see `coherer.client.rocketmq.consumer_options.ConsumerOptions`.
+            options: see `coherer._client.rocketmq.consumer_options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.

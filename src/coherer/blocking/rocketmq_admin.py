@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from coherer.blocking.portal import Portal
-from coherer.client.rocketmq.admin import Admin as AsyncAdmin
-from coherer.client.rocketmq.admin import (
+from coherer._client.rocketmq.admin import Admin as AsyncAdmin
+from coherer._client.rocketmq.admin import (
     BrokerState,
     GroupState,
     MemberState,
     PartitionState,
     TopicState,
 )
-from coherer.client.rocketmq.routes import READ, WRITE
-from coherer.rocketmq.bodies import (
+from coherer._client.rocketmq.routes import READ, WRITE
+from coherer._wire.rocketmq.bodies import (
     AclConfig,
     BrokerStats,
     ClusterInfo,
@@ -25,14 +24,15 @@ from coherer.rocketmq.bodies import (
     QueueTimeSpan,
     RunningInfo,
 )
-from coherer.rocketmq.messages import RocketMessage
-from coherer.rocketmq.names import Queue
+from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.names import Queue
+from coherer.blocking.portal import Portal
 
 
 class RocketAdmin:
     """Topics, brokers, groups, offsets and messages of a cluster. Made by `RocketClient.admin`.
 
-    The methods do what those of `coherer.client.rocketmq.admin.Admin` do; arguments and errors are
+    The methods do what those of `coherer._client.rocketmq.admin.Admin` do; arguments and errors are
     described there.
 
     Args:

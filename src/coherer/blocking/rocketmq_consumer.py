@@ -9,20 +9,20 @@ from functools import partial
 from itertools import count, repeat
 from typing import Any, Final, TypeVar, cast
 
+from coherer._client.engine.progress import Progress
+from coherer._client.rocketmq.claimed import DEAD, ClaimedBatch, Later
+from coherer._client.rocketmq.consumer import Consumer as AsyncConsumer
+from coherer._client.rocketmq.consumer_options import Selection
+from coherer._client.rocketmq.member import Member
+from coherer._client.rocketmq.pull_consumer import POLL_MS
+from coherer._client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
+from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.views import View
+from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.consuming import AsyncConsumer as Source
 from coherer.blocking.consuming import Receiving
 from coherer.blocking.portal import Portal
 from coherer.blocking.using import Used
-from coherer.client.progress import Progress
-from coherer.client.rocketmq.claimed import DEAD, ClaimedBatch, Later
-from coherer.client.rocketmq.consumer import Consumer as AsyncConsumer
-from coherer.client.rocketmq.consumer_options import Selection
-from coherer.client.rocketmq.member import Member
-from coherer.client.rocketmq.pull_consumer import POLL_MS
-from coherer.client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
-from coherer.client.rocketmq.start import Edge
-from coherer.client.rocketmq.views import View
-from coherer.rocketmq.names import Queue
 
 M = TypeVar("M", bound=Member)
 

@@ -17,11 +17,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Final, Generic, TypeVar, cast
 
+from coherer._client.engine.misuse import message_topic
+from coherer._client.engine.outcomes import Bulk, Outcome, SendReport, Sink, Stored
+from coherer._client.engine.producing import BaseProducer as AsyncProducer
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
 from coherer.blocking.using import Used
-from coherer.client.misuse import message_topic
-from coherer.client.outcomes import Bulk, Outcome, SendReport, Sink, Stored
-from coherer.client.producing import BaseProducer as AsyncProducer
 from coherer.errors import CohererError
 from coherer.message import Message, Receipt
 
@@ -117,7 +117,7 @@ class BaseProducer(Used[P], Generic[P, R]):
         return self._inner.window
 
     def start(self) -> None:
-        """See `coherer.client.tubemq.producer.Producer.start`."""
+        """See `coherer._client.tubemq.producer.Producer.start`."""
         self._portal.call(self._inner.start)
 
     def publish(self, *topics: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from coherer._client.engine.base import warn_unclosed
 from coherer.blocking.portal import Portal
-from coherer.client.base import warn_unclosed
 
 
 class Worker(Protocol):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
+from coherer._common.masking import masked
 from coherer.cli.options import DEFAULT_URL, is_rocketmq
-from coherer.masking import masked
 
 if TYPE_CHECKING:
-    from coherer.client.admin import Admin
-    from coherer.client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.tubemq.admin import Admin
 
 T = TypeVar("T")
 
@@ -42,24 +42,24 @@ class Whom(msgspec.Struct, frozen=True):
         Raises:
             CohererError: what the administration raises.
         """
-        from coherer import net
+        from coherer import _net as net
 
         return net.run(self._ask(work))
 
     async def _ask(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
         if is_rocketmq(self.url):
-            from coherer.client import connect_rocketmq
+            from coherer._client import connect_rocketmq
 
             async with connect_rocketmq(self.url, user=self.user, password=self.password) as rocket:
                 return await work(rocket.admin())
         if self.admin is not None and self.url is DEFAULT_URL:
             # No cluster was named, only an administration: that one is meant.
-            from coherer.client.admin import Admin
-            from coherer.client.admin_calls import AUTHOR
+            from coherer._client.tubemq.admin import Admin
+            from coherer._client.tubemq.admin_calls import AUTHOR
 
             account = self.user or AUTHOR
             return await work(Admin(self.admin, self.token, user=account, password=self.password))
-        from coherer.client import connect_tubemq
+        from coherer._client import connect_tubemq
 
         async with connect_tubemq(
             self.url, user=self.user, password=self.password, admin=self.admin

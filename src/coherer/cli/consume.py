@@ -12,27 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
-from coherer.cli.options import (
-    AdminUrl,
-    Json,
-    Password,
-    Token,
-    Url,
-    User,
-    connect,
-    is_rocketmq,
-)
+from coherer.cli.options import AdminUrl, Json, Password, Token, Url, User, connect, is_rocketmq
 from coherer.cli.output import amount
 from coherer.cli.signals import signals_interrupt
 from coherer.errors import CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from coherer._client.tubemq.admin import Admin
+    from coherer._wire.rocketmq.subscription import Sql92
+    from coherer._wire.tubemq.delivery import MessageBatch
     from coherer.blocking import Client, Consumer
     from coherer.blocking.rocketmq import RocketClient
-    from coherer.client.admin import Admin
     from coherer.message import ReceivedMessage
-    from coherer.rocketmq.subscription import Sql92
-    from coherer.tubemq.delivery import MessageBatch
 
 _NOT_THERE = frozenset({17, 431})
 """What name servers and masters say of a topic that does not exist."""
@@ -241,7 +232,7 @@ def _selection(
         return dict.fromkeys(topics, tuple(tags))
     if tags or not is_rocketmq(url):
         raise UsageError("--sql is RocketMQ's, and no tags go with it.")
-    from coherer.rocketmq.subscription import Sql92
+    from coherer._wire.rocketmq.subscription import Sql92
 
     return dict.fromkeys(topics, Sql92(sql))
 

@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 Start: TypeAlias = Literal["earliest", "latest"]
 
 if TYPE_CHECKING:
+    from coherer._client.rocketmq.consumer_options import Selection
     from coherer.blocking.rocketmq import RocketClient
-    from coherer.blocking.rocketmq_consumer import (
-        RocketBatch,
-        RocketConsumer,
-        RocketPullConsumer,
-    )
-    from coherer.client.rocketmq.consumer_options import Selection
+    from coherer.blocking.rocketmq_consumer import RocketBatch, RocketConsumer, RocketPullConsumer
 
 
 @contextmanager
@@ -36,8 +32,8 @@ def passer_by(
 
     It reads the queues that are there when it begins.
     """
-    from coherer.client.rocketmq.start import Edge
-    from coherer.rocketmq.names import TOOLS_GROUP
+    from coherer._client.rocketmq.start import Edge
+    from coherer._wire.rocketmq.names import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
         for topic in wanted:

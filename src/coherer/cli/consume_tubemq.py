@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 if TYPE_CHECKING:
+    from coherer._wire.tubemq.delivery import MessageBatch
     from coherer.blocking import Client, Reader
     from coherer.message import ReceivedMessage
-    from coherer.tubemq.delivery import MessageBatch
 
 _REST_S: Final = 0.1
 """Pause after a round in which no partition had a message."""

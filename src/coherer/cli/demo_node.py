@@ -16,9 +16,9 @@ from typing import IO, Final, Self
 
 import msgspec
 
+from coherer._net import run
 from coherer.cli.demo_data import TOPIC
 from coherer.errors import UnavailableError
-from coherer.net import run
 
 PARTITIONS: Final = 8
 STOP_S: Final = 10
@@ -93,7 +93,7 @@ class DemoNode:
 
 
 async def _serve(directory: Path) -> None:
-    from coherer.server.node import Node, NodeOptions
+    from coherer._server.node.node import Node, NodeOptions
 
     options = NodeOptions(
         directory=directory,

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
-from coherer.cli.options import (
-    AdminUrl,
-    Json,
-    Password,
-    Token,
-    Url,
-    User,
-)
+from coherer.cli.options import AdminUrl, Json, Password, Token, Url, User
 from coherer.cli.output import FAILED, amount, say_json, say_table
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer.client.admin import GroupState
-    from coherer.client.rocketmq.admin import GroupState as RocketGroupState
-    from coherer.rocketmq.names import Queue
+    from coherer._client.rocketmq.admin import GroupState as RocketGroupState
+    from coherer._client.tubemq.admin import GroupState
+    from coherer._wire.rocketmq.names import Queue
 
 _OF_THE_SYSTEM: Final = "CID_RMQ_SYS_"
 """How RocketMQ's own groups begin; brokers of TubeMQ's door tell of them too."""

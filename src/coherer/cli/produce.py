@@ -21,8 +21,8 @@ from coherer.cli.signals import signals_interrupt
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
+    from coherer._client import SendReport
     from coherer.cli.reading import Stamp
-    from coherer.client import SendReport
     from coherer.message import Message
 
 STDIN = Path("-")

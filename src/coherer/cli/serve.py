@@ -25,7 +25,7 @@ from coherer.errors import UsageError
 if TYPE_CHECKING:
     import asyncio
 
-    from coherer.server.node import Node, NodeOptions
+    from coherer._server.node.node import Node, NodeOptions
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _RECEIPTS = {
@@ -130,7 +130,7 @@ def serve(
 
 
 def _serve(given: dict[str, object], log: o.Level, *, as_json: bool) -> None:
-    from coherer import net
+    from coherer import _net as net
 
     try:
         options = o.node_options(given)
@@ -155,8 +155,8 @@ async def run(options: NodeOptions, *, as_json: bool) -> None:
     """Run a node until a signal; say where it is when it serves."""
     import asyncio
 
-    from coherer import net
-    from coherer.server.node import Node
+    from coherer import _net as net
+    from coherer._server.node.node import Node
 
     net.allow_files()
     with _stop_event() as stopped:

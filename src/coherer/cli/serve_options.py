@@ -1,4 +1,4 @@
-"""The options of `coherer serve`: one for each field of `coherer.server.node.NodeOptions`.
+"""The options of `coherer serve`: one for each field of `coherer._server.node.node.NodeOptions`.
 
 They are written down a second time so that `coherer --help` need not import a server; a test
 compares them. An option that is not given is None, and then the struct's default holds.
@@ -21,7 +21,7 @@ from coherer.cli.serve_rocketmq import BrokerRole, Door
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer.server.node import NodeOptions
+    from coherer._server.node.node import NodeOptions
 
 DIRECTORY = Path("coherer-data")
 BROKER_ADMIN_PORT = 8081
@@ -399,7 +399,7 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
     Raises:
         UsageError: they do not fit together.
     """
-    from coherer.server.node import NodeOptions
+    from coherer._server.node.node import NodeOptions
 
     values: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
     more = values.pop("more", ())
@@ -425,7 +425,7 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
         values["users"] = dict(map(_user, values["users"]))
     tls = {name: values.pop(f"tls_{name}", None) for name in _TLS}
     if any(value is not None for value in tls.values()):
-        from coherer.net import TlsOptions
+        from coherer._net import TlsOptions
 
         values["tls"] = TlsOptions(**tls)
     values.setdefault("directory", DIRECTORY)

@@ -104,7 +104,7 @@ More = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any other option of coherer.server.node.NodeOptions, such as trace_topic=true or "
+        help="Any other option of NodeOptions, such as trace_topic=true or "
         "transaction_timeout_ms=1000; may be repeated.",
         rich_help_panel=PANEL,
     ),

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coherer.cli.asking import AnyAdmin, Whom
-from coherer.cli.options import (
-    AdminUrl,
-    Json,
-    Password,
-    Token,
-    Url,
-    User,
-    is_rocketmq,
-)
+from coherer.cli.options import AdminUrl, Json, Password, Token, Url, User, is_rocketmq
 from coherer.cli.output import FAILED, say_json, say_table
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer.client.admin import PartitionState, TopicState
-    from coherer.client.rocketmq.admin import PartitionState as RocketPartitionState
-    from coherer.client.rocketmq.admin import TopicState as RocketTopicState
+    from coherer._client.rocketmq.admin import PartitionState as RocketPartitionState
+    from coherer._client.rocketmq.admin import TopicState as RocketTopicState
+    from coherer._client.tubemq.admin import PartitionState, TopicState
 
 app = typer.Typer(
     help="List, create, delete and describe topics.", no_args_is_help=True, add_completion=False
@@ -153,7 +145,7 @@ def _done(topic: str, what: str, *, as_json: bool) -> None:
 
 
 async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | RocketTopicState]:
-    from coherer.client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.rocketmq.admin import Admin as RocketAdmin
 
     if isinstance(admin, RocketAdmin):
         return await admin.topics(system=system)
@@ -162,7 +154,7 @@ async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | Roc
 
 def _places(topic: TopicState | RocketTopicState) -> tuple[int, tuple[int | str, ...]]:
     """How many partitions, and on which brokers."""
-    from coherer.client.admin import TopicState
+    from coherer._client.tubemq.admin import TopicState
 
     if isinstance(topic, TopicState):
         return topic.count, tuple(topic.partitions)

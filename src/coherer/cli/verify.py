@@ -11,7 +11,7 @@ from coherer.cli.options import Json
 from coherer.cli.output import amount, say_json, say_table
 
 if TYPE_CHECKING:
-    from coherer.store.verifying import Problem, Verified
+    from coherer._store.verifying import Problem, Verified
 
 REPAIRABLE: Final = 3
 """Exit code: something is damaged, and `--repair` can make it again."""
@@ -43,7 +43,7 @@ def verify(
     command line is wrong; 3 something is damaged that `--repair` can make again; 4 messages or a
     configuration file are lost.
     """
-    from coherer.server import verifying
+    from coherer._server.node import verifying
 
     found = verifying.verify(directory)
     repaired: list[Problem] = []

@@ -25,7 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from coherer.record.columns import INSTANT, instants
+from coherer._record.columns import INSTANT, instants
 
 _COLUMNS: Final = {
     "topic": ("string", pa.string()),

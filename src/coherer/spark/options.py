@@ -23,9 +23,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coherer.client.address import parse
+from coherer._client.engine.address import parse
+from coherer._common.masking import masked_url
 from coherer.errors import UsageError
-from coherer.masking import masked_url
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
 
 _OURS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})

@@ -18,7 +18,7 @@ from coherer.spark.planning import Range
 
 
 class Batch(Protocol):
-    """What one read brought, for example `coherer.tubemq.MessageBatch`."""
+    """What one read brought, for example `coherer._wire.tubemq.MessageBatch`."""
 
     @property
     def offset(self) -> int:

@@ -17,12 +17,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from coherer._net import TlsOptions
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
 from coherer.blocking import connect_rocketmq
 from coherer.blocking.rocketmq import RocketClient, RocketProducer, RocketReader
 from coherer.message import Message
-from coherer.net import TlsOptions
-from coherer.rocketmq.codes import ResponseCode
-from coherer.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
 from coherer.spark.offsets import Offsets, split_key, walk
 from coherer.spark.options import Access
 from coherer.spark.planning import Range

@@ -30,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
-from coherer.logs import Log
 from coherer.spark import workers
 from coherer.spark.columns import arrow_schema, spark_schema
 from coherer.spark.cursor import Cursor, batch_ends

@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from coherer._common.logs import Log
+from coherer._wire.rocketmq.codes import TopicNotExistError
+from coherer._wire.tubemq.codes import TopicNotDeployedError
 from coherer.errors import CohererError, UnavailableError
-from coherer.logs import Log
-from coherer.rocketmq.codes import TopicNotExistError
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, merged, partition_key
 from coherer.spark.options import ReadOptions
 from coherer.spark.queue import Queue
-from coherer.tubemq.codes import TopicNotDeployedError
 
 T = TypeVar("T")
 

@@ -18,15 +18,15 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coherer._net import TlsOptions
+from coherer._wire.tubemq.names import Partition
 from coherer.blocking import Client, Producer, Reader, connect_tubemq
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
-from coherer.net import TlsOptions
 from coherer.spark.offsets import Offsets, walk
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import Batch
-from coherer.tubemq.names import Partition
 
 
 class TubeMQQueue:

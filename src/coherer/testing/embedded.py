@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from coherer._client.engine.keywords import options_of
+from coherer._server.node.node import Node, NodeOptions
 from coherer.blocking.portal import Portal
-from coherer.client.keywords import options_of
 from coherer.errors import UsageError
-from coherer.server.node import Node, NodeOptions
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def embedded_node(
 
     Args:
         directory: where its files are; a temporary directory, deleted at the end, when None.
-        options: those of `coherer.server.node.NodeOptions`.
+        options: those of `coherer._server.node.node.NodeOptions`.
 
     ```python
     with embedded_node() as node, coherer.blocking.connect(node.url) as client:
@@ -180,7 +180,7 @@ async def async_embedded_node(
 
     Args:
         directory: where its files are; a temporary directory, deleted at the end, when None.
-        options: those of `coherer.server.node.NodeOptions`.
+        options: those of `coherer._server.node.node.NodeOptions`.
     """
     with _workspace(directory) as place:
         async with Node(_options(place, options)) as node:

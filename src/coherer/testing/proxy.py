@@ -15,7 +15,8 @@ from typing import Self
 
 import msgspec
 
-from coherer import limits, net
+from coherer import _net as net
+from coherer import limits
 from coherer.errors import CohererError, DisconnectedError
 
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from rocket_shelf import Shelf
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq import claims, held, member
-from coherer.client.rocketmq.client import RocketClient
-from coherer.net import Listener, listen
-from coherer.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, TopicRoute
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command
-from coherer.rocketmq.headers import read_send
-from coherer.server.rocketmq.remoting import Channel, Remoting
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import claims, held, member
+from coherer._client.rocketmq.client import RocketClient
+from coherer._net import Listener, listen
+from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, TopicRoute
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import read_send
+from tests.client.rocket_shelf import Shelf
 
 SENDS = (
     RequestCode.SEND_MESSAGE_V2,

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 import coherer
-import coherer.client
-from coherer.client import RocketmqKeywords, connect_rocketmq, connect_tubemq
-from coherer.client.rocketmq.client import RocketClient
+import coherer._client
+from coherer._client import RocketmqKeywords, connect_rocketmq, connect_tubemq
+from coherer._client.rocketmq.client import RocketClient
+from coherer._net import TlsOptions
+from coherer._record import layout
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.delivery import decode_messages
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError, UsageError
-from coherer.net import TlsOptions
-from coherer.record import layout
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.delivery import decode_messages
-from coherer.rocketmq.names import Queue
 
 MIN, MAX = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
 
@@ -81,10 +81,10 @@ async def test_a_topic_that_is_not_there(cluster, kit, client: RocketClient) -> 
 
 
 def test_names_are_where_people_look() -> None:
-    for name in coherer.client.__all__:
-        assert getattr(coherer.client, name) is not None
+    for name in coherer._client.__all__:
+        assert getattr(coherer._client, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
-        _ = coherer.client.nothing
+        _ = coherer._client.nothing
 
 
 @pytest.mark.parametrize(

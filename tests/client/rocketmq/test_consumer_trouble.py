@@ -7,15 +7,15 @@ import pickle
 from typing import Any
 
 import pytest
-from rocket_shelf import PULL, STORE, ZERO, one, reading
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq import pulling
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import pulling
+from coherer._wire.rocketmq.bodies import ConsumerStatus
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.messages import RocketMessage
 from coherer.errors import ClosedError, UsageError
 from coherer.message import Message
-from coherer.rocketmq.bodies import ConsumerStatus
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.messages import RocketMessage
+from tests.client.rocket_shelf import PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

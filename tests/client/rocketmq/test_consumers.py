@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from consuming_place import Place, place_at
-from rocket_consuming import SCENARIOS
+
+from tests.client.consuming_place import Place, place_at
+from tests.client.rocket_consuming import SCENARIOS
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -5,10 +5,13 @@ import logging
 
 import pytest
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq.instance import Instance
-from coherer.client.rocketmq.link import Link
-from coherer.client.rocketmq.options import RocketOptions
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.link import Link
+from coherer._client.rocketmq.options import RocketOptions
+from coherer._wire.rocketmq.bodies import ConsumerData, ProducerData, SubscriptionData
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import (
     ClosedError,
     ConnectError,
@@ -18,9 +21,6 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
-from coherer.rocketmq.bodies import ConsumerData, ProducerData, SubscriptionData
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 BEAT = RequestCode.HEART_BEAT
@@ -186,7 +186,7 @@ async def test_who_gets_a_heartbeat(cluster, instance: Instance) -> None:
 
 
 async def test_one_round_of_twenty_is_logged(cluster, instance: Instance, caplog) -> None:
-    caplog.set_level(logging.INFO, "coherer.client.rocketmq.instance")
+    caplog.set_level(logging.INFO, "coherer._client.rocketmq.instance")
     await instance.route("demo")
     start = instance._rounds
     for _ in range(41):

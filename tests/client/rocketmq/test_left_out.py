@@ -7,7 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from rocket_shelf import PULL, ZERO, one, reading
+
+from tests.client.rocket_shelf import PULL, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

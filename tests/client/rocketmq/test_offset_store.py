@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coherer.client.rocketmq.local_offsets import LocalOffsets
-from coherer.client.rocketmq.remote_offsets import RemoteOffsets
+from coherer._client.rocketmq.local_offsets import LocalOffsets
+from coherer._client.rocketmq.remote_offsets import RemoteOffsets
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DisconnectedError
-from coherer.rocketmq.names import Queue
 
 A, B = Queue("T", "b", 0), Queue("T", "b", 1)
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from coherer import net
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq.client import RocketClient
-from coherer.client.rocketmq.consumer_options import ConsumerOptions
-from coherer.client.rocketmq.process_queue import Thresholds
-from coherer.client.rocketmq.producer_options import ProducerOptions
+from coherer import _net as net
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.consumer_options import ConsumerOptions
+from coherer._client.rocketmq.process_queue import Thresholds
+from coherer._client.rocketmq.producer_options import ProducerOptions
+from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._wire.rocketmq.codes import FAQ, RequestCode
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.message import Message
-from coherer.rocketmq.codes import FAQ, RequestCode
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.remoting import Channel, Remoting
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

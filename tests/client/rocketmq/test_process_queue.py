@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.client.rocketmq.process_queue import ProcessQueue, Thresholds
+from coherer._client.rocketmq.process_queue import ProcessQueue, Thresholds
 
 
 @dataclass

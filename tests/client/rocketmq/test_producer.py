@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq.client import RocketClient
-from coherer.client.rocketmq.faults import FaultRules
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.faults import FaultRules
+from coherer._record import properties as text
+from coherer._wire.rocketmq.batches import decode_batch
+from coherer._wire.rocketmq.bodies import TopicRoute
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
     ClosedError,
     ConnectError,
@@ -24,11 +29,6 @@ from coherer.errors import (
     WindowFullError,
 )
 from coherer.message import Message
-from coherer.record import properties as text
-from coherer.rocketmq.batches import decode_batch
-from coherer.rocketmq.bodies import TopicRoute
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.names import Queue
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE

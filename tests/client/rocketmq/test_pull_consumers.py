@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rocket_shelf import MEMBERS, PULL, ZERO
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq import holdings
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import holdings
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.names import Queue
+from tests.client.rocket_shelf import MEMBERS, PULL, ZERO
 
 pytestmark = pytest.mark.usefixtures("quick")
 

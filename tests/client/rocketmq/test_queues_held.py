@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from consuming_place import until
-from rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
 
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq import door, holdings, locking, member, pulling
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import door, holdings, locking, member, pulling
+from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
-from coherer.rocketmq.bodies import LockBatch, LockedBatch
-from coherer.rocketmq.codes import RequestCode
+from tests.client.consuming_place import until
+from tests.client.rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -6,16 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
-from consuming_place import until
-from rocket_shelf import BACK, ZERO, one, reading
 
-from coherer.client.rocketmq import answering, consumer
+from coherer._client.rocketmq import answering, consumer
+from coherer._record.properties import decode
+from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command, encode
+from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer.errors import UsageError
-from coherer.record.properties import decode
-from coherer.rocketmq.bodies import ConsumeDirectlyResult
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command, encode
-from coherer.rocketmq.headers import SendHeader, read_send
+from tests.client.consuming_place import until
+from tests.client.rocket_shelf import BACK, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

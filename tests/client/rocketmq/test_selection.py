@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.client.rocketmq.faults import FaultRules, Faults
-from coherer.client.rocketmq.routes import route_of, template_route
-from coherer.client.rocketmq.selection import Selector, hash_of
-from coherer.rocketmq.bodies import BrokerData, QueueData, TopicRoute
-from coherer.rocketmq.names import Queue
+from coherer._client.rocketmq.faults import FaultRules, Faults
+from coherer._client.rocketmq.routes import route_of, template_route
+from coherer._client.rocketmq.selection import Selector, hash_of
+from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
+from coherer._wire.rocketmq.names import Queue
 
 
 @dataclass

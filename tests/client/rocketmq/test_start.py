@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coherer.client.rocketmq.start import Edge, Start, Starts
+from coherer._client.rocketmq.start import Edge, Start, Starts
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
-from coherer.rocketmq.names import Queue
 
 QUEUE = Queue("flights", "broker-a", 0)
 OTHER = Queue("flights", "broker-a", 1)

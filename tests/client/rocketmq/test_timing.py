@@ -8,12 +8,12 @@ from itertools import islice
 import pytest
 
 import coherer.blocking
-from coherer.client import connect_rocketmq
-from coherer.client.rocketmq.client import RocketClient
+from coherer._client import connect_rocketmq
+from coherer._client.rocketmq.client import RocketClient
+from coherer._record import properties as text
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
-from coherer.record import properties as text
-from coherer.rocketmq.codes import RequestCode
 from coherer.testing import async_embedded_node, embedded_node
 
 SEND, BEAT = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT
@@ -78,7 +78,7 @@ async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: Rock
 async def test_a_broker_that_does_not_say_what_it_can(
     cluster, client: RocketClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer.client.rocketmq.instance.HEARTBEAT_TIMEOUT_MS", 50)
+    monkeypatch.setattr("coherer._client.rocketmq.instance.HEARTBEAT_TIMEOUT_MS", 50)
     cluster.always(BEAT, lambda _: None)
     async with client.producer("demo") as producer:
         with pytest.raises(UnavailableError):

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from coherer.client.rocketmq import tracing
-from coherer.client.rocketmq.client import RocketClient
-from coherer.client.rocketmq.producer_options import Verdict
-from coherer.client.rocketmq.tracing import Record, Tracer, bodies, record
-from coherer.client.telemetry import Telemetry
+from coherer._client.engine.telemetry import Telemetry
+from coherer._client.rocketmq import tracing
+from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.tracing import Record, Tracer, bodies, record
+from coherer._record import layout
+from coherer._record import properties as text
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.headers import CheckTransactionHeader
 from coherer.errors import CohererError, DisconnectedError, RefusedError
 from coherer.message import Message, ReceivedMessage
-from coherer.record import layout
-from coherer.record import properties as text
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.headers import CheckTransactionHeader
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from coherer.client.rocketmq.client import RocketClient
-from coherer.client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.producer_options import Verdict
+from coherer._record import layout
+from coherer._record import properties as text
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.headers import CheckTransactionHeader, EndTransactionHeader, parse
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError, UsageError
 from coherer.message import Message
-from coherer.record import layout
-from coherer.record import properties as text
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.headers import CheckTransactionHeader, EndTransactionHeader, parse
 
 SEND = RequestCode.SEND_MESSAGE_V2
 END = RequestCode.END_TRANSACTION
@@ -203,7 +203,7 @@ async def test_a_reply(cluster, client: RocketClient) -> None:
         physical_offset=0,
         store_ms=0,
     )
-    from coherer.rocketmq.delivery import decode_messages
+    from coherer._wire.rocketmq.delivery import decode_messages
 
     [request] = decode_messages(record, "broker-a")
     async with client.producer("demo") as producer:

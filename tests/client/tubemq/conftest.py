@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from scripted_cluster import FakeCluster
-from tube_clients import consumer_of
 
-from coherer.client.tubemq.cluster import Cluster
-from coherer.client.tubemq.consumer import Consumer
-from coherer.client.tubemq.producer import Producer
+from coherer._client.tubemq.cluster import Cluster
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.producer import Producer
+from tests.client.scripted_cluster import FakeCluster
+from tests.client.tube_clients import consumer_of
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coherer.client.tubemq.assignment import (
+from coherer._client.tubemq.assignment import (
     CONNECT,
     DISCONNECT,
     ONLY_CONNECT,
@@ -10,7 +10,7 @@ from coherer.client.tubemq.assignment import (
     Beat,
     Event,
 )
-from coherer.tubemq.names import BrokerInfo, Partition
+from coherer._wire.tubemq.names import BrokerInfo, Partition
 
 BROKER = BrokerInfo(1, "h", 8123)
 A, B = Partition(BROKER, "demo", 0), Partition(BROKER, "demo", 1)

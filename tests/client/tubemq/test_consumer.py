@@ -7,18 +7,18 @@ import contextlib
 from collections import Counter
 
 import pytest
-from tube_clients import GROUP, consumer_of, one
 
-from coherer.client.tubemq.cluster import Cluster
-from coherer.client.tubemq.consumer import Consumer
-from coherer.client.tubemq.consumer_options import ConsumerOptions
-from coherer.client.tubemq.positions import Bound
+from coherer._client.tubemq.cluster import Cluster
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.consumer_options import ConsumerOptions
+from coherer._client.tubemq.positions import Bound
+from coherer._wire.rocketmq.subscription import Sql92
+from coherer._wire.tubemq import codes, methods
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.errors import ClosedError, DisconnectedError, UsageError
 from coherer.message import ReceivedMessage
-from coherer.rocketmq.subscription import Sql92
-from coherer.tubemq import codes, methods
-from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.names import SubscribeInfo
+from tests.client.tube_clients import GROUP, consumer_of, one
 
 
 async def test_messages_come_and_are_confirmed(fake, consumer: Consumer) -> None:
@@ -332,7 +332,7 @@ async def test_a_handler_hears_of_a_refusal_too(fake, kit, consumer: Consumer) -
 async def test_a_handler_in_a_thread_that_fails_once(
     fake, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("coherer.client.tubemq.consumer.RETRY_MS", 1)
+    monkeypatch.setattr("coherer._client.tubemq.consumer.RETRY_MS", 1)
     seen: list[bytes] = []
 
     def handle(batch) -> None:

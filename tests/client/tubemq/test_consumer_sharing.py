@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tube_clients import GROUP, consumer_of, give_up, one
 
-from coherer.client.tubemq.cluster import Cluster
-from coherer.client.tubemq.consumer import Consumer
+from coherer._client.tubemq.cluster import Cluster
+from coherer._client.tubemq.consumer import Consumer
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import RefusedError, RequestTimeoutError
-from coherer.tubemq import methods
-from coherer.tubemq.codes import ResultCode
+from tests.client.tube_clients import GROUP, consumer_of, give_up, one
 
 
 async def test_nothing_assigned(fake, way: Cluster) -> None:

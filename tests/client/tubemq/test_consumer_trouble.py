@@ -7,14 +7,14 @@ import logging
 from typing import Any
 
 import pytest
-from tube_clients import GROUP, consumer_of, one
 
-from coherer.client.tubemq.cluster import ClientOptions, Cluster
-from coherer.client.tubemq.consumer import Consumer
+from coherer._client.tubemq.cluster import ClientOptions, Cluster
+from coherer._client.tubemq.consumer import Consumer
+from coherer._wire.tubemq import codes, methods
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.payload import checksum
 from coherer.errors import ConnectError, RefusedError
-from coherer.tubemq import codes, methods
-from coherer.tubemq import messages as pb
-from coherer.tubemq.payload import checksum
+from tests.client.tube_clients import GROUP, consumer_of, one
 
 
 async def test_heartbeats_to_brokers(fake, way: Cluster) -> None:
@@ -64,7 +64,7 @@ async def test_a_broker_that_refuses_our_credentials(fake, kit, way: Cluster) ->
 async def test_a_broker_that_is_silent_for_too_long(
     fake, way: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer.client.tubemq.fetching.LOST_MS", 30)
+    monkeypatch.setattr("coherer._client.tubemq.fetching.LOST_MS", 30)
     async with consumer_of(way) as consumer:
         await consumer.wait_assigned(2_000)
         await fake.until(lambda: fake.asked(methods.CONSUMER_HEARTBEAT)[-1].reportSubscribeInfo)

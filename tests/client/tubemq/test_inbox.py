@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from coherer.client.tubemq.inbox import Inbox
+from coherer._client.tubemq.inbox import Inbox
 
 
 def package(size_bytes: int = 10) -> SimpleNamespace:

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
-from coherer.client import links
-from coherer.client.tubemq.cluster import Cluster
-from coherer.client.tubemq.link import Link, Pool
+from coherer._client.engine import links
+from coherer._client.tubemq.cluster import Cluster
+from coherer._client.tubemq.link import Link, Pool
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
 from coherer.errors import (
     ClosedError,
     ConnectError,
@@ -17,8 +19,6 @@ from coherer.errors import (
     RefusedError,
     RequestTimeoutError,
 )
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
 
 CLOSE = pb.CloseRequestP2M(clientId="p")
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from coherer.client.tubemq import master
-from coherer.client.tubemq.cluster import ClientOptions, Cluster
-from coherer.client.tubemq.master import Masters, persist
+from coherer._client.tubemq import master
+from coherer._client.tubemq.cluster import ClientOptions, Cluster
+from coherer._client.tubemq.master import Masters, persist
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
 from coherer.errors import (
     ConnectError,
     ProtocolError,
@@ -12,8 +14,6 @@ from coherer.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
 
 CLOSE = pb.CloseRequestP2M(clientId="p")
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from coherer.client.tubemq.pace import MINUTE_MS, SLICE_MS, Pace
-from coherer.tubemq.flow import FlowRules
+from coherer._client.tubemq.pace import MINUTE_MS, SLICE_MS, Pace
+from coherer._wire.tubemq.flow import FlowRules
 
 NOON = 1_700_020_800_000  # 2023-11-15 12:00 in GMT+8
 NIGHT = NOON + 12 * 3600 * 1000

@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer.client.tubemq.partitions import (
-    FAILURES_MAX,
-    REST_MS,
-    Rest,
-    RoundRobin,
-    partition_ids,
-)
+from coherer._client.tubemq.partitions import FAILURES_MAX, REST_MS, Rest, RoundRobin, partition_ids
 
 
 class Place:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer.client.tubemq.positions import Bound, Origin, Positions
+from coherer._client.tubemq.positions import Bound, Origin, Positions
 from coherer.errors import UsageError
 
 KEY = "1:flights:0"

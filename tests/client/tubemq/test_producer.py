@@ -6,14 +6,14 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from tube_clients import message, quick
 
-from coherer.client.tubemq.cluster import Cluster
-from coherer.client.tubemq.producer import Producer, pack
+from coherer._client.tubemq.cluster import Cluster
+from coherer._client.tubemq.producer import Producer, pack
+from coherer._wire.tubemq import codes, methods
+from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import ClosedError, ForkedError, RefusedError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
-from coherer.tubemq import codes, methods
-from coherer.tubemq.codes import ResultCode
+from tests.client.tube_clients import message, quick
 
 
 async def test_one_message(fake, producer: Producer) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tube_clients import message, quick
 
-from coherer.client.outcomes import FutureSink
-from coherer.client.tubemq.cluster import ClientOptions, Cluster
-from coherer.client.tubemq.lanes import Sent
-from coherer.client.tubemq.producer import Producer, pack
+from coherer._client.engine.outcomes import FutureSink
+from coherer._client.tubemq.cluster import ClientOptions, Cluster
+from coherer._client.tubemq.lanes import Sent
+from coherer._client.tubemq.producer import Producer, pack
+from coherer._wire.tubemq import codes, methods
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import BrokerInfo
 from coherer.errors import (
     ConnectError,
     DisconnectedError,
@@ -20,10 +23,7 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Receipt
-from coherer.tubemq import codes, methods
-from coherer.tubemq import messages as pb
-from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.names import BrokerInfo
+from tests.client.tube_clients import message, quick
 
 
 async def test_nobody_there() -> None:
@@ -257,7 +257,7 @@ async def test_heartbeats_keep_the_registration_alive(fake, kit) -> None:
 async def test_a_master_that_refuses_our_credentials_is_asked_less_often(
     fake, kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer.client.tubemq.publisher.REFUSED_PAUSE_MS", 3_600_000)
+    monkeypatch.setattr("coherer._client.tubemq.publisher.REFUSED_PAUSE_MS", 3_600_000)
     way = quick(fake, heartbeat_ms=5)
     async with Producer(way, ["demo"]) as producer:
         before = len(fake.asked(methods.PRODUCER_HEARTBEAT))
@@ -311,7 +311,7 @@ async def test_messages_that_cannot_leave_go_elsewhere(fake, kit, way: Cluster) 
 
 
 async def test_signatures_are_renewed(fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coherer.client.tubemq.producer.TICK_MS", 5)
+    monkeypatch.setattr("coherer._client.tubemq.producer.TICK_MS", 5)
     way = quick(fake, user="ann", password="secret")
     async with Producer(way, ["demo"]) as producer:
         seen: set[str] = set()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from peers.clients import Package, Puller
-from peers.our_clients import our_puller, to_json
+from tests.interop.peers.clients import Package, Puller
+from tests.interop.peers.our_clients import our_puller, to_json
 
 HELD: dict[str, Package] = {}
 PULLERS: dict[str, Puller] = {}

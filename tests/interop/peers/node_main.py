@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from coherer.net import allow_files, run
-from coherer.server.node import Node, NodeOptions
+from coherer._net import allow_files, run
+from coherer._server.node.node import Node, NodeOptions
 
 
 async def serve(given: dict[str, object]) -> None:

@@ -11,12 +11,12 @@ from functools import partial
 
 import coherer
 from coherer import CohererError, Message, Receipt
-from coherer.client import Client
-from coherer.client.tubemq.consumer import Consumer
-from coherer.client.tubemq.producer import Producer as CohererProducer
+from coherer._client import Client
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.producer import Producer as CohererProducer
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.delivery import MessageBatch
 from coherer.errors import RefusedError
-from coherer.tubemq.codes import ResultCode
-from coherer.tubemq.delivery import MessageBatch
 
 from .clients import (
     TIME_FORMAT,
@@ -224,7 +224,7 @@ async def _consumer(
 
 
 class OurClients:
-    """Clients of coherer.client, in this process.
+    """Clients of coherer._client, in this process.
 
     Args:
         another: starts a process for a client that is to be killed.

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from client_stage import Client as BeatingClient
-from client_stage import Stage
-from rocket_stage import BrokerStage, Client, running
 
-from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer.testing import ManualClock
+from tests.server.client_stage import Client as BeatingClient
+from tests.server.client_stage import Stage
+from tests.server.rocket_stage import BrokerStage, Client, running
 
 
 @pytest.fixture

@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from client_stage import consumer, heartbeat, tags
-from rocket_stage import BrokerStage, Client, pull_fields, running, send_fields
 
+from coherer._server.node.node import Node, NodeOptions
+from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_signer
+from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._wire.rocketmq import bodies
+from coherer._wire.rocketmq.acl import signer
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.codes import ResponseCode as Result
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import UsageError
-from coherer.rocketmq import bodies
-from coherer.rocketmq.acl import signer
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.codes import ResponseCode as Result
-from coherer.rocketmq.command import Command
-from coherer.server.node import Node, NodeOptions
-from coherer.server.rocketmq.acl import RELOAD_MS, Access, tools_signer
-from coherer.server.rocketmq.outgoing import Outgoing
 from coherer.testing import ManualClock
+from tests.server.client_stage import consumer, heartbeat, tags
+from tests.server.rocket_stage import BrokerStage, Client, pull_fields, running, send_fields
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 # The example of 10.3, with an administrator and without this machine's address.

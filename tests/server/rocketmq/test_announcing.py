@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from node_stage import options
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.broker.topics import TopicTable
-from coherer.client.admin import Admin
-from coherer.rocketmq import bodies
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.command import Command
-from coherer.server.node import Node
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.server.rocketmq.broker.registration import Registration, RemoteRegistry
-from coherer.server.rocketmq.outgoing import Outgoing
-from coherer.server.rocketmq.remoting import Channel, Remoting
+from coherer import _net as net
+from coherer._client.tubemq.admin import Admin
+from coherer._rules.common.topics import TopicTable
+from coherer._server.node.node import Node
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistry
+from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._wire.rocketmq import bodies
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command
+from tests.server.node_stage import options
+from tests.server.rocketmq_caller import Caller
 
 
 class Names:

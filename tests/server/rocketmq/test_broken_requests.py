@@ -8,11 +8,11 @@ import logging
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocket_stage import SEND_V2, BrokerStage, Client, pull_fields, send_fields
 
-from coherer.rocketmq.codes import RequestCode, ResponseCode
-from coherer.rocketmq.command import Command, encode
-from coherer.server.rocketmq.broker.texts import ItemTexts, PropertyTexts
+from coherer._server.rocketmq.broker.texts import ItemTexts, PropertyTexts
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command, encode
+from tests.server.rocket_stage import SEND_V2, BrokerStage, Client, pull_fields, send_fields
 
 CODES = sorted(int(code) for code in RequestCode)
 SILENT = {RequestCode.END_TRANSACTION}

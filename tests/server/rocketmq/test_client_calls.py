@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from client_stage import Client, Stage, heartbeat, queue, tags
 
-from coherer.broker.topics import Topic
-from coherer.broker.transactions import Question
-from coherer.record.ids import encode_offset_id
-from coherer.record.layout import decode
-from coherer.rocketmq import fastjson
-from coherer.rocketmq.bodies import ResetOffset
-from coherer.store import Draft
+from coherer._record.ids import encode_offset_id
+from coherer._record.layout import decode
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.transactions import Question
+from coherer._store import Draft
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.bodies import ResetOffset
+from tests.server.client_stage import Client, Stage, heartbeat, queue, tags
 
 TOPIC = "TopicTest"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from client_stage import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
-from coherer.broker.clients import EXPIRED_MS
-from coherer.broker.groups import Group
-from coherer.broker.topics import Topic
-from coherer.rocketmq.command import Command, encode
-from coherer.server.rocketmq.broker.clients import HOUSEKEEPING_MS
-from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.clients import EXPIRED_MS
+from coherer._rules.rocketmq.groups import Group
+from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._wire.rocketmq.command import Command, encode
 from coherer.testing import ManualClock
+from tests.server.client_stage import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 CONSUMERS, PRODUCERS = 203, 204
 

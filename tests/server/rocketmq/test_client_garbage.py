@@ -10,23 +10,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from client_stage import OPTIONS, consumer, heartbeat, sql, tags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker.calls import Calls
+from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
+from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._store import Store
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
-from coherer.rocketmq import fastjson
-from coherer.rocketmq.command import Command
-from coherer.server.core import Core
-from coherer.server.rocketmq.broker.calls import Calls
-from coherer.server.rocketmq.broker.clients import ClientDesk
-from coherer.server.rocketmq.broker.options import RocketOptions
-from coherer.server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer.server.rocketmq.broker.sending import Sends
-from coherer.server.rocketmq.broker.state import RocketState
-from coherer.server.rocketmq.refusal import Refusal
-from coherer.store import Store
 from coherer.testing import ManualClock
+from tests.server.client_stage import OPTIONS, consumer, heartbeat, sql, tags
 
 HEARTBEAT_BODY = heartbeat("me", [consumer("g", tags("t"), sql("u", "a > 5"))], "p")
 LOCK_BODY = {

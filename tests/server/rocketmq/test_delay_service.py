@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coherer.broker.delays import delayed
-from coherer.record import layout
-from coherer.record.properties import encode
-from coherer.server.core import Core
-from coherer.server.rocketmq.broker import delays
-from coherer.server.rocketmq.broker.delays import DELAY_FILE, DelayService
-from coherer.store import Draft, Store, StoreOptions
+from coherer._record import layout
+from coherer._record.properties import encode
+from coherer._rules.rocketmq.delays import delayed
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker import delays
+from coherer._server.rocketmq.broker.delays import DELAY_FILE, DelayService
+from coherer._store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asker import Asker
-from node_stage import options
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.broker.topics import Topic
+from coherer import _net as net
+from coherer._rules.common.topics import Topic
+from coherer._server.node.node import Node, NodeOptions
+from coherer._wire.rocketmq import bodies
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
 from coherer.errors import UsageError
-from coherer.rocketmq import bodies
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.codes import ResponseCode
-from coherer.rocketmq.command import Command
-from coherer.server.node import Node, NodeOptions
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
+from tests.server.asker import Asker
+from tests.server.node_stage import options
+from tests.server.rocketmq_caller import Caller
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 ANYBODY = net.TlsOptions(verify=False)

@@ -8,17 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from ha_stage import Peer, Side, Stage, running, until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer import net
+from coherer import _net as net
+from coherer._record.layout import decode
+from coherer._server.rocketmq.ha.frames import HEAD, REPORT, Pieces, Reports
+from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
+from coherer._server.rocketmq.ha.slave import HaSlave
 from coherer.errors import ProtocolError
-from coherer.record.layout import decode
-from coherer.server.rocketmq.ha.frames import HEAD, REPORT, Pieces, Reports
-from coherer.server.rocketmq.ha.master import BEHIND_BYTES_MAX
-from coherer.server.rocketmq.ha.slave import HaSlave
 from coherer.testing import ManualClock
+from tests.server.ha_stage import Peer, Side, Stage, running, until
 
 
 @pytest.fixture

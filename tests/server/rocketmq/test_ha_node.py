@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocket_stage import Client, bodies_of, pull_fields, send_fields
 
-from coherer import net
-from coherer.broker.groups import Group
-from coherer.broker.topics import Topic
+from coherer import _net as net
+from coherer._record.properties import encode
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
+from coherer._server.node.node import Node, NodeOptions
+from coherer._server.rocketmq.ha.metadata import MetadataSync
+from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UsageError
-from coherer.record.properties import encode
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.server.node import Node, NodeOptions
-from coherer.server.rocketmq.ha.metadata import MetadataSync
+from tests.server.rocket_stage import Client, bodies_of, pull_fields, send_fields
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 

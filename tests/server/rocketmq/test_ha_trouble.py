@@ -8,19 +8,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from ha_stage import Side, Stage, running, until
 
-from coherer import limits, net
+from coherer import _net as net
+from coherer import limits
+from coherer._server.rocketmq.ha.frames import REPORT
+from coherer._server.rocketmq.ha.metadata import MetadataSync
+from coherer._server.rocketmq.ha.slave import SILENCE_MS, HaSlave
+from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
-from coherer.rocketmq.codes import RequestCode
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.ha.frames import REPORT
-from coherer.server.rocketmq.ha.metadata import MetadataSync
-from coherer.server.rocketmq.ha.slave import SILENCE_MS, HaSlave
-from coherer.server.rocketmq.outgoing import Outgoing
-from coherer.server.rocketmq.remoting import Channel, Remoting
 from coherer.testing import ManualClock
 from coherer.testing.proxy import FaultProxy
+from tests.server.ha_stage import Side, Stage, running, until
 
 
 @pytest.fixture

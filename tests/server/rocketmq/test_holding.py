@@ -6,12 +6,12 @@ import asyncio
 import logging
 
 import pytest
-from rocket_stage import SUBSCRIPTION, SUSPEND, BrokerStage, Client, bodies_of
 
 from coherer import limits
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.broker.holding import OVERLOAD, Held
+from coherer._server.rocketmq.broker.holding import OVERLOAD, Held
+from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
+from tests.server.rocket_stage import SUBSCRIPTION, SUSPEND, BrokerStage, Client, bodies_of
 
 FOUND, BUSY, NOT_FOUND = 0, 2, 19
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocketmq_caller import Caller
 
-from coherer.net import run
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.command import Command, encode
-from coherer.server.node import Node, NodeOptions
+from coherer._net import run
+from coherer._server.node.node import Node, NodeOptions
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command, encode
+from tests.server.rocketmq_caller import Caller
 
 SILENT = {
     Code.END_TRANSACTION: "a transaction that nobody knows the end of (2.9)",

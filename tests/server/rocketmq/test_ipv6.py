@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from client_stage import consumer, heartbeat, tags
-from rocket_stage import SEND_BACK, BrokerStage, Client, records_of
 
-from coherer import net
-from coherer.record.ids import decode_offset_id
-from coherer.record.layout import BORN_HOST_V6, STORE_HOST_V6, Record
+from coherer import _net as net
+from coherer._record.ids import decode_offset_id
+from coherer._record.layout import BORN_HOST_V6, STORE_HOST_V6, Record
 from coherer.testing import ManualClock
+from tests.server.client_stage import consumer, heartbeat, tags
+from tests.server.rocket_stage import SEND_BACK, BrokerStage, Client, records_of
 
 HEARTBEAT, VIEW, END, CHECK, DIRECTLY = 34, 33, 37, 39, 309
 HOST = bytes(15) + b"\x01"

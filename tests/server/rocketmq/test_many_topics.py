@@ -7,14 +7,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from node_stage import options
-from rocket_stage import send_fields
-from rocketmq_caller import Caller
 
-from coherer.broker.topics import TopicTable
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.server.node import Node
-from coherer.store import Store
+from coherer._rules.common.topics import TopicTable
+from coherer._server.node.node import Node
+from coherer._store import Store
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from tests.server.node_stage import options
+from tests.server.rocket_stage import send_fields
+from tests.server.rocketmq_caller import Caller
 
 TOPICS = 40
 NEW = {

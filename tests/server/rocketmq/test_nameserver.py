@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.broker.routes import EXPIRE_MS
-from coherer.rocketmq import bodies, fastjson
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.command import Command, encode
-from coherer.server.rocketmq.namesrv.nameserver import SCAN_MS, NameServer
-from coherer.server.rocketmq.namesrv.settings import NameServerOptions
-from coherer.server.saving import Saver
+from coherer import _net as net
+from coherer._rules.rocketmq.routes import EXPIRE_MS
+from coherer._server.core.saving import Saver
+from coherer._server.rocketmq.namesrv.nameserver import SCAN_MS, NameServer
+from coherer._server.rocketmq.namesrv.settings import NameServerOptions
+from coherer._wire.rocketmq import bodies, fastjson
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command, encode
+from tests.server.rocketmq_caller import Caller
 
 BODY = (
     b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,"timestamp":'

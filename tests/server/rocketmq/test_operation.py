@@ -7,17 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from client_stage import consumer, heartbeat, tags
-from rocket_stage import BrokerStage, Client, running
 
-from coherer.broker.topics import Topic
-from coherer.rocketmq import bodies
-from coherer.rocketmq.codes import NOT_SET
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.codes import ResponseCode as Result
-from coherer.rocketmq.command import Command
-from coherer.rocketmq.names import Queue
+from coherer._rules.common.topics import Topic
+from coherer._wire.rocketmq import bodies
+from coherer._wire.rocketmq.codes import NOT_SET
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.codes import ResponseCode as Result
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.names import Queue
 from coherer.testing import ManualClock
+from tests.server.client_stage import consumer, heartbeat, tags
+from tests.server.rocket_stage import BrokerStage, Client, running
 
 Q0, Q1 = Queue("demo", "broker-a", 0), Queue("demo", "broker-a", 1)
 

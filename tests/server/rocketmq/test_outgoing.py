@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coherer import net
+from coherer import _net as net
+from coherer._server.rocketmq.outgoing import Outgoing, host_and_port
+from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import ConnectError, RequestTimeoutError, UsageError
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.outgoing import Outgoing, host_and_port
-from coherer.server.rocketmq.remoting import Channel, Remoting
 
 ECHO, SILENT = 1, 2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coherer.record.properties import decode, index_keys
-from coherer.server.rocketmq.broker.texts import ItemTexts, PropertyTexts
+from coherer._record.properties import decode, index_keys
+from coherer._server.rocketmq.broker.texts import ItemTexts, PropertyTexts
 
 NAMES = ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "TUBE", "DELAY", "TRAN_MSG"]
 PIECES = st.sampled_from(

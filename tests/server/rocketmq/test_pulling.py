@@ -7,8 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from client_stage import consumer, heartbeat, sql, tags
-from rocket_stage import (
+
+from coherer._record.hashing import java_hash
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
+from coherer._store import StoreOptions
+from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.command import Command
+from coherer.testing import ManualClock
+from tests.server.client_stage import consumer, heartbeat, sql, tags
+from tests.server.rocket_stage import (
     COMMIT,
     SEND_V2,
     SUBSCRIPTION,
@@ -20,14 +28,6 @@ from rocket_stage import (
     running,
     send_fields,
 )
-
-from coherer.broker.groups import Group
-from coherer.broker.topics import Topic
-from coherer.record.hashing import java_hash
-from coherer.rocketmq.codes import FAQ
-from coherer.rocketmq.command import Command
-from coherer.store import StoreOptions
-from coherer.testing import ManualClock
 
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
 

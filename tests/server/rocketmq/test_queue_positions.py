@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from client_stage import HEARTBEAT, consumer, heartbeat, tags
-from rocket_stage import BrokerStage, Client, bodies_of
 
-from coherer.server.core import GROUP_IDLE_MS
+from coherer._server.core.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock
+from tests.server.client_stage import HEARTBEAT, consumer, heartbeat, tags
+from tests.server.rocket_stage import BrokerStage, Client, bodies_of
 
 QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, SEARCH, MAXIMUM, MINIMUM = 12, 14, 15, 29, 30, 31
 EARLIEST, VIEW, ALL_OFFSETS = 32, 33, 43

@@ -7,14 +7,15 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from rocketmq_caller import Caller
 
-from coherer import limits, net
+from coherer import _net as net
+from coherer import limits
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import IDLE_MS, Channel, Remoting
+from coherer._wire.rocketmq.codes import refused
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
-from coherer.rocketmq.codes import refused
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.refusal import Refusal
-from coherer.server.rocketmq.remoting import IDLE_MS, Channel, Remoting
+from tests.server.rocketmq_caller import Caller
 
 ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, HEADLESS, BROKEN, LARGE = range(1000, 1009)
 
@@ -313,7 +314,7 @@ async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
         while stage.handled < 9:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
         [channel] = stage.remoting.channels
-        with caplog.at_level(logging.INFO, "coherer.server"):
+        with caplog.at_level(logging.INFO, "coherer._server"):
             for beats in range(1, 4):
                 stage.now_ms = beats * 2 * IDLE_MS
                 stage.remoting.tick()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from client_stage import Client, Stage, heartbeat
 
-from coherer.record.ids import encode_offset_id
-from coherer.record.layout import decode
-from coherer.record.properties import decode as decode_properties
-from coherer.record.properties import encode as encode_properties
-from coherer.rocketmq.command import Command
-from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer._record.ids import encode_offset_id
+from coherer._record.layout import decode
+from coherer._record.properties import decode as decode_properties
+from coherer._record.properties import encode as encode_properties
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
+from tests.server.client_stage import Client, Stage, heartbeat
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

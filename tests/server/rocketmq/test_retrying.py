@@ -6,16 +6,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rocket_stage import SEND_BACK, STORE, BrokerStage, Client, bodies_of, running
 
-from coherer.broker.groups import Group
-from coherer.broker.topics import Topic
+from coherer._record.layout import Record
+from coherer._record.properties import decode
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
+from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.command import Command, encode
 from coherer.errors import StoreError
-from coherer.record.layout import Record
-from coherer.record.properties import decode
-from coherer.rocketmq.codes import FAQ
-from coherer.rocketmq.command import Command, encode
 from coherer.testing import ManualClock
+from tests.server.rocket_stage import SEND_BACK, STORE, BrokerStage, Client, bodies_of, running
 
 
 def back(**changes: object) -> dict[str, str]:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocket_stage import (
+
+from coherer._record.properties import decode
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
+from coherer._store import StoreOptions
+from coherer._wire.rocketmq.batches import encode_item
+from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.command import Command
+from coherer.errors import StoreError, StoreFullError
+from coherer.testing import ManualClock
+from tests.server.rocket_stage import (
     SEND,
     SEND_V2,
     BrokerStage,
@@ -17,16 +27,6 @@ from rocket_stage import (
     running,
     send_fields,
 )
-
-from coherer.broker.groups import Group
-from coherer.broker.topics import Topic
-from coherer.errors import StoreError, StoreFullError
-from coherer.record.properties import decode
-from coherer.rocketmq.batches import encode_item
-from coherer.rocketmq.codes import FAQ
-from coherer.rocketmq.command import Command
-from coherer.store import StoreOptions
-from coherer.testing import ManualClock
 
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 BATCH = 320

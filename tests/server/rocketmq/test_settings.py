@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from rocket_stage import BrokerStage, Client, running
 
-from coherer.rocketmq import settings as texts
-from coherer.rocketmq.codes import RequestCode as Code
-from coherer.rocketmq.codes import ResponseCode as Result
-from coherer.server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
-from coherer.server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer.testing import ManualClock
+from tests.server.rocket_stage import BrokerStage, Client, running
 
 
 def test_every_option_has_a_name_of_java() -> None:

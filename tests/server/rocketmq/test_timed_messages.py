@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rocket_stage import SEND_BACK, SUBSCRIPTION, SUSPEND, BrokerStage, Client, send_fields
 
-from coherer.broker.timers import TIMER_TOPIC
-from coherer.record.properties import decode
-from coherer.rocketmq.batches import encode_item
-from coherer.rocketmq.command import Command
+from coherer._record.properties import decode
+from coherer._rules.rocketmq.timers import TIMER_TOPIC
+from coherer._wire.rocketmq.batches import encode_item
+from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
+from tests.server.rocket_stage import (
+    SEND_BACK,
+    SUBSCRIPTION,
+    SUSPEND,
+    BrokerStage,
+    Client,
+    send_fields,
+)
 
 BATCH, END, LITE_PULL, TOPIC_CONFIG = 320, 37, 361, 351
 PREPARED, COMMIT = 4, 8

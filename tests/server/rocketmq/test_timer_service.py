@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from coherer import limits
-from coherer.broker.timers import MARKS, SLOT_MS, SLOTS, TIMER_TOPIC, is_timed
+from coherer._record import layout
+from coherer._record.properties import decode, encode
+from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, TIMER_TOPIC, is_timed
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker import timers
+from coherer._server.rocketmq.broker.timers import TimerService
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._store import Draft, Store, StoreOptions
 from coherer.errors import StoreFullError
-from coherer.record import layout
-from coherer.record.properties import decode, encode
-from coherer.server.core import Core
-from coherer.server.rocketmq.broker import timers
-from coherer.server.rocketmq.broker.timers import TimerService
-from coherer.server.rocketmq.refusal import Refusal
-from coherer.store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)

@@ -7,20 +7,27 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from rocketmq_caller import Caller
 
-from coherer import net
-from coherer.broker.checkback import CheckOptions
-from coherer.broker.transactions import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, Question, half
-from coherer.record import layout
-from coherer.record.ids import encode_offset_id
-from coherer.record.properties import decode, encode
-from coherer.rocketmq.command import Command
-from coherer.server.core import Core
-from coherer.server.rocketmq.broker.transactions import TransactionService
-from coherer.server.rocketmq.remoting import Remoting
-from coherer.store import Appended, Draft, Store, StoreOptions
+from coherer import _net as net
+from coherer._record import layout
+from coherer._record.ids import encode_offset_id
+from coherer._record.properties import decode, encode
+from coherer._rules.rocketmq.checkback import CheckOptions
+from coherer._rules.rocketmq.transactions import (
+    DISCARD_TOPIC,
+    GROUP,
+    HALF_TOPIC,
+    OP_TOPIC,
+    Question,
+    half,
+)
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker.transactions import TransactionService
+from coherer._server.rocketmq.remoting import Remoting
+from coherer._store import Appended, Draft, Store, StoreOptions
+from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
+from tests.server.rocketmq_caller import Caller
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
 UNKNOWN, COMMIT, ROLL_BACK = 0, 8, 12

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from broker_stage import Peer
-
-from coherer.server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._wire.tubemq import messages as pb
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
+from tests.server.broker_stage import Peer
 
 
 def authorized(token: int, text: str = "") -> pb.AuthorizedInfo:

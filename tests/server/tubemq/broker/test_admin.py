@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asker import Asker
 
-from coherer import net
-from coherer.client.admin import Admin
-from coherer.server.admin import AdminApp
-from coherer.server.node import Node, NodeOptions
-from coherer.server.tubemq.broker.admin import broker_admin
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.session import Response
+from coherer import _net as net
+from coherer._client.tubemq.admin import Admin
+from coherer._server.node.admin import AdminApp
+from coherer._server.node.node import Node, NodeOptions
+from coherer._server.tubemq.broker.admin import broker_admin
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.session import Response
+from tests.server.asker import Asker
 
 WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
 

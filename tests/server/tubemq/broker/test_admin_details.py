@@ -7,15 +7,15 @@ import re
 from typing import Any
 
 import pytest
-from broker_stage import Peer
-from java_methods import BROKER
 
-from coherer.server.admin import AdminApp
-from coherer.server.tubemq.broker.admin import broker_admin
-from coherer.server.tubemq.broker.admin_details import REFUSED
-from coherer.server.tubemq.broker.broker import Broker
+from coherer._server.node.admin import AdminApp
+from coherer._server.tubemq.broker.admin import broker_admin
+from coherer._server.tubemq.broker.admin_details import REFUSED
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._wire.tubemq.payload import encode_payload
 from coherer.testing import ManualClock
-from coherer.tubemq.payload import encode_payload
+from tests.server.broker_stage import Peer
+from tests.server.java_methods import BROKER
 
 GROUP = {"groupName": "g", "modifyUser": "me"}
 

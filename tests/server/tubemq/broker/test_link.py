@@ -11,18 +11,18 @@ from typing import cast
 import pytest
 from google.protobuf.message import Message
 
-from coherer import net
+from coherer import _net as net
+from coherer._server.core.core import Core
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
+from coherer._server.tubemq.broker.state import BrokerOptions
+from coherer._store import Draft, Store, StoreOptions
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.session import STANDBY, Request, ServerSession
+from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
 from coherer.errors import ProtocolError, RefusedError
-from coherer.server.core import Core
-from coherer.server.tubemq.broker.broker import Broker
-from coherer.server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
-from coherer.server.tubemq.broker.state import BrokerOptions
-from coherer.store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.session import STANDBY, Request, ServerSession
-from coherer.tubemq.settings import BrokerDefaults, TopicSettings
 
 DEFAULTS = BrokerDefaults(partitions=2).text()
 OPTIONS = BrokerOptions(broker_id=7, host="10.0.0.7", port=8123)
@@ -320,7 +320,7 @@ def said(text: str) -> asyncio.Event:
             event.set()
         return True
 
-    logging.getLogger("coherer.server.tubemq.broker.link").addFilter(look)
+    logging.getLogger("coherer._server.tubemq.broker.link").addFilter(look)
     return event
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.record import compression, layout, properties
-from coherer.record.hashing import java_hash
-from coherer.server.tubemq.broker.mapping import Mapper
-from coherer.tubemq import messages as pb
-from coherer.tubemq.payload import checksum
+from coherer._record import compression, layout, properties
+from coherer._record.hashing import java_hash
+from coherer._server.tubemq.broker.mapping import Mapper
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.payload import checksum
 
 FIRST_ID = 7 << 48
 PHYSICAL = 123_456

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_stage import Peer, bodies, close, serve
 
 from coherer import limits
-from coherer.server.core import Core
-from coherer.server.tubemq.broker.broker import Broker
-from coherer.server.tubemq.broker.state import BrokerOptions
-from coherer.store import Store
+from coherer._server.core.core import Core
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.state import BrokerOptions
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.flow import FlowRules
+from coherer._wire.tubemq.frame import encode_frame
+from coherer._wire.tubemq.session import Failure
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.flow import FlowRules
-from coherer.tubemq.frame import encode_frame
-from coherer.tubemq.session import Failure
+from tests.server.broker_stage import Peer, bodies, close, serve
 
 
 async def test_reading_confirming_rejecting(peer: Peer) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer.server.tubemq.broker.replies import send_replies
-from coherer.store import Appended
-from coherer.tubemq.sending import send_reply
+from coherer._server.tubemq.broker.replies import send_replies
+from coherer._store import Appended
+from coherer._wire.tubemq.sending import send_reply
 
 near_borders = st.builds(
     lambda power, add: max(0, 2**power + add), st.integers(0, 46), st.integers(-300, 300)

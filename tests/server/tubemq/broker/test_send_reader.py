@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from broker_stage import OPTIONS, TOPICS, send_request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._server.core.core import Core
+from coherer._server.tubemq.broker.mapping import Mapper
+from coherer._server.tubemq.broker.sends import SendMemory, SendReader
+from coherer._server.tubemq.broker.state import BrokerState
+from coherer._server.tubemq.refusal import Refusal
+from coherer._store import Store, StoreOptions
+from coherer._wire.tubemq.payload import checksum
+from coherer._wire.tubemq.wire import field
 from coherer.errors import ProtocolError
-from coherer.server.core import Core
-from coherer.server.tubemq.broker.mapping import Mapper
-from coherer.server.tubemq.broker.sends import SendMemory, SendReader
-from coherer.server.tubemq.broker.state import BrokerState
-from coherer.server.tubemq.refusal import Refusal
-from coherer.store import Store, StoreOptions
 from coherer.testing import ManualClock
-from coherer.tubemq.payload import checksum
-from coherer.tubemq.wire import field
+from tests.server.broker_stage import OPTIONS, TOPICS, send_request
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,17 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_stage import CONSUMER, OPTIONS, Peer, close, send_request, serve
 
-from coherer.broker.topics import Topic
+from coherer._rules.common.topics import Topic
+from coherer._server.core.core import Core
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._store import Appended, Draft, Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.payload import checksum
 from coherer.errors import StoreError, StoreFullError
-from coherer.server.core import Core
-from coherer.server.tubemq.broker.broker import Broker
-from coherer.store import Appended, Draft, Store
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.payload import checksum
+from tests.server.broker_stage import CONSUMER, OPTIONS, Peer, close, send_request, serve
 
 
 async def test_a_send_is_stored_and_answered(peer: Peer, clock: ManualClock) -> None:

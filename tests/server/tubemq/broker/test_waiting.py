@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from broker_stage import Peer, bodies, close, serve
-
-from coherer.server.core import Core
-from coherer.server.tubemq.broker.broker import Broker
-from coherer.server.tubemq.broker.state import BrokerOptions
-from coherer.store import Store
+from coherer._server.core.core import Core
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.state import BrokerOptions
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.session import Response
 from coherer.testing import ManualClock
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.session import Response
+from tests.server.broker_stage import Peer, bodies, close, serve
 
 
 async def test_a_get_waits_for_its_partition(

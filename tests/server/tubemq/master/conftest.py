@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from master_desk import Desk
-from master_stage import Broker, Stage
+
+from tests.server.master_desk import Desk
+from tests.server.master_stage import Broker, Stage
 
 
 @pytest.fixture

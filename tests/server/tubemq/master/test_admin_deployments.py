@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from master_desk import DEPLOYMENT, PROPS, STAMP, TOTALS, Desk, code
-from master_stage import Broker, Producer, Stage
+
+from tests.server.master_desk import DEPLOYMENT, PROPS, STAMP, TOTALS, Desk, code
+from tests.server.master_stage import Broker, Producer, Stage
 
 # -- brokers
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from master_desk import PROPS, RULES, STAMP, Desk, code
-from master_stage import Broker, Consumer, Stage
 
-from coherer import net
-from coherer.broker.configuration import ManageStatus
-from coherer.client.admin import Admin
+from coherer import _net as net
+from coherer._client.tubemq.admin import Admin
+from coherer._rules.tubemq.configuration import ManageStatus
+from coherer._server.node.admin import AdminService
+from coherer._server.tubemq.master.admin import elsewhere
 from coherer.errors import RefusedError
-from coherer.server.admin import AdminService
-from coherer.server.tubemq.master.admin import elsewhere
+from tests.server.master_desk import PROPS, RULES, STAMP, Desk, code
+from tests.server.master_stage import Broker, Consumer, Stage
 
 # -- groups
 
@@ -83,7 +83,7 @@ def test_a_group_that_is_not_there_is_empty(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("flights")
 def test_choosers_can_be_told_to_go_on_from_the_end(desk: Desk, stage: Stage) -> None:
-    from coherer.tubemq import messages as pb
+    from coherer._wire.tubemq import messages as pb
 
     stage.ask(
         20,

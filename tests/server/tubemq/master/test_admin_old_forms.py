@@ -9,9 +9,10 @@ import json
 from typing import Any
 
 import pytest
-from java_methods import MASTER_CHANGES, MASTER_QUERIES
-from master_desk import Desk, code
-from master_stage import Broker, Consumer, Producer, Stage
+
+from tests.server.java_methods import MASTER_CHANGES, MASTER_QUERIES
+from tests.server.master_desk import Desk, code
+from tests.server.master_stage import Broker, Consumer, Producer, Stage
 
 ONE = {"groupName": "g", "topicName": "flights"}
 

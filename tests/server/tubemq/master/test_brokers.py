@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from master_stage import Broker, Consumer, Producer, Stage, refused
 
-from coherer.broker.configuration import ManageStatus
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.codes import ResultCode
+from coherer._rules.tubemq.configuration import ManageStatus
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.codes import ResultCode
+from tests.server.master_stage import Broker, Consumer, Producer, Stage, refused
 
 
 def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from master_stage import Broker, Consumer, Producer, Stage, refused
 
-from coherer.broker.configuration import CatalogError, TopicStatus
+from coherer._rules.tubemq.configuration import CatalogError, TopicStatus
+from coherer._server.tubemq.master.master import MasterOptions, StandbyError
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import StoreFullError, UsageError
-from coherer.server.tubemq.master.master import MasterOptions, StandbyError
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.codes import ResultCode
+from tests.server.master_stage import Broker, Consumer, Producer, Stage, refused
 
 
 def test_configuration_survives_a_restart_and_nobody_else_does() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from master_stage import START_MS, Broker, Consumer, Producer, Stage, refused
 
-from coherer.tubemq.codes import ResultCode
+from coherer._wire.tubemq.codes import ResultCode
+from tests.server.master_stage import START_MS, Broker, Consumer, Producer, Stage, refused
 
 MIB = 1024 * 1024
 

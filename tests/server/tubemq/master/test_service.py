@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 from google.protobuf.message import Message
-from master_stage import Stage
 
-from coherer import net
-from coherer.server.tubemq.master.service import MasterService
-from coherer.tubemq import messages as pb
-from coherer.tubemq import methods
-from coherer.tubemq.frame import encode_frame
-from coherer.tubemq.session import ClientSession, Failure, Response
+from coherer import _net as net
+from coherer._server.tubemq.master.service import MasterService
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.frame import encode_frame
+from coherer._wire.tubemq.session import ClientSession, Failure, Response
+from tests.server.master_stage import Stage
 
 
 class Client:

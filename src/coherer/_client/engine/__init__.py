@@ -1,0 +1,1 @@
+"""What the clients of both protocols are made of."""

@@ -1,0 +1,135 @@
+"""URLs of clusters: `tubemq://host:port,host:port`, `rocketmq://host:port;host:port`.
+
+| scheme | protocol | TLS | usual port |
+|---|---|---|---|
+| `tubemq` | TubeMQ, the addresses of the masters | if the option `tls` is given | 8715 |
+| `tubemqs` | TubeMQ | yes | 8716 |
+| `rocketmq` | RocketMQ, the addresses of the name servers | if the option `tls` is given | 9876 |
+| `rocketmqs` | RocketMQ | yes | 9876 |
+
+Addresses are separated by commas, or by semicolons as RocketMQ's tools do it.
+
+Where no URL is given, the environment is asked (`usual`): `COHERER_URL`, a URL, and then
+`NAMESRV_ADDR`, which RocketMQ's clients and tools of every language read: name servers without
+`rocketmq://`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from coherer._common.masking import masked_url
+from coherer.errors import UsageError
+
+_PORTS: Final[Mapping[str, int]] = {
+    "tubemq": 8715,
+    "tubemqs": 8716,
+    "rocketmq": 9876,
+    "rocketmqs": 9876,
+}
+PORT_MAX: Final = 65_535
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A URL taken apart.
+
+    Args:
+        scheme: which protocol.
+        servers: host and port of each server.
+        secure: whether the scheme asks for TLS.
+    """
+
+    scheme: str
+    servers: tuple[tuple[str, int], ...]
+    secure: bool
+
+
+def parse(url: str) -> Address:
+    """Take a URL apart.
+
+    Raises:
+        UsageError: it is no URL of a cluster.
+
+    >>> parse("tubemq://10.0.0.1:8715,10.0.0.2").servers
+    (('10.0.0.1', 8715), ('10.0.0.2', 8715))
+    >>> parse("tubemqs://[::1]:9000")
+    Address(scheme='tubemqs', servers=(('::1', 9000),), secure=True)
+    >>> parse("rocketmq://a:9876;b").servers
+    (('a', 9876), ('b', 9876))
+    """
+    scheme, sign, rest = url.partition("://")
+    if not sign or scheme not in _PORTS:
+        raise UsageError(
+            f"{masked_url(url)!r} is no URL of a cluster.",
+            hint="Write rocketmq://host:9876 or tubemq://host:8715; with TLS, rocketmqs, tubemqs.",
+        )
+    parts = rest.rstrip("/").removesuffix(";").replace(";", ",").split(",")
+    servers = [_server(part.strip(), _PORTS[scheme], url) for part in parts]
+    return Address(scheme, tuple(dict.fromkeys(servers)), scheme.endswith("s"))
+
+
+def usual(protocol: str = "") -> str | None:
+    """The URL of the environment; None if it says nothing.
+
+    Args:
+        protocol: `tubemq` or `rocketmq`; another one's URL does not count.
+
+    >>> import os
+    >>> from unittest.mock import patch
+    >>> with patch.dict(os.environ, {"COHERER_URL": "", "NAMESRV_ADDR": "10.0.0.1:9876;b:9876"}):
+    ...     usual(), usual("tubemq")
+    ('rocketmq://10.0.0.1:9876;b:9876', None)
+    """
+    given = os.environ.get("COHERER_URL", "")
+    name_servers = os.environ.get("NAMESRV_ADDR", "")
+    found = (given, f"rocketmq://{name_servers}" if name_servers else "")
+    return next((url for url in found if url and url.startswith(protocol)), None)
+
+
+def url_of(url: str | None, protocol: str = "") -> str:
+    """A URL that was given, or that of the environment.
+
+    Raises:
+        UsageError: there is none.
+    """
+    url = url or usual(protocol)
+    if url is None:
+        raise UsageError(
+            "No URL is given.",
+            hint='Say where the cluster is: connect("rocketmq://host:9876"), or set COHERER_URL.',
+        )
+    return url
+
+
+def split(address: str) -> tuple[str, int]:
+    """Take a server's `host:port` apart.
+
+    Raises:
+        UsageError: it is none.
+
+    >>> split("127.0.0.1:10911"), split("[::1]:10911")
+    (('127.0.0.1', 10911), ('::1', 10911))
+    """
+    return _server(address, 0, address)
+
+
+def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
+    host, sign, port = text.rpartition(":")
+    if not sign or text.endswith("]"):
+        host, port = text, str(usual_port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise UsageError(
+            f"{masked_url(f'//{text}')[2:]!r} in {masked_url(url)!r} is no host:port.",
+            hint="It looks like 10.0.0.1:9876.",
+        )
+    if "@" in host:
+        raise UsageError(
+            f"{masked_url(url)!r} holds an account, which does not belong into a URL.",
+            hint="Give user and password as options: connect(url, user=..., password=...).",
+        )
+    return host, int(port)

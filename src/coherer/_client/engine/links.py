@@ -1,0 +1,343 @@
+"""What every link shares: requests under way on one connection, and the pool of connections.
+
+Rules:
+
+* There is one connection per server address in a client; everybody shares it.
+* Requests are pipelined. Each waits in a table under its serial number; an answer that nobody
+  waits for (any more) is dropped.
+* No timer per request: each link has one, set for the earliest deadline.
+* When a connection ends, everything that waits on it fails with `DisconnectedError`.
+* A connection over which nothing has been received for `idle_ms` is closed when nobody waits.
+* A connection over which nothing has come for `SILENT_MS` since a request was not answered in time,
+  and another one is not answered either, is dead: the system would take a quarter of an hour to
+  notice. What waits is told that it broke, and the next request dials again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+from coherer._common.logs import Log
+from coherer._net import Connection, TlsOptions, dial, running_loop
+from coherer.errors import (
+    ClosedError,
+    CohererError,
+    DisconnectedError,
+    ForkedError,
+    ProtocolError,
+    RequestTimeoutError,
+    WrongProtocolError,
+)
+
+_log = Log(logging.getLogger(__name__))
+
+BLIND_MS: Final = 50
+"""A sweep that comes so much too late gives the answers that lie in the socket this time to come:
+the event loop was kept busy by somebody, and it is not the server who was late."""
+
+SILENT_MS: Final = 5_000
+"""See above. Java's clients close after one answer that does not come in time."""
+
+SWEEP_MS_MIN: Final = 10
+"""Deadlines are met this exactly at best: a sweep looks at every request under way."""
+
+WRONG_PORT: Final = (
+    "Is the port right? Usual ones are 8715 for tubemq://, 8716 for tubemqs:// and 9876 for "
+    "rocketmq://; 8080 is the HTTP administration."
+)
+UNKNOWN: Final = "What was asked for may or may not have happened."
+STRANGER: Final = (
+    "Nothing was ever heard from this server: does this port speak this protocol, and is it one "
+    "for TLS where TLS is used, and only there?"
+)
+
+A = TypeVar("A")
+A_contra = TypeVar("A_contra", contravariant=True)
+
+
+class Waiter(Protocol[A_contra]):
+    """Something that waits for an answer."""
+
+    @property
+    def deadline(self) -> float:
+        """When it stops waiting, by the event loop's clock in seconds."""
+        ...
+
+    def answered(self, answer: A_contra) -> None:
+        """The server answered."""
+        ...
+
+    def failed(self, error: CohererError) -> None:
+        """There will be no answer."""
+        ...
+
+
+class BaseLink(Generic[A]):
+    """One connection and the requests that are under way on it.
+
+    A protocol's link adds the session that gives serial numbers and takes answers apart, and
+    `received`, which looks waiters up in `_waiting` and notes in `_heard` when it was.
+
+    Attributes:
+        connection: the connection.
+        server: the address that was dialled, for error messages.
+        retired: whether it was closed because nobody used it.
+        idle_ms: a connection that has been silent for so long is closed.
+    """
+
+    idle_ms: ClassVar[int] = 300_000
+
+    def __init__(self, connection: Connection, server: str) -> None:
+        self.connection = connection
+        self.server = server
+        self.retired = False
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, Waiter[A]] = {}
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0  # uvloop's handles of what is due already do not tell
+        self._made = self._heard = self._loop.time()
+        self._late: float | None = None  # when an answer was first missed since one came
+        self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
+        self._when_closed: list[Callable[[], None]] = []
+        self._understood = False  # whether something made sense
+        self._over = False
+        self._broken: ProtocolError | None = None
+
+    def __repr__(self) -> str:
+        state = f"{len(self._waiting)} under way" if self.open else "closed"
+        return f"<{type(self).__name__} {self.server}, {state}>"
+
+    @property
+    def open(self) -> bool:
+        """Whether requests can be sent."""
+        return not self.connection.closed
+
+    @property
+    def local_host(self) -> str:
+        """Our own address as the server sees it, unless something between translates."""
+        return self.connection.local_host
+
+    def expect(self, serial: int, waiter: Waiter[A]) -> None:
+        """Deliver the answer number `serial` to `waiter`."""
+        self._waiting[serial] = waiter
+        timer = self._timer
+        if timer is None or waiter.deadline < self._timer_at:
+            if timer is not None:
+                timer.cancel()
+            self._sweep_at(waiter.deadline)
+
+    async def close(self) -> None:
+        """Close the connection and wait until it is closed."""
+        self.connection.close()
+        if self._over:
+            return
+        ended = asyncio.Event()
+        self.when_closed(ended.set)
+        await ended.wait()
+
+    def when_closed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the connection is gone and its requests have failed."""
+        self._when_closed.append(callback)
+
+    # -- what the connection calls
+
+    def closed(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self._over = True
+        error = error or self._broken
+        self._idle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        lost = self._lost(error)
+        for waiter in waiting.values():
+            waiter.failed(lost)
+        for callback in self._when_closed:
+            callback()
+
+    # -- inside
+
+    def _misread(self, error: ProtocolError) -> None:
+        """Close the connection, because what came over it makes no sense."""
+        self._broken = error
+        if self._understood:
+            _log.warning("Closing the connection with %s: %s", self.server, error)
+        self.connection.close()
+
+    def _lost(self, error: Exception | None) -> CohererError:
+        """What becomes of the requests under way."""
+        if self._broken is not None and not self._understood:
+            return WrongProtocolError(str(self._broken), server=self.server, hint=WRONG_PORT)
+        return DisconnectedError(
+            f"The connection broke before the answer came{f' ({error})' if error else ''}.",
+            server=self.server,
+            hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
+        )
+
+    def _sweep(self) -> None:
+        now = self._loop.time() + SWEEP_MS_MIN / 1000
+        if self._timer is not None and now - self._timer_at > BLIND_MS / 1000:
+            self._sweep_at(self._loop.time() + BLIND_MS / 1000)
+            return
+        self._timer = None
+        waiting = self._waiting
+        late = [serial for serial, waiter in waiting.items() if waiter.deadline <= now]
+        for serial in late:
+            waiting.pop(serial).failed(
+                RequestTimeoutError(
+                    "No answer in time.",
+                    server=self.server,
+                    hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
+                )
+            )
+        if late and self._dead():
+            _log.warning("%s has fallen silent; the connection is given up", self.server)
+            self.connection.abort()
+        elif waiting:
+            earliest = min(waiter.deadline for waiter in waiting.values())
+            self._sweep_at(earliest)
+
+    def _sweep_at(self, when: float) -> None:
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._sweep)
+
+    def _dead(self) -> bool:
+        """Whether a request that is late was one too many."""
+        now = self._loop.time()
+        if self._late is None or self._heard >= self._late:
+            self._late = now
+            return False
+        return now - self._late >= SILENT_MS / 1000
+
+    def _check_idle(self) -> None:
+        rest = self._heard + self.idle_ms / 1000 - self._loop.time()
+        if rest <= 0 and not self._waiting:
+            _log.debug("Closing the idle connection with %s", self.server)
+            self.retired = True
+            self.connection.close()
+            return
+        self._idle = self._loop.call_later(max(rest, 1.0), self._check_idle)
+
+
+class AnyLink(Protocol):
+    """What a pool knows of a link."""
+
+    @property
+    def open(self) -> bool:
+        """Whether requests can be sent."""
+        ...
+
+    def received(self, data: bytes) -> None:
+        """Called by the connection with each socket read."""
+        ...
+
+    def closed(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection and wait until it is closed."""
+        ...
+
+
+L = TypeVar("L", bound=AnyLink)
+
+
+class BasePool(Generic[L]):
+    """The connections of one client, one per address.
+
+    Args:
+        make: makes the link of a connection and the address that was dialled.
+        tls: how connections are made secret; None for plain TCP.
+        connect_timeout_ms: for each new connection.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Connection, str], L],
+        *,
+        tls: TlsOptions | None = None,
+        connect_timeout_ms: int = 3000,
+    ) -> None:
+        self._make = make
+        self.tls = tls
+        self._connect_timeout_ms = connect_timeout_ms
+        self._links: dict[tuple[str, int], L] = {}
+        self._dialling: dict[tuple[str, int], asyncio.Task[L]] = {}
+        self._process = os.getpid()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Pool of {len(self._links)} connections>"
+
+    def check(self) -> None:
+        """See that the pool may be used here and now.
+
+        Raises:
+            ClosedError: the client is closed.
+            ForkedError: the client was made in another process.
+        """
+        if self._process != os.getpid():
+            raise ForkedError(
+                "The client was made before a fork, in another process.",
+                hint="Connect again in this process.",
+            )
+        if self._closed:
+            raise ClosedError("The client is closed.")
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has open connections."""
+        return any(link.open for link in self._links.values())
+
+    def find(self, host: str, port: int) -> L | None:
+        """The open connection to an address, if there is one."""
+        link = self._links.get((host, port))
+        return link if link is not None and link.open else None
+
+    async def get(self, host: str, port: int) -> L:
+        """The open connection to an address, made now if need be.
+
+        Raises:
+            ConnectError: it could not be made.
+            ClosedError: the client is closed.
+        """
+        self.check()
+        running_loop()
+        link = self.find(host, port)
+        if link is not None:
+            return link
+        address = (host, port)
+        task = self._dialling.get(address)
+        if task is None:
+            task = asyncio.create_task(self._dial(host, port), name=f"dial {host}:{port}")
+            self._dialling[address] = task
+            task.add_done_callback(lambda _: self._dialling.pop(address, None))
+        # Shielded: several may wait for the same connection, and one of them may give up.
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        for task in list(self._dialling.values()):
+            task.cancel()
+        await asyncio.gather(*self._dialling.values(), return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        self._links.clear()
+
+    async def _dial(self, host: str, port: int) -> L:
+        server = f"{host}:{port}"
+        link = await dial(
+            host,
+            port,
+            lambda connection: self._make(connection, server),
+            tls=self.tls,
+            timeout_ms=self._connect_timeout_ms,
+        )
+        self._links[host, port] = link
+        return link

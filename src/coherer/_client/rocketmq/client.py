@@ -1,0 +1,285 @@
+"""The client of a RocketMQ cluster: makes producers, consumers, readers that share connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from coherer._client.engine.base import BaseClient
+from coherer._client.engine.keywords import options_of
+from coherer._client.rocketmq.by_time import first_since
+from coherer._client.rocketmq.consumer import Consumer
+from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
+from coherer._client.rocketmq.door import Door
+from coherer._client.rocketmq.faults import FaultRules
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.observers import Observer
+from coherer._client.rocketmq.options import RocketOptions
+from coherer._client.rocketmq.producer import Producer
+from coherer._client.rocketmq.producer_options import Check, ProducerOptions
+from coherer._client.rocketmq.pull_consumer import PullConsumer
+from coherer._client.rocketmq.reader import Reader
+from coherer._client.rocketmq.start import Edge, Start
+from coherer._wire.rocketmq import names
+from coherer._wire.rocketmq.allocate import Strategy
+from coherer._wire.rocketmq.codes import ResponseCode, refused
+from coherer._wire.rocketmq.names import Queue
+from coherer.errors import RefusedError
+
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.admin import Admin
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """The keywords of `Client.producer`; see `ProducerOptions`."""
+
+    group: str
+    window: int
+    window_bytes: int
+    timeout_ms: int | None
+    retries: int
+    retry_lost: bool
+    retry_codes: Collection[int]
+    rules: FaultRules | None
+    compress_from_bytes: int
+    compress_level: int
+    max_bytes: int
+    wait: bool
+    trace: bool | str
+    observers: tuple[Observer, ...] | list[Observer]
+    check: Check | None
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """The keywords of `Client.consumer` and `Client.pull_consumer`; see `ConsumerOptions`."""
+
+    start: Start
+    model: Model
+    orderly: bool
+    pull_messages: int
+    batch_messages: int
+    queue_messages: int
+    queue_bytes: int
+    queue_span: int
+    prefetch_bytes: int
+    poll_ms: int
+    max_attempts: int
+    consume_ms: int
+    suspend_ms: int
+    release_ms: int
+    strategy: Strategy
+    rebalance_ms: int
+    persist_ms: int
+    offsets: Path | None
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+    trace: bool | str
+
+
+class RocketClient(BaseClient):
+    """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
+
+    It belongs to one event loop and one process. Connections are made when they are needed and
+    shared by everything that the client makes; nothing is sent before.
+
+    ```python
+    async with coherer.connect("rocketmq://127.0.0.1:9876") as client:
+        async with client.producer("flights") as producer:
+            receipt = await producer.send(coherer.Message("flights", b"hello", tag="UA"))
+        async with client.consumer("readers", "flights", start="earliest") as consumer:
+            async for message in consumer:
+                print(message.body)
+    ```
+
+    Args:
+        options: addresses and more.
+    """
+
+    def __init__(self, options: RocketOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._instance = Instance(options)
+        self._door = Door(self._instance)
+
+    def __repr__(self) -> str:
+        return f"<RocketClient of rocketmq://{self._options.servers}>"
+
+    @property
+    def options(self) -> RocketOptions:
+        """The options."""
+        return self._options
+
+    def producer(self, *topics: str, **options: Unpack[ProducerKeywords]) -> Producer:
+        """A producer.
+
+        Args:
+            topics: published at the start; others are at their first message.
+            options: see `ProducerOptions`.
+
+        Raises:
+            UsageError: an option is out of range.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        producer = Producer(self._instance, topics, options_of(ProducerOptions, options))
+        self._made.add(producer)
+        return producer
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
+        """A consumer.
+
+        Args:
+            group: the group; its members share the queues of its topics, and all of them name the
+                same topics and filters. A client has one consumer of a group.
+            topics: a topic, several, or a mapping of topics to what is taken of each: tags, or
+                `coherer._wire.rocketmq.subscription.Sql92`.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        consumer = Consumer(self._instance, group, topics, options_of(ConsumerOptions, options))
+        self._made.add(consumer)
+        return consumer
+
+    def pull_consumer(
+        self,
+        group: str,
+        topics: Topics = (),
+        *,
+        auto_commit: bool = True,
+        **options: Unpack[ConsumerKeywords],
+    ) -> PullConsumer:
+        """A consumer that asks when it wants, and can go to any offset.
+
+        Args:
+            group: the group whose offsets count.
+            topics: what to share with the group; nothing when `assign` will say what to read.
+            auto_commit: whether a poll commits what the polls before it gave.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        consumer = PullConsumer(
+            self._instance,
+            group,
+            topics,
+            options_of(ConsumerOptions, options),
+            auto_commit=auto_commit,
+        )
+        self._made.add(consumer)
+        return consumer
+
+    def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
+        """A reader of a range of one queue, which no group notices.
+
+        Args:
+            partition: one of `partitions`.
+            offset: where to begin.
+            end: the offset behind the last to read; the end of the queue at the start when None.
+
+        Raises:
+            UsageError: the range makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._instance.pool.check()
+        reader = Reader(self._door, partition, offset, end, timeout_ms=self._options.timeout_ms)
+        self._made.add(reader)
+        return reader
+
+    async def partitions(self, topic: str) -> list[Queue]:
+        """The queues of a topic that can be read, sorted.
+
+        Raises:
+            RefusedError: there are none, or the topic does not exist.
+            UnavailableError: no name server could be reached.
+        """
+        self._instance.pool.check()
+        await self._instance.start()
+        full = names.with_namespace(self._options.namespace, topic)
+        queues = list((await self._instance.look_up(full)).readable)
+        if not queues:
+            raise refused(ResponseCode.TOPIC_NOT_EXIST, "The topic has no queues.", topic=topic)
+        return queues
+
+    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """What the brokers hold of a topic, without disturbing anybody.
+
+        Returns:
+            Broker name and queue number, to the oldest offset and the one behind the newest.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        queues = await self.partitions(topic)
+
+        async def ends(queue: Queue) -> tuple[int, int]:
+            oldest, end = await asyncio.gather(
+                self._door.place(queue, Edge.OLDEST), self._door.place(queue, Edge.END)
+            )
+            return max(oldest, 0), max(end, oldest, 0)
+
+        found = await asyncio.gather(*(ends(queue) for queue in queues))
+        return {(queue.broker, queue.id): pair for queue, pair in zip(queues, found, strict=True)}
+
+    async def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
+        """Where the messages of a topic begin that were stored at a time or later.
+
+        Args:
+            topic: the topic.
+            time: with a time zone, or of the machine's.
+
+        Returns:
+            Broker name and queue number, to the offset; that behind the newest message where all
+            are older.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        time_ms = int(time.timestamp() * 1000)
+        bounds = await self.offsets(topic)
+        full = names.with_namespace(self._options.namespace, topic)
+        found = await asyncio.gather(
+            *(
+                first_since(self._door, Queue(full, *place), low, high, time_ms)
+                for place, (low, high) in bounds.items()
+            )
+        )
+        return dict(zip(bounds, found, strict=True))
+
+    async def exists(self, topic: str) -> bool:
+        """Whether a topic exists.
+
+        Raises:
+            UnavailableError: no name server could be reached.
+        """
+        try:
+            await self.partitions(topic)
+        except RefusedError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return False
+            raise
+        return True
+
+    def admin(self) -> Admin:
+        """Administration of the cluster, over the same connections."""
+        from coherer._client.rocketmq.admin import Admin
+
+        self._instance.pool.check()
+        return Admin(self._instance)
+
+    def _connected(self) -> bool:
+        return hasattr(self, "_instance") and self._instance.pool.connected
+
+    async def _disconnect(self) -> None:
+        await self._instance.close()

@@ -1,0 +1,285 @@
+"""What consumers ask brokers for, besides messages: offsets, members, locks (2.5, 2.7, 2.10)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.link import Link
+from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.start import Edge
+from coherer._common.logs import Log
+from coherer._wire.rocketmq import codes
+from coherer._wire.rocketmq.bodies import (
+    CheckClient,
+    ConsumerIds,
+    LockBatch,
+    LockedBatch,
+    SubscriptionData,
+)
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.group_offsets import ZERO_FIELD, offset_in
+from coherer._wire.rocketmq.names import Queue
+from coherer.errors import CohererError, ConnectError, ProtocolError, RefusedError, UnavailableError
+
+_log = Log(logging.getLogger(__name__))
+
+LOCK_TIMEOUT_MS: Final = 1_000
+"""How long Java's clients wait for a lock; the next round tries again."""
+
+SEND_BACK_TIMEOUT_MS: Final = 5_000
+
+
+class Door:
+    """Calls to brokers, with the error of each saying what it was about.
+
+    Args:
+        instance: the way to the cluster.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self._timeout_ms = instance.options.timeout_ms
+        self._tables: dict[Link, asyncio.Task[bytes]] = {}
+
+    # -- ways to brokers
+
+    async def master(self, broker: str, topic: str = "") -> Link:
+        """The connection to a master; the topic's route is asked for when it is not known.
+
+        Raises:
+            UnavailableError: there is none, or it cannot be reached.
+        """
+        if MASTER not in self.instance.addresses(broker) and topic:
+            await self.instance.route(topic, fresh=True)
+        return await self.instance.link(self.instance.address(broker))
+
+    async def reading(self, broker: str, number: int, topic: str) -> tuple[Link, int]:
+        """The connection to pull from, and the id of that broker (8.10).
+
+        Args:
+            broker: its name.
+            number: the id that it suggested itself.
+            topic: what is read.
+
+        Raises:
+            UnavailableError: no broker of that name is known, or it cannot be reached.
+        """
+        addresses = self.instance.addresses(broker)
+        if not addresses:
+            await self.instance.route(topic, fresh=True)
+            addresses = self.instance.addresses(broker)
+        failure: CohererError = UnavailableError(
+            f"No address of broker {broker} is known.",
+            topic=topic,
+            hint="Is it up, and registered with the name server?",
+        )
+        for choice in dict.fromkeys((number, number + 1, *addresses)):
+            if choice not in addresses:
+                continue
+            try:
+                return await self.instance.link(addresses[choice]), choice
+            except ConnectError as error:  # a slave may serve while its master is away
+                failure = error
+        raise failure
+
+    # -- offsets
+
+    async def stored(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
+        """Where a group is (14), from a slave if need be; None when it never was there.
+
+        RocketMQ 4's brokers say 0 also for a group that never was in a young queue. If that has to
+        be told apart, the table of all offsets is asked for (43).
+
+        Args:
+            group: the group.
+            queue: the queue.
+            exact: whether 0 and None mean different things to the caller.
+        """
+        fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.id),
+            ZERO_FIELD: "false",
+        }
+        link, _ = await self.reading(queue.broker, MASTER, queue.topic)
+        try:
+            answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields, link)
+        except RefusedError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        offset = _offset_of(answer, queue)
+        if offset or not exact or answer.fields.get(ZERO_FIELD) == "false":
+            return offset
+        try:
+            return offset_in(await self._table(link), group, queue.topic, queue.id)
+        except (RefusedError, ProtocolError) as error:
+            _log.warning(
+                "%s says that group %s is at 0 in %s, and does not tell whether it ever read from "
+                "it. Reading from 0 on: %s",
+                link.server,
+                group,
+                queue,
+                error,
+            )
+            return offset
+
+    async def _table(self, link: Link) -> bytes:
+        """The offsets of all groups at a broker (43); those who ask at once share an answer."""
+        asking = self._tables.get(link)
+        if asking is None:
+            asking = asyncio.create_task(self._read_table(link), name="offsets of all groups")
+            self._tables[link] = asking
+            asking.add_done_callback(lambda _: self._tables.pop(link, None))
+        return await asyncio.shield(asking)
+
+    async def _read_table(self, link: Link) -> bytes:
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        return bytes((await link.ask(code, timeout_ms=self._timeout_ms)).body)
+
+    async def store(self, group: str, queue: Queue, offset: int) -> None:
+        """Say where a group is (15), and wait until the broker has heard it."""
+        fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.id),
+            "commitOffset": str(offset),
+        }
+        await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
+
+    async def place(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
+        """The offset of a place in a queue (30, 31, 29), from a slave if need be."""
+        fields = {"topic": queue.topic, "queueId": str(queue.id)}
+        if edge is Edge.TIME:
+            fields["timestamp"] = str(time_ms)
+        link, _ = await self.reading(queue.broker, MASTER, queue.topic)
+        return _offset_of(await self._ask(_PLACES[edge], queue, fields, link), queue)
+
+    # -- groups
+
+    async def members(self, group: str, topic: str) -> list[str] | None:
+        """The client ids of a group as a broker of the topic knows them (38).
+
+        Returns:
+            None when the broker does not say: then nothing may be concluded.
+        """
+        route = await self.instance.route(topic)
+        if not route.brokers:
+            return None
+        broker = random.choice(list(route.brokers))  # noqa: S311 - any will do
+        try:
+            link, _ = await self.reading(broker, MASTER, topic)
+            answer = await link.ask(
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                {"consumerGroup": group},
+                timeout_ms=self._timeout_ms,
+            )
+            return ConsumerIds.decode(answer.body).consumer_id_list
+        except RefusedError:
+            return None
+
+    async def check(self, group: str, subscription: SubscriptionData) -> None:
+        """Have a broker of the topic look at a subscription (46).
+
+        Raises:
+            RefusedError: it does not understand it, or does not do such.
+        """
+        route = await self.instance.route(subscription.topic)
+        body = CheckClient(
+            client_id=self.instance.client_id, group=group, subscription_data=subscription
+        ).encode()
+        for broker in list(route.brokers)[:1]:
+            link, _ = await self.reading(broker, MASTER, subscription.topic)
+            code = RequestCode.CHECK_CLIENT_CONFIG
+            answer = await link.call(code, body=body, timeout_ms=self._timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise codes.refused(
+                    answer.code, answer.remark, server=link.server, topic=subscription.topic
+                )
+
+    async def lock(self, group: str, broker: str, queues: Collection[Queue]) -> list[Queue]:
+        """Lock queues of one broker for us (41); those that are locked now.
+
+        Raises:
+            UnavailableError, RefusedError: none is known to be locked.
+        """
+        link = await self.master(broker, next(iter(queues)).topic)
+        body = self._locks(group, queues)
+        answer = await link.ask(RequestCode.LOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
+        return LockedBatch.decode(answer.body).queues
+
+    async def unlock(
+        self, group: str, broker: str, queues: Collection[Queue], *, wait: bool = False
+    ) -> None:
+        """Unlock queues of one broker (42). A broker that is away forgets by itself."""
+        body = self._locks(group, queues)
+        try:
+            link = await self.master(broker)
+            if wait:
+                await link.ask(RequestCode.UNLOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
+            else:
+                link.tell(RequestCode.UNLOCK_BATCH_MQ, body=body)
+        except CohererError:
+            return
+
+    # -- messages
+
+    async def version(self, broker: str, topic: str) -> int:
+        """The release number of a broker's master; 0 until it has answered a heartbeat.
+
+        Raises:
+            UnavailableError: it cannot be reached.
+        """
+        link = await self.master(broker, topic)
+        return self.instance.versions.get(link.server, 0)
+
+    async def send_back(self, broker: str, topic: str, fields: dict[str, str]) -> None:
+        """Have a message delivered again later (36).
+
+        Raises:
+            UnavailableError, RefusedError: the broker has not taken it back.
+        """
+        link = await self.master(broker, topic)
+        await link.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+    # -- inside
+
+    def _locks(self, group: str, queues: Iterable[Queue]) -> bytes:
+        return LockBatch(
+            client_id=self.instance.client_id, consumer_group=group, queues=sorted(queues)
+        ).encode()
+
+    async def _ask(
+        self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
+    ) -> Command:
+        link = link or await self.master(queue.broker, queue.topic)
+        answer = await link.call(code, fields, timeout_ms=self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise codes.refused(
+                answer.code,
+                answer.remark,
+                server=link.server,
+                topic=queue.topic,
+                partition=queue.id,
+            )
+        return answer
+
+
+def _offset_of(answer: Command, queue: Queue) -> int:
+    try:
+        return int(answer.fields["offset"])
+    except (KeyError, ValueError) as error:
+        raise ProtocolError("The answer holds no offset.", topic=queue.topic) from error
+
+
+_PLACES: Final = {
+    Edge.OLDEST: RequestCode.GET_MIN_OFFSET,
+    Edge.END: RequestCode.GET_MAX_OFFSET,
+    Edge.TIME: RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+}

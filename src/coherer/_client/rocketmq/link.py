@@ -1,0 +1,260 @@
+"""Connections to RocketMQ's servers: requests of ours under way, and requests of theirs.
+
+Rules beside those of `coherer._client.engine.links`:
+
+* A connection is full duplex. What the server asks (rocketmq 4) goes to the handler that is
+  registered for its code; numbers of requests are counted by each side for itself.
+* A request with the flag "one-way" is never answered. A code that nobody handles is answered as
+  Java answers it, an error of a handler too, and neither ends the connection.
+* A request is signed just before it is encoded, over what is sent (rocketmq 10.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import ClassVar, Final
+
+from coherer._client.engine.links import BaseLink, BasePool, Waiter
+from coherer._common.logs import Log
+from coherer._net import Connection, TlsOptions
+from coherer._wire.rocketmq import codes
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.session import Session
+from coherer.errors import CohererError, DisconnectedError, ProtocolError
+
+_log = Log(logging.getLogger(__name__))
+
+NOTHING: Final[Mapping[str, str]] = {}
+
+Fields = Mapping[str, str]
+Signer = Callable[[Fields, bytes], dict[str, str]]
+"""Gets the fields and the body of a request, and returns the fields with the signature."""
+
+Handler = Callable[["Link", Command], Coroutine[None, None, None] | None]
+"""Deals with a request of the server's, and answers it by `Link.respond` where it wants one. What
+takes time is a coroutine."""
+
+
+class Call:
+    """A single request whose answer, of whatever code, goes into a future."""
+
+    __slots__ = ("deadline", "future")
+
+    def __init__(self, future: asyncio.Future[Command], deadline: float) -> None:
+        self.future = future
+        self.deadline = deadline
+
+    def answered(self, answer: Command) -> None:
+        """The server answered."""
+        if not self.future.done():
+            self.future.set_result(answer)
+
+    def failed(self, error: CohererError) -> None:
+        """There will be no answer."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Desk:
+    """What the links of one client share: handlers of the servers' requests, and the signer.
+
+    Attributes:
+        handlers: by code.
+        signer: signs requests; None without credentials.
+    """
+
+    def __init__(self, signer: Signer | None = None) -> None:
+        self.handlers: dict[int, Handler] = {}
+        self.signer = signer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, link: Link, request: Command) -> None:
+        """Have a request of a server's dealt with."""
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            _log.debug("%s asked for code %d, which nobody handles", link.server, request.code)
+            text = f" request type {request.code} not supported"
+            link.respond(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+            return
+        try:
+            work = handler(link, request)
+        except Exception as error:  # noqa: BLE001 - see _finish
+            self._failed(link, request, error)
+            return
+        if work is not None:
+            task = asyncio.create_task(self._finish(link, request, work), name="server's request")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _finish(
+        self, link: Link, request: Command, work: Coroutine[None, None, None]
+    ) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - theirs must not break the connection of others
+            self._failed(link, request, error)
+
+    @staticmethod
+    def _failed(link: Link, request: Command, error: Exception) -> None:
+        if not link.open:
+            _log.info(
+                "Request %d of %s is not answered: %s",
+                request.code,
+                link.server,
+                error,
+                about=(request.code, link.server),
+            )
+            return
+        _log.error(
+            "Request %d of %s failed",
+            request.code,
+            link.server,
+            exc_info=error,
+            about=(request.code, link.server),
+        )
+        link.respond(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
+class Link(BaseLink[Command]):
+    """One connection, in both directions. A `Receiver`.
+
+    Attributes:
+        session: gives numbers to requests and takes received bytes apart.
+    """
+
+    # Java's servers close at 120 s, and whoever closes first need not lose a request to it.
+    idle_ms: ClassVar[int] = 110_000
+
+    def __init__(self, connection: Connection, server: str, desk: Desk) -> None:
+        super().__init__(connection, server)
+        self.session = Session()
+        self._desk = desk
+
+    def call(
+        self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, timeout_ms: int
+    ) -> asyncio.Future[Command]:
+        """Send a request now; the future gets the answer, of whatever code.
+
+        Requests leave in the order of the calls.
+
+        Raises:
+            DisconnectedError: the connection is closed already; nothing was sent.
+        """
+        self._check()
+        future: asyncio.Future[Command] = self._loop.create_future()
+        opaque, frame = self.session.request(code, self._signed(fields, body), body)
+        self.expect(opaque, Call(future, self._loop.time() + timeout_ms / 1000))
+        self.connection.write(frame)
+        return future
+
+    def send(self, code: int, fields: Fields, body: bytes, waiter: Waiter[Command]) -> None:
+        """Send a request now whose answer goes to `waiter`. The connection has to be open."""
+        opaque, frame = self.session.request(code, self._signed(fields, body), body)
+        self.expect(opaque, waiter)
+        self.connection.write(frame)
+
+    async def ask(
+        self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, timeout_ms: int
+    ) -> Command:
+        """Send a request and wait for an answer that says yes.
+
+        Raises:
+            UnavailableError: no answer.
+            RefusedError: the server said no.
+        """
+        answer = await self.call(code, fields, body, timeout_ms=timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            topic = fields.get("topic")
+            raise codes.refused(answer.code, answer.remark, server=self.server, topic=topic)
+        return answer
+
+    def tell(
+        self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, remark: str | None = None
+    ) -> None:
+        """Send a request that nobody answers.
+
+        Raises:
+            DisconnectedError: the connection is closed already; nothing was sent.
+        """
+        self._check()
+        signed = self._signed(fields, body)
+        _, frame = self.session.request(code, signed, body, oneway=True, remark=remark)
+        self.connection.write(frame)
+
+    def respond(
+        self,
+        request: Command,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        fields: Fields = NOTHING,
+        body: bytes = b"",
+    ) -> None:
+        """Answer a request of the server's, unless it wants no answer."""
+        if not request.is_oneway and self.open:
+            self.connection.write(self.session.response(request, code, remark, dict(fields), body))
+
+    # -- what the connection calls
+
+    def received(self, data: bytes) -> None:
+        """Called by the connection with each socket read."""
+        self._heard = self._loop.time()
+        waiting = self._waiting
+        try:
+            commands = self.session.receive(data)
+        except ProtocolError as error:
+            self._misread(error)
+            return
+        self._understood = self._understood or bool(commands)
+        for command in commands:
+            if not command.flag & 1:
+                self._desk.handle(self, command)
+                continue
+            waiter = waiting.pop(command.opaque, None)
+            if waiter is not None:
+                waiter.answered(command)
+
+    # -- inside
+
+    def _check(self) -> None:
+        if self.connection.closed:
+            raise DisconnectedError(
+                "The connection is closed; nothing was sent.", server=self.server
+            )
+
+    def _signed(self, fields: Fields, body: bytes) -> dict[str, str]:
+        signer = self._desk.signer
+        return dict(fields) if signer is None else signer(fields, body)
+
+
+class Pool(BasePool[Link]):
+    """The connections of one client, one per address.
+
+    Args:
+        desk: what its links share.
+        tls: how connections are made secret; None for plain TCP.
+        connect_timeout_ms: for each new connection.
+    """
+
+    def __init__(
+        self, desk: Desk, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000
+    ) -> None:
+        super().__init__(
+            lambda connection, server: Link(connection, server, desk),
+            tls=tls,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+        self.desk = desk
+
+    async def close(self) -> None:
+        """Close all connections, and end what their servers asked for."""
+        await self.desk.close()
+        await super().close()

@@ -1,0 +1,169 @@
+"""Requests whose answer is a message, too (rocketmq 2.14, 8.7).
+
+The request carries the id of our client and a number of its own; who answers sends a message with
+both to the cluster's reply topic, and the broker hands it to the connection of our client (326).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from coherer import limits
+from coherer._client.rocketmq.link import Handler, Link
+from coherer._common.logs import Log
+from coherer._record import compression
+from coherer._record import properties as text
+from coherer._record.compression import InflatedTooLargeError
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import PushReplyHeader, parse
+from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
+from coherer._wire.rocketmq.names import REPLY_TOPIC_SUFFIX
+from coherer.errors import (
+    CohererError,
+    DamagedStoreError,
+    ProtocolError,
+    RequestTimeoutError,
+    UsageError,
+)
+from coherer.message import Message
+
+_log = Log(logging.getLogger(__name__))
+
+CORRELATION: Final = "CORRELATION_ID"
+REPLY_TO: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+CLUSTER: Final = "CLUSTER"
+
+
+class Replies:
+    """The requests of a client that wait for their reply.
+
+    Args:
+        on: registers the handler.
+    """
+
+    def __init__(self, on: Callable[[int, Handler], None]) -> None:
+        self._waiting: dict[str, asyncio.Future[RocketMessage]] = {}
+        on(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replied)
+
+    def expect(self) -> tuple[str, asyncio.Future[RocketMessage]]:
+        """The number of a new request, and the future of its reply."""
+        number = str(uuid.uuid4())
+        future: asyncio.Future[RocketMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        return number, future
+
+    async def wait(
+        self, number: str, future: asyncio.Future[RocketMessage], timeout_ms: float, topic: str
+    ) -> RocketMessage:
+        """The reply to a request.
+
+        Raises:
+            RequestTimeoutError: it did not come in time.
+        """
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            raise RequestTimeoutError(
+                "Nobody replied in time.", topic=topic, hint="Does somebody consume the requests?"
+            ) from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def forget(self, number: str) -> None:
+        """The request was not sent."""
+        self._waiting.pop(number, None)
+
+    def _replied(self, link: Link, request: Command) -> None:
+        properties = text.decode(request.fields.get("properties", "").encode())
+        future = self._waiting.pop(properties.get(CORRELATION, ""), None)
+        if future is None or future.done():
+            link.respond(request)
+            return
+        try:
+            message = reply_of(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request must hear it now
+            failure = error if isinstance(error, CohererError) else _unreadable(error)
+            future.set_exception(failure)
+            link.respond(request, ResponseCode.SYSTEM_ERROR, failure.text)
+            return
+        future.set_result(message)
+        link.respond(request)
+
+
+def _unreadable(error: Exception) -> ProtocolError:
+    failure = ProtocolError(f"A reply cannot be read: {error!r}.")
+    failure.__cause__ = error
+    return failure
+
+
+def request_properties(number: str, client_id: str, timeout_ms: int) -> dict[str, str]:
+    """What makes a message a request."""
+    return {CORRELATION: number, REPLY_TO: client_id, TTL: str(timeout_ms)}
+
+
+def reply_target(request: RocketMessage) -> tuple[str, dict[str, str]]:
+    """Where the reply to a request goes, and what makes it one.
+
+    Raises:
+        UsageError: nobody waits for a reply to this message.
+    """
+    stored = request.stored_properties
+    if not stored.get(CLUSTER) or not stored.get(REPLY_TO):
+        raise UsageError("This message is no request.", topic=request.topic)
+    carried = {name: stored[name] for name in (CORRELATION, REPLY_TO, TTL) if name in stored}
+    return stored[CLUSTER] + REPLY_TOPIC_SUFFIX, {"MSG_TYPE": "reply", **carried}
+
+
+def reply_of(request: Command) -> RocketMessage:
+    """The message in a broker's request 326.
+
+    A body that is not compressed, though its flag says so, is taken as it is, as Java does: clients
+    in other languages copy the flag of the request.
+
+    Raises:
+        ProtocolError, RefusedError: it holds none, or its body is too large when inflated.
+    """
+    header = parse(PushReplyHeader, request.fields)
+    body = bytes(request.body)
+    if header.sys_flag & compression.COMPRESSED:
+        try:
+            body = compression.decompress(body, limit_bytes=limits.REMOTING_BYTES_MAX)
+        except InflatedTooLargeError as error:
+            raise ProtocolError(
+                f"A reply is not taken: {error.text}", topic=header.topic
+            ) from error
+        except DamagedStoreError:
+            _log.debug("A reply is not compressed, though its flag says so")
+    stored: Mapping[str, str] = text.decode((header.properties or "").encode())
+    stored = {**stored, "ARRIVE_TIME": str(time.time_ns() // 1_000_000)}
+    return RocketMessage(
+        header.topic,
+        body,
+        stored.get(text.TAGS),
+        time_of(stored, header.born_ms),
+        tuple(stored.get(text.KEYS, "").split()),
+        user_properties(stored),
+        partition=header.queue_id,
+        unique_id=stored.get(text.UNIQUE_KEY, ""),
+        born_ms=header.born_ms,
+        stored_ms=header.stored_ms,
+        attempt=header.reconsume_times or 0,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        stored_properties=stored,
+    )
+
+
+def reply_message(topic: str, reply: Message | bytes) -> Message:
+    """What is sent as a reply."""
+    if isinstance(reply, bytes):
+        return Message(topic, reply)
+    return Message(topic, reply.body, reply.tag, reply.time, reply.keys, reply.properties)

@@ -1,0 +1,397 @@
+"""What an administration is told, and what it tells.
+
+The first half is public: states of topics, brokers, groups. The second half is the records of
+TubeMQ's HTTP answers, as far as we read them, and `Told`, which joins the answers of brokers.
+Numbers below zero mean "not set" there, and None here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from coherer._client.engine.lag import no_lag
+from coherer._client.tubemq.webapi import Answer
+from coherer.errors import UsageError
+
+_STORE_STRIDE = 10_000
+
+Key = tuple[int, str, int]
+"""Broker, topic, partition."""
+
+
+class TopicState(msgspec.Struct, frozen=True):
+    """A topic of the cluster.
+
+    Args:
+        name: its name.
+        partitions: the partitions on each broker, by the brokers' numbers.
+        writable: whether producers are given it.
+        readable: whether consumers are given it.
+    """
+
+    name: str
+    partitions: Mapping[int, tuple[int, ...]]
+    writable: bool
+    readable: bool
+
+    @property
+    def count(self) -> int:
+        """How many partitions it has on all brokers together."""
+        return sum(map(len, self.partitions.values()))
+
+    @property
+    def keys(self) -> list[Key]:
+        """All partitions as (broker, topic, partition)."""
+        return [(b, self.name, p) for b in sorted(self.partitions) for p in self.partitions[b]]
+
+
+class BrokerState(msgspec.Struct, frozen=True):
+    """A broker that the master knows.
+
+    Args:
+        id: its number.
+        host: its address.
+        port: where clients connect.
+        web_port: where its HTTP administration is; 0 if it has none.
+        managed: what administrators let it do: draft, online, only-read, only-write, offline.
+        running: whether it is registered with the master now; None if the master does not tell.
+        writable: whether producers are sent to it.
+        readable: whether consumers are sent to it.
+        version: of its software, as it says.
+    """
+
+    id: int
+    host: str
+    port: int
+    web_port: int
+    managed: str
+    running: bool | None = None
+    writable: bool = False
+    readable: bool = False
+    version: str = ""
+
+
+class MemberState(msgspec.Struct, frozen=True):
+    """A consumer of a group.
+
+    Args:
+        id: as it calls itself.
+        address: where the master sees it.
+    """
+
+    id: str
+    address: str | None = None
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """A partition, and where a group is in it when it is one of a group's.
+
+    Args:
+        topic: its topic.
+        broker: the number of its broker.
+        partition: its number.
+        min_offset: the oldest message; None if the broker did not tell, and so for all below.
+        max_offset: where the next message will be.
+        committed: where the group goes on; None also if it has not begun.
+        lag: how many messages the group is behind, see `_client.engine.lag`. Java counts those of
+            all partitions that share a store, so there it may be too much.
+        owner: the consumer that reads it now; None also if nobody does.
+    """
+
+    topic: str
+    broker: int
+    partition: int
+    min_offset: int | None = None
+    max_offset: int | None = None
+    committed: int | None = None
+    lag: int | None = None
+    owner: str | None = None
+
+    @property
+    def key(self) -> str:
+        """As TubeMQ writes it: `broker:topic:partition`."""
+        return f"{self.broker}:{self.topic}:{self.partition}"
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """A group of consumers.
+
+    Args:
+        name: its name.
+        topics: what its members consume now, and what it has offsets of.
+        members: who is there now.
+        partitions: where it is, for every partition of its topics.
+        silent: brokers that did not answer; the numbers of their partitions are None.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    members: tuple[MemberState, ...]
+    partitions: tuple[PartitionState, ...]
+    silent: tuple[int, ...] = ()
+
+    @property
+    def lag(self) -> int | None:
+        """How many messages it is behind on all partitions; None if that is not known (`no_lag`).
+
+        >>> known, unknown = PartitionState("t", 1, 0, lag=3), PartitionState("t", 1, 1)
+        >>> GroupState("g", ("t",), (), (known,)).lag
+        3
+        >>> print(GroupState("g", ("t",), (), (known, unknown)).lag)
+        None
+        """
+        if self.no_lag is not None:
+            return None
+        return sum(partition.lag or 0 for partition in self.partitions)
+
+    @property
+    def no_lag(self) -> str | None:
+        """Why the lag is not known; None when it is."""
+        away = {p.broker for p in self.partitions if p.lag is None and p.broker in self.silent}
+        return no_lag(away, self.partitions)
+
+
+def broker_of(key: str) -> int:
+    """The broker's number in a partition key.
+
+    >>> broker_of("3:flights:0")
+    3
+
+    Raises:
+        UsageError: it is no partition key.
+    """
+    broker, _, rest = key.partition(":")
+    _, _, partition = rest.rpartition(":")
+    if not (broker.isdecimal() and partition.isdecimal()):
+        raise UsageError(f"{key!r} is no partition.", hint="It looks like 1:flights:0.")
+    return int(broker)
+
+
+# -- the records of the HTTP answers
+
+
+class Deployment(msgspec.Struct, rename="camel"):
+    """A topic on a broker; a status other than 0 is on its way out."""
+
+    broker_id: int
+    num_topic_stores: int = 1
+    num_partitions: int = 1
+    topic_status_id: int = 0
+
+
+class TopicRecord(msgspec.Struct, rename="camel"):
+    """Of admin_query_topic_info."""
+
+    topic_name: str
+    topic_info: list[Deployment] = []
+    is_srv_accept_publish: bool = False
+    is_srv_accept_subscribe: bool = False
+
+    def brokers(self, *statuses: int) -> list[int]:
+        """Who has it in one of these statuses."""
+        return [d.broker_id for d in self.topic_info if d.topic_status_id in statuses]
+
+    def state(self) -> TopicState:
+        """For people."""
+        partitions = {
+            d.broker_id: tuple(
+                store * _STORE_STRIDE + number
+                for store in range(d.num_topic_stores)
+                for number in range(d.num_partitions)
+            )
+            for d in self.topic_info
+            if d.topic_status_id == 0
+        }
+        return TopicState(
+            self.topic_name, partitions, self.is_srv_accept_publish, self.is_srv_accept_subscribe
+        )
+
+
+class BrokerRun(msgspec.Struct, rename="camel"):
+    """Of admin_query_broker_run_status."""
+
+    broker_id: int
+    run_status: str = "-"
+    accept_publish: bool | str = False
+    accept_subscribe: bool | str = False
+    broker_version: str = ""
+
+
+class BrokerRecord(msgspec.Struct, rename="camel"):
+    """Of admin_query_broker_configure."""
+
+    broker_id: int
+    broker_ip: str
+    broker_port: int
+    broker_tls_port: int = 0
+    broker_web_port: int = 0
+    manage_status: str = ""
+
+    def state(self, run: BrokerRun | None) -> BrokerState:
+        """For people."""
+        told = run or BrokerRun(self.broker_id)
+        running = told.run_status == "running"
+        return BrokerState(
+            id=self.broker_id,
+            host=self.broker_ip,
+            port=self.broker_port,
+            web_port=max(self.broker_web_port, 0),
+            managed=self.manage_status,
+            running=None if run is None else running,
+            writable=running and told.accept_publish in {True, "true"},
+            readable=running and told.accept_subscribe in {True, "true"},
+            version=told.broker_version.strip("-"),
+        )
+
+
+class Outcome(msgspec.Struct, rename="camel"):
+    """What became of an item of a modification."""
+
+    success: bool = True
+    err_code: int = 200
+    err_info: str = ""
+
+
+class Subscription(msgspec.Struct, rename="camel"):
+    """Of admin_query_sub_info."""
+
+    consume_group: str
+    topic_set: list[str] = []
+
+
+class Consumer(msgspec.Struct, rename="camel"):
+    """Of admin_query_consume_group_detail."""
+
+    consumer_id: str
+    received_from: str = ""
+
+
+class HeldPartition(msgspec.Struct, rename="camel"):
+    """What a broker holds of a partition."""
+
+    partition_id: int
+    offset_min: int = -1
+    offset_max: int = -1
+    offset_at_time: int | None = None
+
+
+class Held(msgspec.Struct, rename="camel"):
+    """Of admin_query_pubinfo."""
+
+    topic_name: str
+    offset_info: list[HeldPartition] = []
+
+
+class CommittedPartition(msgspec.Struct, rename="camel"):
+    """Where a group is."""
+
+    partition_id: int
+    cur_offset: int = -1
+
+
+class CommittedTopic(msgspec.Struct, rename="camel"):
+    """Where a group is in a topic."""
+
+    topic_name: str
+    offsets: list[CommittedPartition] = []
+
+
+class GroupOffsets(msgspec.Struct, rename="camel"):
+    """Of admin_query_offset."""
+
+    group_name: str
+    sub_info: list[CommittedTopic] = []
+
+
+class Owner(msgspec.Struct, rename="pascal"):
+    """Of admin_query_consumer_regmap: `group:topic:partition`, and who reads it."""
+
+    partition: str
+    consumer: str
+
+
+class BrokerAnswers(msgspec.Struct):
+    """What one broker said."""
+
+    held: Answer[Held]
+    offsets: Answer[GroupOffsets]
+    owners: Answer[Owner]
+
+
+class Told:
+    """The answers of all brokers, joined."""
+
+    def __init__(self) -> None:
+        self.silent: list[int] = []
+        self._ends: dict[Key, HeldPartition] = {}
+        self._steps: dict[int, int] = {}
+        self._committed: dict[str, dict[Key, int]] = {}
+        self._owners: dict[tuple[str, Key], str] = {}
+
+    @property
+    def groups(self) -> Iterable[str]:
+        """Groups that have offsets."""
+        return self._committed.keys()
+
+    def add(self, broker: int, answers: BrokerAnswers | None) -> None:
+        """Take what a broker said; None if it did not answer."""
+        if answers is None:
+            self.silent.append(broker)
+            return
+        self._steps[broker] = max(answers.held.offset_step, 1)
+        for topic in answers.held.data_set:
+            for held in topic.offset_info:
+                self._ends[broker, topic.topic_name, held.partition_id] = held
+        for group in answers.offsets.data_set:
+            offsets = self._committed.setdefault(group.group_name, {})
+            for entry in group.sub_info:
+                for place in entry.offsets:
+                    if place.cur_offset >= 0:
+                        offsets[broker, entry.topic_name, place.partition_id] = place.cur_offset
+        for owner in answers.owners.data_set:
+            group_name, topic_name, partition = owner.partition.rsplit(":", 2)
+            self._owners[group_name, (broker, topic_name, int(partition))] = owner.consumer
+
+    def partition(self, key: Key, group: str | None = None) -> PartitionState:
+        """One partition, with a group's place in it."""
+        broker, topic, number = key
+        ends = self._ends.get(key, HeldPartition(number))
+        high = ends.offset_max if ends.offset_max >= 0 else None
+        committed, owner, lag = None, None, None
+        if group is not None:
+            committed = self._committed.get(group, {}).get(key)
+            owner = self._owners.get((group, key))
+        low = ends.offset_min if ends.offset_min >= 0 else None
+        done = committed
+        if committed is None and group is not None and self._begun(group, topic):
+            done = low
+        if done is not None and high is not None:
+            lag = -(-max(high - done, 0) // self._steps[broker])
+        return PartitionState(topic, broker, number, low, high, committed, lag, owner)
+
+    def _begun(self, group: str, topic: str) -> bool:
+        """Whether a group has confirmed something of a topic."""
+        return any(begun == topic for _, begun, _ in self._committed.get(group, {}))
+
+    def group(
+        self,
+        name: str,
+        online: Subscription | None,
+        members: tuple[MemberState, ...],
+        topics: Iterable[TopicState],
+    ) -> GroupState:
+        """One group."""
+        subscribed = set(online.topic_set) if online is not None else set[str]()
+        begun = self._committed.get(name, {})
+        names = subscribed | {topic for _, topic, _ in begun}
+        keys = {key for topic in topics if topic.name in names for key in topic.keys} | begun.keys()
+        places = sorted(keys, key=lambda key: (key[1], key[0], key[2]))
+        return GroupState(
+            name=name,
+            topics=tuple(sorted(names)),
+            members=members,
+            partitions=tuple(self.partition(key, name) for key in places),
+            silent=tuple(self.silent),
+        )

@@ -1,0 +1,220 @@
+"""The client of a TubeMQ cluster: makes producers, consumers and readers that share connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from coherer import limits
+from coherer._client.engine.base import BaseClient
+from coherer._client.engine.keywords import options_of
+from coherer._client.tubemq.cluster import ClientOptions, Cluster
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.consumer_options import ConsumerOptions, Topics
+from coherer._client.tubemq.holdings import Listener
+from coherer._client.tubemq.planner import Planner
+from coherer._client.tubemq.positions import Start
+from coherer._client.tubemq.producer import Producer
+from coherer._client.tubemq.quality import QualityRules
+from coherer._client.tubemq.reader import Reader
+from coherer._wire.tubemq.names import BrokerInfo, Partition
+
+if TYPE_CHECKING:
+    from coherer._client.tubemq.admin import Admin
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """The keywords of `Client.consumer`; see `ConsumerOptions`."""
+
+    start: Start
+    poll_ms: int
+    empty_ms: int
+    release_ms: int
+    prefetch_bytes: int
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+
+
+class Client(BaseClient):
+    """A client of a TubeMQ cluster. Made by `coherer.connect`; use it with `async with`.
+
+    It belongs to one event loop and one process. Connections are made when they are needed and
+    shared by everything that the client makes; nothing is sent before.
+
+    ```python
+    async with coherer.connect("tubemq://127.0.0.1:8715") as client:
+        async with client.producer("flights") as producer:
+            receipt = await producer.send(coherer.Message("flights", b"hello"))
+        async with client.consumer("readers", "flights", start="earliest") as consumer:
+            async for message in consumer:
+                print(message.body)
+    ```
+
+    Args:
+        options: addresses and more.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._cluster = Cluster(options)
+        self._planner: Planner | None = None
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._url}>"
+
+    @property
+    def _url(self) -> str:
+        hosts = ",".join(f"{host}:{port}" for host, port in self._options.addresses)
+        return f"tubemq://{hosts}"
+
+    @property
+    def options(self) -> ClientOptions:
+        """The options."""
+        return self._options
+
+    def producer(
+        self,
+        *topics: str,
+        window: int = 5_000,
+        window_bytes: int = limits.WINDOW_BYTES_DEFAULT,
+        timeout_ms: int | None = None,
+        rules: QualityRules | None = None,
+    ) -> Producer:
+        """A producer.
+
+        Args:
+            topics: published at the start; others are at their first message.
+            window: how many messages may be under way.
+            window_bytes: and how many bytes.
+            timeout_ms: how long a message waits for its receipt; the client's timeout when None.
+            rules: when brokers are left out.
+
+        Raises:
+            UsageError: an option is out of range.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._cluster.pool.check()
+        producer = Producer(
+            self._cluster,
+            topics,
+            window=window,
+            window_bytes=window_bytes,
+            timeout_ms=timeout_ms,
+            rules=rules,
+        )
+        self._made.add(producer)
+        return producer
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
+        """A consumer.
+
+        Args:
+            group: the group; its members share the partitions of its topics, and all of them name
+                the same topics and filters.
+            topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            UsageError: an option makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        self._cluster.pool.check()
+        consumer = Consumer(self._cluster, group, topics, options_of(ConsumerOptions, options))
+        self._made.add(consumer)
+        return consumer
+
+    def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
+        """A reader of a range of one partition, which no group notices.
+
+        Args:
+            partition: one of `partitions`.
+            offset: where to begin.
+            end: the offset behind the last to read; the end of the partition at the start when
+                None.
+
+        Raises:
+            UsageError: the range makes no sense.
+            ClosedError, ForkedError: the client cannot be used here.
+        """
+        reader = Reader(self._plans(), partition, offset, end, self._options.timeout_ms)
+        self._made.add(reader)
+        return reader
+
+    async def partitions(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that can be read, sorted.
+
+        Raises:
+            RefusedError: there are none, or the topic does not exist.
+            UnavailableError: no master could be reached.
+        """
+        return await self._plans().partitions(topic)
+
+    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """What the brokers hold of a topic, without disturbing anybody.
+
+        Brokers that cannot be read now are left out; `away` names them.
+
+        Returns:
+            Broker id and partition number, to the oldest offset and the one behind the newest.
+            Java's brokers count in index bytes, ours in messages.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+        """
+        return await self._plans().offsets(topic)
+
+    async def away(self, topic: str) -> list[BrokerInfo]:
+        """The brokers that hold a part of a topic which cannot be read now.
+
+        They are down, or closed for readers.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: no master could be reached.
+        """
+        return await self._plans().away(topic)
+
+    def admin(self, token: str | None = None) -> Admin:
+        """Administration of the cluster over HTTP.
+
+        It is where the option `admin` of `connect` says, or else where the master says; that of
+        Java's masters, which do not say, is looked for at their port 8080. Before a change, what
+        answers there has to prove to be of this cluster.
+
+        Args:
+            token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
+                need it. None for the one that Java ships; a cluster with accounts needs the
+                client's account instead.
+        """
+        from coherer._client.tubemq.admin import Admin
+        from coherer._client.tubemq.admin_calls import AUTHOR
+        from coherer._client.tubemq.introduction import introduce
+
+        self._cluster.pool.check()
+        options = self._options
+        return Admin(
+            options.admin,
+            token,
+            user=options.user or AUTHOR,
+            password=options.password,
+            timeout_ms=options.timeout_ms,
+            cluster=self._url,
+            check=self._cluster.pool.check,
+            introduce=lambda: introduce(self._cluster),
+        )
+
+    def _connected(self) -> bool:
+        return hasattr(self, "_cluster") and self._cluster.pool.connected
+
+    async def _disconnect(self) -> None:
+        if self._planner is not None:
+            await self._planner.close()
+            self._planner = None
+        await self._cluster.pool.close()
+
+    def _plans(self) -> Planner:
+        self._cluster.pool.check()
+        if self._planner is None:
+            self._planner = Planner(self._cluster)
+        return self._planner

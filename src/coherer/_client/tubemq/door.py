@@ -1,0 +1,224 @@
+"""What a consumer says to brokers: take and give up a partition, get, confirm, stay alive.
+
+One object per member of a group; it keeps no state about partitions. Requests about a partition
+leave in the order of the calls, because all of them take the same connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Passport
+from coherer._client.tubemq.link import Link
+from coherer._client.tubemq.master import checked
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.names import BrokerInfo, FailureInfo, Partition
+
+CONSUMED: Final = 0
+ROLL_BACK: Final = 1
+"""The field `readStatus` of giving up a partition."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a broker says when it gives us a partition.
+
+    Args:
+        offset: where reading begins.
+        max_offset: the offset behind the last message, -1 where the broker is silent.
+        step: by how much the offset grows with each message; None with Java's broker, whose
+            offsets are byte positions in an index that partitions share.
+    """
+
+    offset: int
+    max_offset: int
+    step: int | None
+
+
+class Door:
+    """Requests of one member of a group to brokers.
+
+    Args:
+        cluster: the way to the cluster.
+        member: the consumer id.
+        group: the group.
+        passport: what to show.
+        filters: topic to the words that messages are wanted of.
+
+    Attributes:
+        priority: the id of the group's read priority, as the master told it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        member: str,
+        group: str,
+        passport: Passport,
+        filters: Mapping[str, Iterable[str]],
+    ) -> None:
+        self.priority = UNDEFINED
+        self._pool = cluster.pool
+        self._timeout_ms = cluster.options.timeout_ms
+        self._member = member
+        self._group = group
+        self._passport = passport
+        self._filters = {topic: sorted(words) for topic, words in filters.items()}
+
+    async def link(self, broker: BrokerInfo) -> Link:
+        """The connection to a broker.
+
+        Raises:
+            ConnectError: there is none.
+        """
+        return await self._pool.get(broker.host, broker.port)
+
+    async def take(
+        self, partition: Partition, read_status: int, offset: int | None = None
+    ) -> Place:
+        """Register a partition with its broker.
+
+        Args:
+            partition: which one.
+            read_status: where to begin, see `positions`.
+            offset: where exactly to begin.
+
+        Raises:
+            RefusedError: somebody else holds it (410), or another reason.
+            UnavailableError: no answer.
+        """
+        link = await self.link(partition.broker)
+        request = self._registration(partition, methods.REGISTER, read_status, offset)
+        answer = await link.ask(
+            methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
+        )
+        checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
+        return Place(
+            answer.currOffset,
+            answer.maxOffset if answer.HasField("maxOffset") else -1,
+            answer.offsetStep if answer.HasField("offsetStep") else None,
+        )
+
+    async def give_up(self, partition: Partition, *, consumed: bool) -> None:
+        """Unregister a partition.
+
+        Args:
+            partition: which one.
+            consumed: whether the package that was read last is confirmed; otherwise it will be
+                read again.
+
+        Raises:
+            RefusedError: it is not ours.
+            UnavailableError: no answer.
+        """
+        link = await self.link(partition.broker)
+        status = CONSUMED if consumed else ROLL_BACK
+        request = self._registration(partition, methods.UNREGISTER, status, None)
+        answer = await link.ask(
+            methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
+        )
+        checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
+
+    async def beat(self, broker: BrokerInfo, partitions: Iterable[Partition]) -> list[FailureInfo]:
+        """Tell a broker that we are alive.
+
+        Returns:
+            The partitions that it does not hold for us, each with the reason (411 or 412).
+
+        Raises:
+            RefusedError: authentication failed.
+            UnavailableError: no answer.
+        """
+        link = await self.link(broker)
+        request = pb.HeartBeatRequestC2B(
+            clientId=self._member,
+            groupName=self._group,
+            readStatus=0,
+            partitionInfo=[partition.text() for partition in partitions],
+            qryPriorityId=self.priority,
+            authInfo=self._passport.for_broker(),
+        )
+        answer = await link.ask(
+            methods.PARTITION_HEARTBEAT, request, pb.HeartBeatResponseB2C, self._timeout_ms
+        )
+        checked(answer, server=link.server)
+        return [FailureInfo.parse(text) for text in answer.failureInfo]
+
+    def get(
+        self, link: Link, partition: Partition, *, confirmed: bool, escapes: bool, timeout_ms: int
+    ) -> asyncio.Future[bytes]:
+        """Ask for the next package of a partition.
+
+        Args:
+            link: the connection to its broker.
+            partition: which one.
+            confirmed: the package before it has been dealt with.
+            escapes: we do the limiting of the group's flow rules ourselves.
+            timeout_ms: how long the broker may wait for messages, more or less.
+
+        Returns:
+            A future of the serialized answer.
+
+        Raises:
+            DisconnectedError: the connection is closed already.
+        """
+        request = pb.GetMessageRequestC2B(
+            clientId=self._member,
+            partitionId=partition.id,
+            groupName=self._group,
+            topicName=partition.topic,
+            lastPackConsumed=confirmed,
+            manualCommitOffset=False,
+            escFlowCtrl=escapes,
+        )
+        return link.call(methods.GET_MESSAGES, request, timeout_ms)
+
+    def commit(self, link: Link, partition: Partition, *, consumed: bool) -> asyncio.Future[bytes]:
+        """Confirm the package that was read last, or ask for it to be read again.
+
+        Returns:
+            A future of the serialized answer, for `committed`.
+
+        Raises:
+            DisconnectedError: the connection is closed already.
+        """
+        request = pb.CommitOffsetRequestC2B(
+            clientId=self._member,
+            topicName=partition.topic,
+            partitionId=partition.id,
+            groupName=self._group,
+            lastPackConsumed=consumed,
+        )
+        return link.call(methods.COMMIT_OFFSET, request, self._timeout_ms)
+
+    def committed(
+        self, link: Link, partition: Partition, body: bytes
+    ) -> pb.CommitOffsetResponseB2C:
+        """Take the answer to `commit` apart.
+
+        Raises:
+            RefusedError: the partition is not ours (any more).
+        """
+        answer = methods.parse(pb.CommitOffsetResponseB2C, body)
+        checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
+        return answer
+
+    def _registration(
+        self, partition: Partition, operation: int, status: int, offset: int | None
+    ) -> pb.RegisterRequestC2B:
+        return pb.RegisterRequestC2B(
+            opType=operation,
+            clientId=self._member,
+            groupName=self._group,
+            topicName=partition.topic,
+            partitionId=partition.id,
+            readStatus=status,
+            filterCondStr=self._filters.get(partition.topic, []),
+            currOffset=offset,
+            qryPriorityId=self.priority,
+            authInfo=self._passport.for_broker(),
+        )

@@ -1,0 +1,359 @@
+"""A consumer's registration with the master: the group, heartbeats, and instructions.
+
+Rules:
+
+* Register once, then a heartbeat at every period: the client's, or the master's own wish where it
+  is shorter. The answer may bring an instruction (see `assignment`).
+* Heartbeats come quickly, from `waits`, at the start and after each instruction, until the master
+  has nothing more to say: it can only answer, and a group should not wait 13 s for each step.
+* Code 411: the master has forgotten us; register again, telling what we hold.
+* A refusal that trying again does not change ends the membership; `failure` keeps the reason, and
+  whoever consumes is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+import msgspec
+
+from coherer import limits
+from coherer._client.engine.tasks import cancel, waits
+from coherer._client.tubemq.assignment import DONE, Assignment, Beat, Event
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
+from coherer._client.tubemq.master import checked, persist
+from coherer._client.tubemq.positions import Bound
+from coherer._common.logs import Log
+from coherer._wire.tubemq import codes, methods
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.flow import FlowRules
+from coherer._wire.tubemq.names import (
+    Partition,
+    SubscribeInfo,
+    TopicCondition,
+    check_topic,
+    is_tubemq_topic,
+    required_partitions,
+)
+from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+QUICK_BEATS: Final = 15
+"""Quick heartbeats in a row that bring nothing, before the usual period: about 9 s of them."""
+
+REFUSALS_MAX: Final = 5
+"""So many heartbeats in a row may be refused for their credentials: a clock may be wrong."""
+
+FINAL_CODES: Final = frozenset(
+    {
+        ResultCode.BAD_REQUEST,
+        ResultCode.CERTIFICATE_FAILURE,
+        ResultCode.CLIENT_INCONSISTENT_CONSUMETYPE,
+        ResultCode.CLIENT_INCONSISTENT_TOPICSET,
+        ResultCode.CLIENT_INCONSISTENT_FILTERSET,
+        ResultCode.CLIENT_INCONSISTENT_SESSIONKEY,
+        ResultCode.CLIENT_INCONSISTENT_SELECTBIG,
+        ResultCode.CLIENT_INCONSISTENT_SOURCECOUNT,
+        ResultCode.CLIENT_DUPLICATE_INDEXID,
+        ResultCode.CONSUME_GROUP_FORBIDDEN,
+        ResultCode.CONSUME_CONTENT_FORBIDDEN,
+    }
+)
+"""Refusals that trying again does not change."""
+
+NO_RULES: Final = FlowRules.parse(" ")
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer wants.
+
+    Args:
+        group: the group it belongs to.
+        topics: topic to the tags that are wanted; none means all messages.
+        bound: exact start offsets, if any.
+    """
+
+    group: str
+    topics: Mapping[str, frozenset[str]]
+    bound: Bound | None = None
+
+    def __post_init__(self) -> None:
+        if not self.group or self.group.isspace() or len(self.group) > limits.GROUP_CHARS_MAX:
+            raise UsageError(f"{self.group!r} cannot be the name of a group.")
+        if not 0 < len(self.topics) <= limits.TOPICS_PER_CLIENT_MAX:
+            raise UsageError(f"A consumer has 1 to {limits.TOPICS_PER_CLIENT_MAX} topics.")
+        for topic, filters in self.topics.items():
+            check_topic(topic)
+            _check_filters(topic, filters)
+
+
+def _check_filters(topic: str, filters: Iterable[str]) -> None:
+    filters = list(filters)
+    if len(filters) > limits.FILTERS_MAX:
+        raise UsageError(f"A topic has at most {limits.FILTERS_MAX} filters.", topic=topic)
+    for word in filters:
+        if not word or word.isspace() or len(word) > limits.FILTER_CHARS_MAX or "," in word:
+            raise UsageError(f"{word!r} cannot be a filter.", topic=topic)
+
+
+class Owner(Protocol):
+    """The consumer, as its membership sees it."""
+
+    def instructed(self, event: Event) -> None:
+        """Carry this out, then tell `assignment` that it is finished and call `hurry`."""
+        ...
+
+    def membership_ended(self) -> None:
+        """The master refuses us for good; see `failure`."""
+        ...
+
+
+class Membership:
+    """One member of a group.
+
+    Args:
+        cluster: the way to the cluster.
+        subscription: what it wants.
+        owner: does what the instructions say.
+
+    Attributes:
+        member: the consumer id.
+        assignment: what it holds.
+        passport: what to show to brokers.
+        group_rules: how fast this group may read.
+        default_rules: how fast any group may read.
+        priority: the id of the group's read priority.
+        not_allocated: whether the group of a bound consumer has not begun yet.
+        failure: why the membership has ended by itself.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        owner: Owner,
+    ) -> None:
+        self.member = ""
+        self.assignment = Assignment()
+        self.passport = cluster.passport()
+        self.group_rules = NO_RULES
+        self.default_rules = NO_RULES
+        self.priority: int = UNDEFINED
+        self.not_allocated = True
+        self.failure: CohererError | None = None
+        self._cluster = cluster
+        self._subscription = subscription
+        self._owner = owner
+        self._local_host = ""
+        self._registered = False
+        self._since_ms = int(time.time() * 1000)
+        self._group_check: int = UNDEFINED
+        self._default_check: int = UNDEFINED
+        self._period_ms = cluster.options.heartbeat_ms
+        self._quick = 0
+        self._wait = waits()
+        self._awake = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register, trying again for as long as the client's timeout, and begin heartbeats.
+
+        Raises:
+            UnavailableError: no master could be reached.
+            RefusedError: the master does not want us, or a topic does not exist.
+        """
+        timeout_ms = self._cluster.options.timeout_ms
+        final = FINAL_CODES
+        if not all(map(is_tubemq_topic, self._subscription.topics)):  # nobody will create these
+            final |= {ResultCode.TOPIC_NOT_DEPLOYED}
+        await persist(self._join, timeout_ms=timeout_ms, final=final)
+
+    def begin(self) -> None:
+        """Begin heartbeats; instructions may come from now on."""
+        self.hurry()
+        self._beating = asyncio.create_task(self._beat_on(), name="consumer heartbeats")
+
+    def hurry(self) -> None:
+        """Send a heartbeat now, and some more soon: there is something to tell or to expect."""
+        self._quick = QUICK_BEATS
+        self._wait = waits()
+        self._awake.set()
+
+    async def stop(self) -> None:
+        """Tell the master that this member leaves. Its answer does not matter."""
+        await cancel(self._beating)
+        if not self._registered:
+            return
+        request = pb.CloseRequestC2M(
+            clientId=self.member,
+            groupName=self._subscription.group,
+            authInfo=self.passport.for_master(),
+        )
+        try:
+            await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
+        except CohererError as error:
+            _log.info("The master did not take the end of a consumer: %s", error)
+
+    # -- inside
+
+    async def _beat_on(self) -> None:
+        refusals = 0
+        while True:
+            self._awake.clear()
+            event: Event | None = None
+            try:
+                event = await self._beat()
+                refusals = 0
+            except CohererError as error:
+                refused = isinstance(error, codes.CertificateError)
+                refusals = refusals + 1 if refused else 0
+                final = error.code in FINAL_CODES or isinstance(error, UsageError)
+                if refusals > REFUSALS_MAX or (final and not refused):
+                    self.failure = error
+                    _log.error("The membership in %s ended: %s", self._subscription.group, error)
+                    self._owner.membership_ended()
+                    return
+                _log.warning(
+                    "A heartbeat of consumer %s failed: %s", self.member, error, about=self.member
+                )
+            except Exception:  # noqa: BLE001 - without heartbeats everything would be lost
+                _log.exception("A heartbeat of consumer %s failed", self.member, about=self.member)
+            if event is not None:
+                self._quick = QUICK_BEATS
+                self._wait = waits()
+                self._owner.instructed(event)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        pause = self._period_ms / 1000
+        if self._quick > 0:
+            self._quick -= 1
+            pause = min(pause, self._wait())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._awake.wait()
+
+    async def _join(self) -> None:
+        if not self.member:
+            self._local_host = await self._cluster.local_host()
+            name = client_id(self._local_host, "Pull")
+            self.member = f"{self._subscription.group}_{name}"
+        await self._register()
+
+    async def _register(self) -> None:
+        held = self.assignment.held
+        request = pb.RegisterRequestC2M(
+            clientId=self.member,
+            groupName=self._subscription.group,
+            hostName=self._local_host,
+            topicList=sorted(self._subscription.topics),
+            subscribeInfo=self._told(held),
+            topicCondition=[
+                TopicCondition(topic, tuple(sorted(filters))).text()
+                for topic, filters in sorted(self._subscription.topics.items())
+                if filters
+            ],
+            requireBound=self._subscription.bound is not None,
+            sessionTime=self._since_ms,
+            groupFlowCheckId=self._group_check,
+            defFlowCheckId=self._default_check,
+            qryPriorityId=self.priority,
+            authInfo=self.passport.for_master(),
+        )
+        bound = self._subscription.bound
+        if bound is not None:
+            request.sessionKey = bound.session
+            request.totalCount = bound.members
+            request.requiredPartition = required_partitions(bound.offsets)
+            request.notAllocated = self.not_allocated
+            request.selectBig = bound.prefer == "larger"
+        masters = self._cluster.masters
+        before, self._registered = self._registered, True  # also if the answer is lost
+        try:
+            answer = await masters.ask(methods.CONSUMER_REGISTER, request, pb.RegisterResponseM2C)
+        except ConnectError:
+            self._registered = before
+            raise
+        checked(answer, server=masters.server)
+        self.assignment.registered()
+        self._learn(answer)
+
+    async def _beat(self) -> Event | None:
+        beat = self.assignment.beat()
+        request = pb.HeartRequestC2M(
+            clientId=self.member,
+            groupName=self._subscription.group,
+            subscribeInfo=self._told(beat.report or ()),
+            reportSubscribeInfo=beat.report is not None,
+            event=self._acknowledgement(beat),
+            defFlowCheckId=self._default_check,
+            groupFlowCheckId=self._group_check,
+            qryPriorityId=self.priority,
+            authInfo=self.passport.for_master(),
+        )
+        masters = self._cluster.masters
+        answer = await masters.ask(methods.CONSUMER_HEARTBEAT, request, pb.HeartResponseM2C)
+        if answer.errCode == ResultCode.HB_NO_NODE:
+            _log.info("The master has forgotten consumer %s", self.member)
+            await self._register()
+            self.hurry()
+            return None
+        checked(answer, server=masters.server)
+        if answer.requireAuth and not self.passport.signs:
+            raise UsageError(
+                "The master wants to know who we are.",
+                server=masters.server,
+                code=ResultCode.CERTIFICATE_FAILURE,
+                hint="Give `user` and `password` to `connect`.",
+            )
+        self.assignment.accepted(beat)
+        self._learn(answer)
+        return self._instruction(answer)
+
+    def _told(self, held: Iterable[Partition]) -> list[str]:
+        group = self._subscription.group
+        return [SubscribeInfo(self.member, group, partition).text() for partition in held]
+
+    def _acknowledgement(self, beat: Beat) -> pb.EventProto | None:
+        if beat.event is None:
+            return None
+        return pb.EventProto(
+            rebalanceId=beat.event.id,
+            opType=beat.event.kind,
+            status=DONE,
+            subscribeInfo=self._told(beat.event.partitions),
+        )
+
+    def _instruction(self, answer: pb.HeartResponseM2C) -> Event | None:
+        told = answer.event
+        if not answer.HasField("event") or told.rebalanceId <= 0:
+            return None
+        infos = [SubscribeInfo.parse(text) for text in told.subscribeInfo]
+        for info in infos:
+            if info.partition.topic not in self._subscription.topics:
+                raise ProtocolError(f"The master gives us a foreign topic, {info.text()}.")
+        return Event(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
+
+    def _learn(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
+        if answer.HasField("authorizedInfo"):
+            self.passport.renew(answer.authorizedInfo)
+        if answer.HasField("notAllocated") and not answer.notAllocated:
+            self.not_allocated = False
+        if answer.HasField("qryPriorityId"):
+            self.priority = answer.qryPriorityId
+        if answer.HasField("heartbeatMs") and answer.heartbeatMs > 0:
+            self._period_ms = min(self._cluster.options.heartbeat_ms, answer.heartbeatMs)
+        # Rules come with their id when it is not the one that we named; otherwise a blank.
+        if answer.HasField("defFlowCheckId") and answer.defFlowCheckId != self._default_check:
+            self._default_check = answer.defFlowCheckId
+            self.default_rules = FlowRules.parse(answer.defFlowControlInfo)
+        if answer.HasField("groupFlowCheckId") and answer.groupFlowCheckId != self._group_check:
+            self._group_check = answer.groupFlowCheckId
+            self.group_rules = FlowRules.parse(answer.groupFlowControlInfo)

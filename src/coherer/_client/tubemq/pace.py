@@ -1,0 +1,175 @@
+"""How fast one partition may be read: flow control in the client (4.10 of the protocol page).
+
+The master hands out two sets of rules, the group's and the default ones (`_wire.tubemq.flow`).
+For each package a partition rests as long as they say:
+
+1. A data limit allows so many bytes a minute, and a twelfth of it in five seconds. Which limit is
+   in force is worked out once a minute, from the backlog; while that is unknown, a guess counts.
+2. After several empty reads in a row a frequency limit may say longer than the answer did.
+3. After a package that brought something a "low fetch" rule may ask for a pause.
+
+The group's rules count where it has some of the kind, otherwise the default ones. Bytes are those
+of the answers; Java counts bodies, which are a few percent less.
+
+Pure: the caller tells the time, by a clock that is not set, and what time of day that is (data
+limits hold at times of the day).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from coherer._wire.tubemq.flow import (
+    UNKNOWN_BACKLOG,
+    UNKNOWN_BACKLOG_PAUSE_MS,
+    UNLIMITED_BYTES,
+    FlowRules,
+    LowFetch,
+)
+
+MINUTE_MS: Final = 60_000
+SLICE_MS: Final = 5_000
+SLICES: Final = MINUTE_MS // SLICE_MS
+ESCAPE_CHECK_MS: Final = 10_000
+"""Whether a group limits itself is worked out this often."""
+
+
+class Rules(Protocol):
+    """The rules in force; they may change at any time."""
+
+    @property
+    def group_rules(self) -> FlowRules:
+        """Those of the group."""
+        ...
+
+    @property
+    def default_rules(self) -> FlowRules:
+        """Those of everybody."""
+        ...
+
+
+class Delivered(Protocol):
+    """What a package says about itself."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        ...
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What lies behind it; negative when unknown."""
+        ...
+
+    @property
+    def require_slow(self) -> bool:
+        """Whether a consumer with filters is close to the end."""
+        ...
+
+
+class Pace:
+    """Keeps count for one partition.
+
+    Args:
+        rules: the rules in force.
+        filtered: whether the consumer has filters for the topic.
+        wall_ms: gives the time of day at the time that the caller tells; unless given, that.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        filtered: bool,
+        wall_ms: Callable[[int], int] = lambda now_ms: now_ms,
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._rules = rules
+        self._filtered = filtered
+        self._minute_ms: int | None = None  # when the minute began
+        self._slice_ms = 0
+        self._minute_bytes = 0
+        self._slice_bytes = 0
+        self._limit_bytes = UNLIMITED_BYTES
+        self._limit_pause_ms = 0
+        self._low: LowFetch | None = None
+        self._backlog = -1
+        self._empty_reads = 0
+        self._escape_ms: int | None = None
+        self._escapes = False
+
+    def limits_itself(self, now_ms: int) -> bool:
+        """Whether the group has a data limit at this time: the broker then leaves it to us."""
+        if self._escape_ms is None or now_ms - self._escape_ms >= ESCAPE_CHECK_MS:
+            self._escape_ms = now_ms
+            limit = self._rules.group_rules.data_limit(UNLIMITED_BYTES, self._wall_ms(now_ms))
+            self._escapes = limit is not None
+        return self._escapes
+
+    def delivered(self, package: Delivered, now_ms: int) -> int:
+        """A package is dealt with; returns how many ms to rest since it came."""
+        if package.backlog_bytes >= 0:
+            self._backlog = package.backlog_bytes
+        self._empty_reads = 0
+        self._count(package.size_bytes, now_ms)
+        if self._used_up:
+            return self._limit_pause_ms
+        if self._low is None:
+            return 0
+        if not self._filtered:
+            return self._low.pause_ms
+        return self._low.end_pause_ms if package.require_slow else self._low.filter_pause_ms
+
+    def empty(self, pause_ms: int, now_ms: int) -> int:
+        """There was nothing to read; returns how many ms to rest.
+
+        Args:
+            pause_ms: what it would be without rules.
+            now_ms: the time.
+        """
+        self._count(0, now_ms)
+        self._empty_reads += 1
+        group = self._rules.group_rules
+        rules = group if group.frequency_limits else self._rules.default_rules
+        told_ms = rules.empty_pause_ms(self._empty_reads)
+        return pause_ms if told_ms is None else told_ms
+
+    def refused(self, pause_ms: int, now_ms: int) -> int:
+        """The broker gave nothing for another reason; returns how many ms to rest."""
+        self._count(0, now_ms)
+        self._empty_reads = 0
+        return pause_ms
+
+    @property
+    def _used_up(self) -> bool:
+        return (
+            self._minute_bytes >= self._limit_bytes
+            or self._slice_bytes >= self._limit_bytes // SLICES
+        )
+
+    def _count(self, size_bytes: int, now_ms: int) -> None:
+        if self._minute_ms is None or now_ms - self._minute_ms >= MINUTE_MS:
+            self._minute_ms = self._slice_ms = now_ms
+            self._minute_bytes = self._slice_bytes = 0
+            self._choose(now_ms)
+        elif now_ms - self._slice_ms >= SLICE_MS:
+            self._slice_ms = now_ms
+            self._slice_bytes = 0
+        self._minute_bytes += size_bytes
+        self._slice_bytes += size_bytes
+
+    def _choose(self, now_ms: int) -> None:
+        """Work out what is in force for the next minute."""
+        group, default = self._rules.group_rules, self._rules.default_rules
+        self._low = group.low_fetch or default.low_fetch
+        self._limit_bytes, self._limit_pause_ms = UNLIMITED_BYTES, 0
+        if not (group.data_limits or default.data_limits):
+            return
+        if self._backlog < 0:
+            self._limit_bytes, self._limit_pause_ms = UNKNOWN_BACKLOG, UNKNOWN_BACKLOG_PAUSE_MS
+            return
+        day_ms = self._wall_ms(now_ms)
+        limit = group.data_limit(self._backlog, day_ms) or default.data_limit(self._backlog, day_ms)
+        if limit is not None:
+            self._limit_bytes, self._limit_pause_ms = limit.limit_bytes, limit.pause_ms

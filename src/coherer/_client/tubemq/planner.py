@@ -1,0 +1,226 @@
+"""Questions about topics that disturb no group: which partitions there are, and what they hold.
+
+The master is asked by `survey`. A broker tells the offsets of a partition to whom it gives the
+partition, so the planner takes it for a moment, in a group of its own (`coherer_reader_…`) that
+nobody else is in, and gives it back without having read or confirmed anything. What to show to
+brokers it learns as a producer that never sends, and from every survey.
+
+A master may refuse the survey: it is older than method 20, or only named groups may consume the
+topic. Then what it tells producers has to do: the partitions that take messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from coherer._client.tubemq.cluster import Cluster, client_id
+from coherer._client.tubemq.door import Door
+from coherer._client.tubemq.master import persist
+from coherer._client.tubemq.partitions import partition_ids
+from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
+from coherer._client.tubemq.survey import Survey, Surveyor
+from coherer._common.logs import Log
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import BrokerInfo, Partition
+from coherer.errors import CohererError, RefusedError
+
+T = TypeVar("T")
+
+_log = Log(logging.getLogger(__name__))
+
+READER_PREFIX: Final = "coherer_reader_"
+"""Names of groups that exist for one reader only; what is stored for them may be forgotten."""
+
+FRESH_MS: Final = 60_000
+"""Tokens for brokers change every few minutes; older ones are asked for again."""
+
+SURVEY_MS: Final = 1_000
+"""`offsets` may be asked often, by a stream that waits for messages. For so long it goes to the
+same partitions."""
+
+_FINAL: Final = FINAL_CODES | {ResultCode.TOPIC_NOT_DEPLOYED}
+
+_NO_SURVEY: Final = frozenset(
+    {None, ResultCode.CONSUME_GROUP_FORBIDDEN, ResultCode.CONSUME_CONTENT_FORBIDDEN}
+)
+"""Refusals of a survey after which the producers' list is taken. An old master answers without a
+code."""
+
+
+class Planner:
+    """Knows what there is to read.
+
+    Args:
+        cluster: the way to the cluster.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._publisher = Publisher(cluster)
+        self._starting = asyncio.Lock()
+        self._name = f"{READER_PREFIX}{secrets.token_hex(6)}"
+        self._slots: set[int] = set()
+        self._surveyed: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
+
+    def check_client(self) -> None:
+        """Check that the client can be used here and now; see `BasePool.check`."""
+        self._cluster.pool.check()
+
+    async def partitions(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that can be read, sorted by broker and number.
+
+        Raises:
+            RefusedError: there are none.
+            UnavailableError: no master could be reached.
+        """
+        return await self._persist(lambda: self._readable(topic))
+
+    async def away(self, topic: str) -> list[BrokerInfo]:
+        """The brokers with partitions of a topic that cannot be read now.
+
+        Raises:
+            RefusedError: there is no such topic.
+            UnavailableError: no master could be reached.
+        """
+        return (await self._survey(topic)).away
+
+    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """The oldest offset and the one behind the newest, by broker id and partition.
+
+        Raises:
+            RefusedError: there is no such topic, or a broker refuses.
+            UnavailableError: a server could not be reached.
+        """
+
+        async def attempt() -> dict[tuple[str, int], tuple[int, int]]:
+            partitions = await self._known(topic)
+            try:
+                ends = await self._ends(partitions)
+            except CohererError:
+                self._surveyed.pop(topic, None)
+                raise
+            return {
+                (str(partition.broker.id), partition.id): end
+                for partition, end in zip(partitions, ends, strict=True)
+            }
+
+        return await self._persist(attempt)
+
+    async def ready(self) -> None:
+        """Be known to the master, and know what it wants brokers to be shown.
+
+        Raises:
+            UnavailableError: no master could be reached.
+            RefusedError: the master does not want us.
+        """
+        publisher = await self._registered()
+        if publisher.silent_ms > FRESH_MS:
+            await publisher.beat()
+
+    def reserve(self) -> int:
+        """A number for a reader that no other one has now; low numbers are used again."""
+        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+        self._slots.add(slot)
+        return slot
+
+    def release(self, slot: int) -> None:
+        """The reader with this number is done."""
+        self._slots.discard(slot)
+
+    def door(self, slot: int) -> Door:
+        """The way to brokers for the reader with this number."""
+        group, member = self._names(slot)
+        return Door(self._cluster, member, group, self._publisher.passport, {})
+
+    async def close(self) -> None:
+        """Leave."""
+        await self._publisher.stop()
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        timeout_ms = self._cluster.options.timeout_ms
+        return await persist(attempt, timeout_ms=timeout_ms, final=_FINAL)
+
+    async def _known(self, topic: str) -> list[Partition]:
+        """What can be read, as it was a moment ago at the earliest."""
+        now = asyncio.get_running_loop().time()
+        when, partitions = self._surveyed.get(topic, (now, []))
+        if not partitions or (now - when) * 1000 >= SURVEY_MS:
+            partitions = await self._readable(topic)
+            self._surveyed[topic] = now, partitions
+        return partitions
+
+    async def _readable(self, topic: str) -> list[Partition]:
+        survey = await self._survey(topic)
+        if not survey.partitions:
+            raise RefusedError(
+                "The topic has no partition that can be read.",
+                server=self._cluster.masters.server,
+                topic=topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+                hint="Is one of its brokers online?",
+            )
+        return survey.partitions
+
+    async def _ends(self, partitions: Iterable[Partition]) -> list[tuple[int, int]]:
+        slot = self.reserve()
+        try:
+            door = self.door(slot)
+            return await asyncio.gather(*(_bounds(door, one) for one in partitions))
+        finally:
+            self.release(slot)
+
+    async def _survey(self, topic: str) -> Survey:
+        publisher = await self._registered()
+        slot = self.reserve()
+        try:
+            group, member = self._names(slot)
+            surveyor = Surveyor(
+                self._cluster, group, member, publisher.local_host, publisher.passport
+            )
+            return await surveyor.survey(topic)
+        except RefusedError as error:
+            if error.code not in _NO_SURVEY:
+                raise
+            _log.info("The master tells us of topic %s as a producer only: %s", topic, error)
+        finally:
+            self.release(slot)
+        return Survey(await self._writable(topic), [])
+
+    async def _writable(self, topic: str) -> list[Partition]:
+        """What the master tells producers."""
+        publisher = self._publisher
+        if topic in publisher.topics:
+            await publisher.beat()
+        if topic not in publisher.infos:
+            await publisher.publish([topic])
+        return sorted(
+            Partition(publisher.brokers[broker_id], topic, number)
+            for broker_id, (partitions, stores) in publisher.infos[topic].brokers.items()
+            if broker_id in publisher.brokers
+            for number in partition_ids(partitions, stores)
+        )
+
+    def _names(self, slot: int) -> tuple[str, str]:
+        """Group and only member."""
+        group = f"{self._name}_{slot}"
+        return group, f"{group}_{client_id(self._publisher.local_host, 'Reader')}"
+
+    async def _registered(self) -> Publisher:
+        async with self._starting:
+            if not self._publisher.registered:
+                await self._publisher.start(heartbeats=False)
+        return self._publisher
+
+
+async def _bounds(door: Door, partition: Partition) -> tuple[int, int]:
+    # Offset 0 is moved up to the oldest message by the broker.
+    start = await door.take(partition, read_status=0, offset=0)
+    try:
+        await door.give_up(partition, consumed=False)
+    except CohererError as error:
+        _log.info("Giving back %s: %s", partition.key, error)
+    return start.offset, start.max_offset

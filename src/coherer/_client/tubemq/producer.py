@@ -1,0 +1,344 @@
+"""The producer of TubeMQ.
+
+Theory: one registration with the master (`publisher`) tells where topics can be written to. Each
+broker has a lane (`lanes`), each topic a route (`routes`) that takes its partitions in turn. A
+window bounds what is under way. Nothing is sent twice by itself: a send that ends in
+`DisconnectedError` or `RequestTimeoutError` may or may not be stored, and who sends again has to
+live with a duplicate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, overload
+
+from coherer import limits
+from coherer._client.engine.misuse import check_body, message_topic, mistaken
+from coherer._client.engine.outcomes import CallbackSink, FutureSink, Outcome, Sink
+from coherer._client.engine.producing import BaseProducer
+from coherer._client.engine.tasks import cancel
+from coherer._client.engine.window import Window, check_window
+from coherer._client.tubemq.cluster import Cluster, address_number
+from coherer._client.tubemq.lanes import Lane, Parcel, Place, Sent
+from coherer._client.tubemq.partitions import partition_ids
+from coherer._client.tubemq.publisher import Publisher
+from coherer._client.tubemq.quality import Quality, QualityRules
+from coherer._client.tubemq.routes import Route
+from coherer._wire.tubemq import payload
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic
+from coherer.errors import ConnectError, UnavailableError, UsageError
+from coherer.message import Message, Receipt
+
+TICK_MS: Final = 1_000
+"""How often brokers are judged and signatures renewed."""
+
+
+class Producer(BaseProducer):
+    """Sends messages. Made by `Client.producer`; use it with `async with`.
+
+    Args:
+        cluster: the way to the cluster.
+        topics: published at the start; others are at their first message.
+        window: how many messages may be under way.
+        window_bytes: and how many bytes.
+        timeout_ms: how long a message waits for its receipt; the client's timeout when None.
+        rules: when brokers are left out.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Iterable[str] = (),
+        *,
+        window: int = 5_000,
+        window_bytes: int = limits.WINDOW_BYTES_DEFAULT,
+        timeout_ms: int | None = None,
+        rules: QualityRules | None = None,
+    ) -> None:
+        check_window(window, window_bytes)
+        self._routes: dict[str, Route] = {}
+        room = Window(window, window_bytes)
+        super().__init__(cluster.pool.check, room, topics, self._routes.keys())
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms or cluster.options.timeout_ms
+        self._publisher = Publisher(cluster, self._learn)
+        self._quality = Quality(rules)
+        self._places: dict[tuple[str, str], Place] = {}  # (broker's address, partition) -> place
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._publishing = asyncio.Lock()
+        self._changes: asyncio.Future[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def publish(self, *topics: str) -> None:
+        """Announce topics; returns when messages to them can be sent.
+
+        Raises:
+            RefusedError: a topic has no partition that takes messages; code 444.
+            UnavailableError: no master, or no broker of a topic, could be reached in time.
+        """
+        self.check()
+        async with self._publishing:
+            new = [topic for topic in topics if topic not in self._routes]
+            if not new:
+                return
+            for topic in new:
+                check_topic(topic)
+            await self._publisher.publish(new)
+            for topic in new:
+                await self._connected(self._routes[topic])
+
+    async def send(self, message: Message) -> Receipt:
+        """Send one message and wait for its receipt.
+
+        Raises:
+            UsageError: the message cannot be sent as it is.
+            RefusedError: the broker refused it.
+            DisconnectedError, RequestTimeoutError: it may or may not be stored.
+            UnavailableError: no broker could be reached; it was not sent.
+        """
+        if message_topic(message) not in self._routes:
+            await self.publish(message.topic)
+        await self._window.room()
+        return await self.submit(message)
+
+    @overload
+    def submit(self, message: Message) -> asyncio.Future[Receipt]: ...
+
+    @overload
+    def submit(self, message: Message, *, callback: Callable[[Outcome], object]) -> None: ...
+
+    def submit(
+        self, message: Message, *, callback: Callable[[Outcome], object] | None = None
+    ) -> asyncio.Future[Receipt] | None:
+        """Send one message and do not wait.
+
+        Args:
+            message: of a topic that is published already.
+            callback: gets the receipt or the error, instead of the future.
+
+        Returns:
+            A future of the receipt; None with a callback. A future that fails and is never
+            awaited is reported by asyncio's log.
+
+        Raises:
+            WindowFullError: too many are under way; `await producer.ready()` before.
+            UsageError: the message cannot be sent as it is.
+        """
+        self.check()
+        if self._window.full:
+            raise self._crowded()
+        if callback is not None:
+            self.post(message, CallbackSink(callback))
+            return None
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        self.post(message, FutureSink(future))
+        return future
+
+    def post(self, message: Message, sink: Sink) -> None:
+        """Send a message and have `sink` told; does not look at the window. For facades.
+
+        Raises:
+            ClosedError: the producer is closed.
+            UsageError: the message cannot be sent as it is, or its topic is not published.
+            UnavailableError: the topic has no partition any more.
+        """
+        if self._state != "open":
+            self.check()
+        route = self._routes.get(message_topic(message))
+        if route is None:
+            raise UsageError(
+                "The topic is not published.",
+                topic=message.topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
+                hint="Call `producer.publish(topic)` first.",
+            )
+        if not route.places:
+            raise UnavailableError(
+                "The topic has no partition that takes messages any more.",
+                topic=message.topic,
+                code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+            )
+        parcel = pack(message, route.max_bytes)
+        now = self._loop.time()
+        place = route.next(self._quality, now)
+        size_bytes = len(parcel.data)
+        self._window.take(size_bytes)
+        sent = Sent(place, message, sink, now + self._timeout_ms / 1000, size_bytes)
+        place.lane.post(sent, parcel)
+
+    # -- what lanes call
+
+    def changed(self) -> None:
+        """A lane opened or closed, or its broker refused service."""
+        for route in self._routes.values():
+            route.stale = True
+        changes, self._changes = self._changes, None
+        if changes is not None and not changes.done():
+            changes.set_result(None)
+
+    def elsewhere(self, sent: Sent, parcel: Parcel) -> bool:
+        """Post a message that could not leave by another lane, if there is an open one."""
+        route = self._routes.get(sent.message.topic)
+        if route is None or not route.open:
+            return False
+        place = route.next(self._quality, self._loop.time())
+        if not place.lane.open:
+            return False
+        place.lane.post(
+            Sent(place, sent.message, sent.sink, sent.deadline, sent.size_bytes), parcel
+        )
+        return True
+
+    # -- inside
+
+    async def _register(self) -> None:
+        await self._publisher.start()
+        self._ticking = asyncio.create_task(self._tick(), name="producer tick")
+
+    async def _leave(self) -> None:
+        await self._window.empty()
+        await cancel(self._ticking)
+        await self._publisher.stop()
+        for lane in self._lanes.values():
+            await lane.close()
+
+    def _learn(self) -> None:
+        """The master told about topics and brokers."""
+        publisher = self._publisher
+        wanted: dict[tuple[str, str], Place] = {}
+        for topic in publisher.topics | self._routes.keys():
+            info = publisher.infos.get(topic)
+            places = {} if info is None else self._places_of(info)
+            wanted.update(places)
+            max_bytes = (info and info.max_bytes) or publisher.max_bytes
+            route = self._routes.get(topic)
+            if route is not None:
+                route.renew(max_bytes, places.values())
+            elif places:
+                self._routes[topic] = Route(topic, max_bytes, places.values())
+        self._places = wanted
+        self._quality.forget(publisher.brokers)
+        self._authorize()
+        used = {id(place.lane) for place in wanted.values()}
+        for lane in self._lanes.values():
+            lane.wanted = id(lane) in used
+            if lane.wanted:
+                lane.connect()
+
+    def _places_of(self, info: TopicInfo) -> dict[tuple[str, str], Place]:
+        publisher = self._publisher
+        number = address_number(publisher.local_host)
+        places: dict[tuple[str, str], Place] = {}
+        for broker_id, (partitions, stores) in info.brokers.items():
+            broker = publisher.brokers.get(broker_id)
+            if broker is None:
+                continue
+            lane = self._lane(broker_id)
+            for partition_id in partition_ids(partitions, stores):
+                partition = Partition(broker, info.topic, partition_id)
+                key = (lane.server, partition.key)
+                places[key] = self._places.get(key) or Place(
+                    partition, lane, publisher.client_id, number
+                )
+        return places
+
+    def _lane(self, broker_id: int) -> Lane:
+        broker = self._publisher.brokers[broker_id]
+        key = (broker_id, f"{broker.host}:{broker.port}")
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(
+                broker,
+                self._cluster.pool,
+                self._quality,
+                self,
+                self._window.settle,
+                self._timeout_ms,
+            )
+        return lane
+
+    def _authorize(self) -> None:
+        text = self._publisher.passport.for_broker(prefer_token=True).SerializeToString()
+        for lane in self._lanes.values():
+            lane.authorized = text
+
+    async def _connected(self, route: Route) -> None:
+        deadline = self._loop.time() + self._timeout_ms / 1000
+        while not route.open:
+            if self._changes is None:
+                self._changes = self._loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(self._changes)
+            except TimeoutError:
+                lanes = [place.lane for place in route.places]
+                errors = [lane.error for lane in lanes if lane.error is not None]
+                raise (
+                    errors[0]
+                    if errors
+                    else ConnectError(
+                        "No broker of the topic could be reached.",
+                        topic=route.topic,
+                        hint="Are the brokers up? `coherer topics describe` names them.",
+                    )
+                ) from None
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            now_ms = int(self._loop.time() * 1000)
+            self._quality.check(now_ms)
+            brokers = list(self._publisher.brokers)
+            all_usable = len(self._quality.usable(brokers, now_ms)) == len(brokers)
+            for route in self._routes.values():
+                # Of thousands of topics most get a message a second or less: while nothing is wrong
+                # each of those would be worked out anew.
+                if not (all_usable and route.complete):
+                    route.stale = True
+            if self._publisher.passport.signs:
+                self._authorize()
+
+
+def pack(message: Message, max_bytes: int) -> Parcel:
+    """Check and encode a message.
+
+    Raises:
+        UsageError: it cannot be sent; `code` is the one of the protocol for the reason.
+    """
+    body = message.body
+    if type(body) is not bytes:
+        check_body(message)
+    if not body:
+        raise UsageError(
+            "A message needs a body of at least one byte.",
+            topic=message.topic,
+            code=ResultCode.PARAMETER_MSG_BODY_EMPTY,
+        )
+    attributes: str | None = None
+    time: str | None = None
+    if message.tag is not None or message.time is not None or message.properties or message.keys:
+        if message.keys:
+            raise UsageError(
+                "TubeMQ messages have no keys.",
+                topic=message.topic,
+                hint="Put them into `properties`.",
+            )
+        try:
+            attributes = payload.encode_attributes(message.tag, message.time, message.properties)
+            time = None if message.time is None else payload.encode_time(message.time)
+        except (TypeError, AttributeError) as error:
+            raise mistaken(message, error) from error
+        except UsageError as error:
+            error.topic = message.topic
+            raise
+    data, flag = payload.encode_payload(body, attributes)
+    if len(data) > max_bytes:
+        raise UsageError(
+            f"The message has {len(data)} bytes with its attributes; the limit is {max_bytes}.",
+            topic=message.topic,
+            code=ResultCode.PARAMETER_MSG_OVER_MAX_LENGTH,
+            hint="The cluster sets it: `coherer serve --max-message-bytes`.",
+        )
+    return Parcel(data, flag, message.tag, time)

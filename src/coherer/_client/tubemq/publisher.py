@@ -1,0 +1,249 @@
+"""A producer's registration with the master, and what the master tells about topics and brokers.
+
+Rules:
+
+* Register once, then a heartbeat at every period and whenever a topic is published. The answer to
+  each heartbeat lists the writable partitions of all published topics.
+* The list of brokers comes along only when its check sum is not the one that we sent. The sum is
+  the master's business: we only echo it. Without a list for `LIST_MS_MAX` we ask for a full one.
+* Code 411: the master has forgotten us; register again. Code 415: after more than
+  `REFUSALS_MAX` in a row, heartbeats pause for `REFUSED_PAUSE_MS`. Code 201: the master is not
+  ready, its lists do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from coherer import limits
+from coherer._client.engine.tasks import cancel
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
+from coherer._client.tubemq.master import checked, persist
+from coherer._common.logs import Log
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.names import TOPIC_RULE, BrokerInfo, TopicInfo, is_tubemq_topic
+from coherer.errors import CohererError, RefusedError
+
+_log = Log(logging.getLogger(__name__))
+
+LIST_MS_MAX: Final = 2 * 3600 * 1000
+REFUSALS_MAX: Final = 5
+REFUSED_PAUSE_MS: Final = 60_000
+
+FINAL_CODES: Final = frozenset({ResultCode.BAD_REQUEST, ResultCode.CERTIFICATE_FAILURE})
+"""Refusals that trying again does not change."""
+
+
+class Publisher:
+    """A registration as producer.
+
+    Args:
+        cluster: the way to the cluster.
+        changed: called after the lists below were renewed.
+
+    Attributes:
+        client_id: the name of this producer at the servers.
+        local_host: our own address, as the master sees it.
+        topics: the published topics.
+        brokers: broker id to address.
+        infos: topic to its writable partitions, for those that have any.
+        passport: what to show to brokers.
+        max_bytes: how long a message may be where its topic does not say otherwise.
+    """
+
+    def __init__(self, cluster: Cluster, changed: Callable[[], None] = lambda: None) -> None:
+        self.client_id = ""
+        self.local_host = ""
+        self.topics: set[str] = set()
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.infos: dict[str, TopicInfo] = {}
+        self.passport = cluster.passport()
+        self.max_bytes = limits.MESSAGE_BYTES_DEFAULT
+        self._cluster = cluster
+        self._changed = changed
+        self._check_sum = -1
+        self._config_id = UNDEFINED
+        self._heard = 0.0  # when the master answered last, by the loop's clock
+        self._listed = 0.0  # when the list of brokers came, by the loop's clock
+        self._turn = asyncio.Lock()  # one request to the master at a time
+        self._beating: asyncio.Task[None] | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Whether `start` has been through."""
+        return bool(self.client_id)
+
+    @property
+    def silent_ms(self) -> int:
+        """How long ago the master answered."""
+        return int((asyncio.get_running_loop().time() - self._heard) * 1000)
+
+    async def start(self, *, heartbeats: bool = True) -> None:
+        """Register with the master, trying again for as long as the client's timeout.
+
+        Args:
+            heartbeats: keep the registration alive until `stop`.
+
+        Raises:
+            UnavailableError: no master could be reached.
+            RefusedError: the master does not want us.
+        """
+        timeout_ms = self._cluster.options.timeout_ms
+        async with self._turn:
+            await persist(self._register, timeout_ms=timeout_ms, final=FINAL_CODES)
+        if heartbeats:
+            self._beating = asyncio.create_task(self._beat_on(), name="producer heartbeats")
+
+    async def publish(self, topics: Iterable[str]) -> None:
+        """Announce topics, and wait until each has a writable partition.
+
+        Raises:
+            RefusedError: a topic has none; code 444.
+            UnavailableError: no master could be reached.
+        """
+        wanted = set(topics)
+        self.topics |= wanted
+        timeout_ms = self._cluster.options.timeout_ms
+        final = FINAL_CODES
+        if not all(map(is_tubemq_topic, wanted)):  # the master will not create these
+            final |= {ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION}
+
+        async def attempt() -> None:
+            await self.beat()
+            for topic in sorted(wanted - self.infos.keys()):
+                created = is_tubemq_topic(topic)
+                raise RefusedError(
+                    "The topic has no partition that takes messages.",
+                    server=self._cluster.masters.server,
+                    topic=topic,
+                    code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+                    hint="Does it exist, and is one of its brokers online?"
+                    if created
+                    else f"It does not exist, and cannot be created. {TOPIC_RULE}",
+                )
+
+        try:
+            await persist(attempt, timeout_ms=timeout_ms, final=final)
+        except CohererError:
+            self.topics -= wanted - self.infos.keys()
+            raise
+
+    async def beat(self) -> None:
+        """One heartbeat; registers again where the master has forgotten us.
+
+        Raises:
+            UnavailableError: no master could be reached.
+            RefusedError: the master refused.
+        """
+        async with self._turn:
+            if not await self._beat():
+                _log.info("The master has forgotten producer %s", self.client_id)
+                await self._register()
+                await self._beat()
+
+    async def stop(self) -> None:
+        """Tell the master that this producer ends. Its answer does not matter."""
+        await cancel(self._beating)
+        if not self.registered:
+            return
+        request = pb.CloseRequestP2M(clientId=self.client_id, authInfo=self.passport.for_master())
+        self.client_id = ""
+        try:
+            await self._cluster.masters.ask(methods.PRODUCER_CLOSE, request, pb.CloseResponseM2P)
+        except CohererError as error:
+            _log.info("The master did not take the end of a producer: %s", error)
+
+    # -- inside
+
+    async def _beat_on(self) -> None:
+        refusals = 0
+        while True:
+            pause_ms = self._cluster.options.heartbeat_ms
+            if refusals > REFUSALS_MAX:
+                pause_ms = max(pause_ms, REFUSED_PAUSE_MS)
+            await asyncio.sleep(pause_ms / 1000)
+            try:
+                await self.beat()
+            except CohererError as error:
+                refused = error.code == ResultCode.CERTIFICATE_FAILURE
+                refusals = refusals + 1 if refused else 0
+                _log.warning(
+                    "A heartbeat of producer %s failed: %s",
+                    self.client_id,
+                    error,
+                    about=self.client_id,
+                )
+            except Exception:  # noqa: BLE001 - without heartbeats the master would forget us
+                _log.exception(
+                    "A heartbeat of producer %s failed", self.client_id, about=self.client_id
+                )
+            else:
+                refusals = 0
+
+    async def _register(self) -> None:
+        if not self.local_host:
+            self.local_host = await self._cluster.local_host()
+        name = self.client_id or client_id(self.local_host)
+        request = pb.RegisterRequestP2M(
+            clientId=name,
+            topicList=sorted(self.topics),
+            brokerCheckSum=self._check_sum,
+            hostName=self.local_host,
+            authInfo=self.passport.for_master(),
+            appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
+        )
+        masters = self._cluster.masters
+        answer = await masters.ask(methods.PRODUCER_REGISTER, request, pb.RegisterResponseM2P)
+        checked(answer, server=masters.server)
+        self.client_id = name
+        self._learn(answer)
+
+    async def _beat(self) -> bool:
+        """One heartbeat; False where the master does not know us."""
+        age = asyncio.get_running_loop().time() - self._listed
+        if age * 1000 > LIST_MS_MAX:
+            self._check_sum = -1
+        request = pb.HeartRequestP2M(
+            clientId=self.client_id,
+            brokerCheckSum=self._check_sum,
+            hostName=self.local_host,
+            topicList=sorted(self.topics),
+            authInfo=self.passport.for_master(),
+            appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
+        )
+        masters = self._cluster.masters
+        answer = await masters.ask(methods.PRODUCER_HEARTBEAT, request, pb.HeartResponseM2P)
+        if answer.errCode == ResultCode.HB_NO_NODE:
+            return False
+        checked(answer, server=masters.server)
+        self._learn(answer)
+        if answer.errCode != ResultCode.NOT_READY:
+            infos = (TopicInfo.parse(text) for text in answer.topicInfos)
+            self.infos = {
+                info.topic: info for info in infos if info.brokers.keys() & self.brokers.keys()
+            }
+            self._changed()
+        return True
+
+    def _learn(self, answer: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        if answer.HasField("authorizedInfo"):
+            self.passport.renew(answer.authorizedInfo)
+        if answer.HasField("appdConfig"):
+            self._config_id = answer.appdConfig.configId
+            if answer.appdConfig.HasField("maxMsgSize"):
+                told = answer.appdConfig.maxMsgSize
+                self.max_bytes = min(
+                    max(told, limits.MESSAGE_BYTES_DEFAULT), limits.MESSAGE_BYTES_MAX
+                )
+        if answer.errCode != ResultCode.NOT_READY and answer.brokerInfos:
+            secure = self._cluster.secure
+            infos = (BrokerInfo.parse(text, tls=secure) for text in answer.brokerInfos)
+            self.brokers = {info.id: info for info in infos}
+            self._check_sum = answer.brokerCheckSum
+            self._listed = asyncio.get_running_loop().time()

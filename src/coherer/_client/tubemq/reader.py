@@ -1,0 +1,278 @@
+"""Reads a range of one partition, in a group of its own: nobody else notices.
+
+Where offsets count messages (our broker), the range is exact: no message before its start, none at
+or behind its end. With Java's broker offsets are byte positions in an index that partitions share;
+a read begins exactly at a position that the broker told, and ends with the first package that
+reaches the end, which may hold messages behind it.
+
+Messages that cannot be delivered leave a gap: they are counted and logged, and the range goes on
+behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import ClassVar, Final, TypeAlias
+
+from coherer._client.engine.base import Startable
+from coherer._client.engine.tasks import waits
+from coherer._client.tubemq.door import Door, Place
+from coherer._client.tubemq.fetching import LOST_CODES
+from coherer._client.tubemq.planner import Planner
+from coherer._common.logs import Log
+from coherer._record.gaps import between, described
+from coherer._wire.tubemq import codes
+from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.delivery import MessageBatch
+from coherer._wire.tubemq.names import Partition
+from coherer.errors import CohererError, UnavailableError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+PASSING_CODES: Final = frozenset(
+    {
+        ResultCode.MOVED,
+        ResultCode.SERVER_CONSUME_SPEED_LIMIT,
+        ResultCode.INTERNAL_SERVER_ERROR,
+        ResultCode.SERVICE_UNAVAILABLE,
+    }
+)
+"""Refusals that pass."""
+
+EMPTY_MS: Final = 5
+"""Pause after an empty package: with Java's broker several in a row are normal."""
+
+
+Package: TypeAlias = tuple[MessageBatch, int]
+"""Messages, and the offset behind them."""
+
+
+class Reader(Startable):
+    """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
+
+    Args:
+        planner: gives the reader a group of its own.
+        partition: what to read.
+        offset: where to begin; moved up by the broker where messages are gone.
+        end: the offset behind the last to read; the end of the partition at the start when None.
+        timeout_ms: how long to try when the broker does not answer.
+
+    Attributes:
+        partition: what is read.
+        exact: whether offsets count messages; known once it is open.
+        position: the next offset to read.
+        end: the offset behind the last to read.
+        left_out: how many messages of the range could not be delivered, or are not there any more.
+            With Java's broker only those that came damaged are known.
+    """
+
+    _KIND: ClassVar[str] = "reader"
+
+    def __init__(
+        self,
+        planner: Planner,
+        partition: Partition,
+        offset: int,
+        end: int | None,
+        timeout_ms: int,
+    ) -> None:
+        if offset < 0 or (end is not None and end < offset):
+            raise UsageError(f"There is no range from {offset} to {end}.")
+        self.partition = partition
+        self.exact = False
+        self.position = offset
+        self.end = end
+        self.left_out = 0
+        self._planner = planner
+        self._timeout_ms = timeout_ms
+        self._slot: int | None = None
+        self._state = "new"
+        self._confirm = False
+        self._ahead: asyncio.Task[Package | None] | None = None
+        self._max_offset = -1
+        self._door: Door
+
+    def __repr__(self) -> str:
+        key, end = self.partition.key, "the end" if self.end is None else self.end
+        return f"<Reader of {key} at {self.position}, to {end}: {self._state}>"
+
+    async def start(self) -> None:
+        """Take the partition.
+
+        Raises:
+            RefusedError: there is no such partition.
+            UnavailableError: its broker cannot be reached.
+        """
+        self._check_new()
+        await self._planner.ready()
+        self._slot = self._planner.reserve()
+        try:
+            self._door = self._planner.door(self._slot)
+            await self._take()
+        except BaseException:
+            self._state = "closed"
+            self._release()
+            raise
+        self._state = "open"
+
+    async def read(self) -> MessageBatch | None:
+        """The next messages; None when the end is reached or there are no more.
+
+        Raises:
+            UnavailableError: the broker has not answered for as long as the timeout.
+            RefusedError: the broker does not let us read.
+        """
+        self.check()
+        while self.end is None or self.position < self.end:
+            if self.exact and self.position >= self._max_offset and not await self._more():
+                return None
+            package = await self._persist()
+            if package is None:
+                return None
+            batch, end = package
+            self._report(batch, end)
+            self.position = end
+            if self.exact:
+                self._fetch_ahead()
+            if len(batch):
+                return batch
+            await asyncio.sleep(EMPTY_MS / 1000)
+        return None
+
+    async def close(self) -> None:
+        """Give the partition back. Calling it again does nothing."""
+        opened, self._state = self._state == "open", "closed"
+        if not opened:
+            return
+        await self._forget_ahead()
+        try:
+            await self._door.give_up(self.partition, consumed=False)
+        except CohererError as error:
+            _log.info("Giving back %s: %s", self.partition.key, error)
+        self._release()
+
+    # -- inside
+
+    def _check_client(self) -> None:
+        self._planner.check_client()
+
+    def _report(self, batch: MessageBatch, end: int) -> None:
+        """Count and log what is missing from the position to the end of a package."""
+        key = self.partition.key
+        if not self.exact:
+            if batch.skipped:
+                self.left_out += batch.skipped
+                _log.warning(
+                    "%s: left out, because it is damaged: %d of the messages from offset %d on",
+                    key,
+                    batch.skipped,
+                    batch.offset,
+                )
+        elif len(batch) != end - self.position:
+            gaps = between(self.position, end, batch.offsets())
+            self.left_out += sum(map(len, gaps))
+            _log.warning("%s: left out, because it cannot be delivered: %s", key, described(gaps))
+
+    def _lost(self, first: int, end: int) -> None:
+        """Count and log what the broker does not hold any more."""
+        if self.exact:
+            self.left_out += end - first
+            gap = described([range(first, end)])
+            _log.warning("%s: the broker does not hold any more: %s", self.partition.key, gap)
+
+    def _release(self) -> None:
+        if self._slot is not None:
+            self._planner.release(self._slot)
+            self._slot = None
+
+    async def _take(self) -> Place:
+        start = await self._door.take(self.partition, read_status=0, offset=self.position)
+        self.exact = start.step == 1
+        if start.offset > self.position:
+            self._lost(self.position, start.offset)
+        self.position = start.offset
+        self._confirm = False
+        self._max_offset = start.max_offset
+        if self.end is None:
+            self.end = start.max_offset
+        return start
+
+    async def _more(self) -> bool:
+        """Whether something has come behind the end that we knew."""
+        start = await self._take()
+        return start.max_offset > self.position
+
+    async def _persist(self) -> Package | None:
+        """The next package, asked for again while there is hope."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
+        wait = waits()
+        while True:
+            ahead, self._ahead = self._ahead, None
+            try:
+                return await (ahead or self._get())
+            except CohererError as error:
+                lost = isinstance(error, UnavailableError) or error.code in LOST_CODES
+                pause = wait()
+                if not (lost or error.code in PASSING_CODES) or loop.time() + pause > deadline:
+                    raise
+                _log.info("Reading %s: %s", self.partition.key, error, about=self.partition.key)
+            await asyncio.sleep(pause)
+            if lost:
+                await self._planner.ready()
+                await self._take()
+
+    def _fetch_ahead(self) -> None:
+        """Ask for the next package while the application looks at this one."""
+        if self._confirm and self.position < min(self._max_offset, self.end or self.position):
+            self._ahead = asyncio.create_task(self._get(), name=f"read {self.partition.key}")
+
+    async def _forget_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _get(self) -> Package | None:
+        link = await self._door.link(self.partition.broker)
+        confirm, self._confirm = self._confirm, False
+        body = await self._door.get(
+            link, self.partition, confirmed=confirm, escapes=False, timeout_ms=self._timeout_ms
+        )
+        batch = MessageBatch(
+            body,
+            topic=self.partition.topic,
+            broker=str(self.partition.broker.id),
+            partition=self.partition.id,
+            exact_offsets=self.exact,
+        )
+        if batch.code == ResultCode.SUCCESS:
+            return await self._arrived(batch)
+        if batch.code == ResultCode.NOT_FOUND:
+            if self.exact:
+                return None
+            # Java's broker also says so after thousands of entries of other partitions in a row
+            # (8.7); then it has moved on, and there may be more behind them.
+            package = await self._arrived(batch)
+            return package if package[1] > self.position else None
+        raise codes.refused(
+            batch.code,
+            batch.text,
+            server=link.server,
+            topic=self.partition.topic,
+            partition=self.partition.id,
+        )
+
+    async def _arrived(self, batch: MessageBatch) -> Package:
+        self._max_offset = max(self._max_offset, batch.max_offset)
+        if self.exact:
+            self._confirm = True
+            end = max(batch.next_offset, self.position)
+            if self.end is None or end <= self.end:
+                return batch, end
+            return batch.before(self.end), self.end
+        # Only the answer to a commit tells where the package ended.
+        link = await self._door.link(self.partition.broker)
+        answer = await self._door.commit(link, self.partition, consumed=True)
+        return batch, self._door.committed(link, self.partition, answer).currOffset

@@ -1,0 +1,271 @@
+"""Calls of TubeMQ's HTTP administration: one request, one answer, one connection.
+
+Who changes something sends a form by POST, so that the token stands in no log of addresses; a
+standby master answers with a redirection, and the call follows it with the same form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import h11
+import msgspec
+
+from coherer import _net as net
+from coherer import limits
+from coherer._common.masking import masked_url
+from coherer.errors import (
+    DisconnectedError,
+    ProtocolError,
+    RefusedError,
+    RequestTimeoutError,
+    UsageError,
+)
+
+T = TypeVar("T")
+
+JAVA_OFFSET_STEP: Final = 28
+"""How far an offset of a Java broker moves with a message: the bytes of an index record."""
+
+_REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
+_REDIRECTIONS_MAX = 3
+FORBIDDEN: Final = 403
+_TOLD_CHARS_MAX = 500
+_UNAUTHORIZED = (
+    "Is the token right (--token)? A node with accounts needs one of them (--user, --password), or "
+    "the token that it was started with (--admin-token)."
+)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
+    """The JSON around every answer; masters fill `data`, brokers mostly `data_set`.
+
+    Args:
+        result: whether the call was served, which says nothing about single items.
+        err_code: 0, or a number like those of HTTP.
+        err_msg: for people.
+        data: the records.
+        data_set: the records, of most methods of brokers.
+        offset_step: how far an offset moves with one message. Java's brokers do not say.
+    """
+
+    result: bool
+    err_code: int = 0
+    err_msg: str = ""
+    data: list[T] = []
+    data_set: list[T] = []
+    offset_step: int = JAVA_OFFSET_STEP
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where an administration answers.
+
+    >>> Endpoint.parse("http://10.0.0.1:8080")
+    Endpoint(scheme='http', host='10.0.0.1', port=8080, path='/webapi.htm')
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str = "/webapi.htm"
+
+    @property
+    def server(self) -> str:
+        """As errors name it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        """Read a URL; without a scheme it is http.
+
+        Raises:
+            UsageError: it is no URL of an administration.
+        """
+        text = url.strip()
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+            raise UsageError(
+                f"{masked_url(url)!r} is no URL of an administration.",
+                hint="It looks like http://127.0.0.1:8080.",
+            )
+        path = parts.path if parts.path.strip("/") else "/webapi.htm"
+        return cls(parts.scheme, parts.hostname, port or _DEFAULT_PORTS[parts.scheme], path)
+
+
+class WebApi:
+    """Calls one administration.
+
+    Args:
+        endpoint: where it is.
+        tls: for https; the system's authorities are trusted when None.
+        timeout_ms: for one call with its redirections.
+        authorization: makes the header of that name; None, or an empty text, for no header. Java's
+            servers do not look at it.
+
+    Attributes:
+        master_id: which run of which master sent the last answer; "" where it does not say.
+        broker_id: number, host and port of the broker that did; "" where it does not say.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tls: net.TlsOptions | None,
+        timeout_ms: int,
+        authorization: Callable[[], str] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.master_id = self.broker_id = ""
+        self._authorization = authorization
+        self._tls = tls
+        self._timeout_ms = timeout_ms
+
+    async def call(
+        self, item: type[T], method: str, parameters: Mapping[str, str], *, post: bool = False
+    ) -> Answer[T]:
+        """Call a method; the answer with records of the type `item`.
+
+        Raises:
+            UnavailableError: no connection, or no answer in time.
+            RefusedError: the call was refused.
+            ProtocolError: the answer is none.
+        """
+        form = urlencode({"method": method, **parameters})
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                status, body = await self._follow(form, post=post)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"{method}: no answer within {self._timeout_ms} ms.", server=self.endpoint.server
+            ) from None
+        return self._read(item, method, status, body)
+
+    async def _follow(self, form: str, *, post: bool) -> tuple[int, bytes]:
+        endpoint, target = self.endpoint, self.endpoint.path
+        if not post:
+            target = f"{target}?{form}"
+        for _ in range(_REDIRECTIONS_MAX):
+            exchange = await net.dial(
+                endpoint.host,
+                endpoint.port,
+                _Exchange,
+                tls=(self._tls or net.TlsOptions()) if endpoint.scheme == "https" else None,
+                timeout_ms=self._timeout_ms,
+            )
+            shown = "" if self._authorization is None else self._authorization()
+            extra = {"Authorization": shown} if shown else {}
+            status, body, said = await exchange.ask(
+                endpoint.server, target, form if post else None, extra
+            )
+            location = said.get("location", "")
+            if status not in _REDIRECTIONS or not location:
+                self.master_id = said.get("coherer-master", "")
+                self.broker_id = said.get("coherer-broker", "")
+                return status, body
+            location = urljoin(f"{endpoint.scheme}://{endpoint.server}{target}", location)
+            endpoint = Endpoint.parse(location)
+            parts = urlsplit(location)
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        raise ProtocolError("Redirected in circles.", server=self.endpoint.server)
+
+    def _read(self, item: type[T], method: str, status: int, body: bytes) -> Answer[T]:
+        server = self.endpoint.server
+        try:
+            answer = msgspec.json.decode(body, type=Answer[item], strict=False)  # type: ignore[valid-type]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if status >= 400:
+                told = body[:_TOLD_CHARS_MAX].decode("utf-8", "replace").strip()
+                text = f": {told}" if status == FORBIDDEN and told else "."
+                raise RefusedError(
+                    f"{method}: HTTP {status}{text}", server=server, code=status
+                ) from None
+            raise ProtocolError(f"{method}: {error}", server=server) from error
+        if not answer.result:
+            raise RefusedError(
+                f"{method}: {answer.err_msg.rstrip('!.')}.",
+                server=server,
+                code=answer.err_code,
+                hint=_UNAUTHORIZED if "unauthorized" in answer.err_msg else "",
+            )
+        return answer
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, connection: net.Connection) -> None:
+        self._connection = connection
+        self._http = h11.Connection(h11.CLIENT)
+        self._status = 0
+        self._said: dict[str, str] = {}
+        self._body = bytearray()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask(
+        self, host: str, target: str, form: str | None, extra: Mapping[str, str]
+    ) -> tuple[int, bytes, dict[str, str]]:
+        """Status, body, and headers by their names in lower case."""
+        body = b"" if form is None else form.encode()
+        headers = [("Host", host), ("Connection", "close"), *extra.items()]
+        if form is not None:
+            headers += [
+                ("Content-Type", "application/x-www-form-urlencoded"),
+                ("Content-Length", str(len(body))),
+            ]
+        request = h11.Request(
+            method="GET" if form is None else "POST", target=target, headers=headers
+        )
+        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
+            self._connection.write(self._http.send(event) or b"")
+        try:
+            await self._done
+        finally:
+            self._connection.close()
+        return self._status, bytes(self._body), self._said
+
+    def received(self, data: bytes) -> None:
+        self._feed(data)
+
+    def closed(self, error: Exception | None) -> None:
+        if self._done.done():
+            return
+        if error is None and self._status:
+            self._feed(b"")  # the end of the connection may be the end of the answer
+        if not self._done.done():
+            self._fail(DisconnectedError("The connection broke.", server=self._connection.peer))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._http.receive_data(data)
+            self._take()
+        except h11.RemoteProtocolError as error:
+            self._fail(ProtocolError(f"Not HTTP: {error}.", server=self._connection.peer))
+
+    def _take(self) -> None:
+        while not self._done.done():
+            event = self._http.next_event()
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return
+            if isinstance(event, h11.Response):
+                self._status = event.status_code
+                self._said = {
+                    name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers
+                }
+            elif isinstance(event, h11.Data):
+                self._body += event.data
+                if len(self._body) > limits.ADMIN_ANSWER_BYTES_MAX:
+                    self._fail(ProtocolError("Too long an answer.", server=self._connection.peer))
+            elif isinstance(event, h11.EndOfMessage):
+                self._done.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)

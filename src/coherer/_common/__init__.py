@@ -1,0 +1,1 @@
+"""Modules that every layer uses: clocks, logging, masking of secrets, refusals."""

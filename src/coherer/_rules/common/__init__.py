@@ -1,0 +1,1 @@
+"""Broker rules of both protocols: pure decisions, given the time."""

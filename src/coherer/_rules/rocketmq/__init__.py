@@ -1,0 +1,1 @@
+"""Broker rules of RocketMQ: pure decisions, given the time."""

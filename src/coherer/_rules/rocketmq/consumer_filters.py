@@ -1,0 +1,323 @@
+"""What the broker remembers of consumers' expressions (rocketmq 3.11): SQL92, or any but tags.
+
+An expression is compiled when a heartbeat brings it, so that pulls find it ready, and it is kept
+beyond the life of its group:
+
+* A group that goes, or does not name a topic any more, leaves its filter *dead*; the next heartbeat
+  with the same or a newer version makes it alive again. A day later it is forgotten.
+* A newer version with another expression replaces the filter; where that cannot be compiled, there
+  is none any more, and the pulls that refer to it are refused. An older version is ignored.
+
+The file is RocketMQ's `consumerFilter.json`. What compiles, and what bits a group and topic have in
+Java's bloom filter, is passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from coherer._common.logs import Log
+from coherer._rules.rocketmq.clients import TAG, Subscription
+from coherer.errors import CohererError, DamagedStoreError, ProtocolError
+
+_log = Log(logging.getLogger(__name__))
+
+CLEAN_AFTER_MS = 24 * 3_600_000
+_BACKDATED_MS = 30_000
+
+Compiled: TypeAlias = "Callable[[Mapping[str, str]], bool | None]"
+"""Whether a message with such properties matches; None when that cannot be said."""
+
+Compile: TypeAlias = "Callable[[str, str], Compiled]"
+"""Makes an expression of a type ready. Raises a `CohererError` for one that is wrong."""
+
+
+class BloomBits(msgspec.Struct, frozen=True, rename="camel"):
+    """The bits of one group and topic in a bloom filter.
+
+    Args:
+        bit_num: how many bits the filter has.
+        bit_pos: the positions of ours; the same one may occur more than once.
+    """
+
+    bit_num: int = 0
+    bit_pos: tuple[int, ...] = ()
+
+    def like(self, other: BloomBits) -> bool:
+        """Whether both are bits of the same filter."""
+        return self.bit_num == other.bit_num and len(self.bit_pos) == len(other.bit_pos)
+
+
+class Filter(msgspec.Struct, kw_only=True, eq=False):
+    """What a group wants of a topic.
+
+    Args:
+        group: the group.
+        topic: the topic.
+        expression: its text.
+        type: `SQL92`.
+        version: when the client made it; the subscription's.
+        born_ms: when it was taken here.
+        dead_ms: when its group left it; 0 while it is alive.
+        bloom: its bits.
+        compiled: what decides; None when a file's expression could not be compiled, and everything
+            passes.
+    """
+
+    group: str
+    topic: str
+    expression: str
+    type: str
+    version: int
+    born_ms: int
+    dead_ms: int = 0
+    bloom: BloomBits | None = None
+    compiled: Compiled | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its group has left it."""
+        return self.dead_ms >= self.born_ms
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message passes: not when that cannot be said, nor when the evaluation fails."""
+        if self.compiled is None:
+            return True
+        try:
+            return self.compiled(properties) is True
+        except CohererError as error:
+            _log.debug("%.200r cannot be evaluated: %s", self.expression, error)
+            return False
+
+
+class ConsumerFilters:
+    """The filters of all groups, by topic and group.
+
+    Args:
+        compile: makes expressions ready.
+        bits: gives the bits of a text in the bloom filter.
+
+    >>> def compiled(expression, kind):
+    ...     return lambda properties: "a" in properties
+    >>> filters = ConsumerFilters(compiled, lambda text: BloomBits(112, (5, 12, 92)))
+    >>> filters.register("g", [Subscription(topic="t", type="SQL92", expression="a > 1")], 1000)
+    >>> filters.get("t", "g").matches({"a": "2"})
+    True
+    """
+
+    def __init__(self, compile: Compile, bits: Callable[[str], BloomBits]) -> None:  # noqa: A002
+        self._compile = compile
+        self._bits = bits
+        self._filters: dict[str, dict[str, Filter]] = {}
+
+    def get(self, topic: str, group: str) -> Filter | None:
+        """The filter, dead or alive; None where there is none."""
+        return self._filters.get(topic, {}).get(group)
+
+    def of_topic(self, topic: str) -> list[Filter]:
+        """All filters of a topic, dead or alive."""
+        return list(self._filters.get(topic, {}).values())
+
+    def register(self, group: str, subscriptions: Iterable[Subscription], now_ms: int) -> None:
+        """Take what a group's heartbeat subscribes to; filters of other topics are dead."""
+        topics: set[str] = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            self._register(group, subscription, now_ms)
+        for topic, filters in self._filters.items():
+            if topic not in topics:
+                self._bury(filters.get(group), now_ms)
+
+    def unregister(self, group: str, now_ms: int) -> None:
+        """A group has no members any more: its filters are dead."""
+        for filters in self._filters.values():
+            self._bury(filters.get(group), now_ms)
+
+    def build(self, group: str, subscription: Subscription, now_ms: int) -> Filter | None:
+        """Make a filter that nobody remembers.
+
+        Returns:
+            The filter; None for tags, and for an expression that is wrong.
+        """
+        if subscription.type == TAG:
+            return None
+        try:
+            compiled = self._compile(subscription.expression, subscription.type)
+        except CohererError as error:
+            _log.warning(
+                "Group %s, topic %s: %.200r cannot be compiled: %s",
+                group,
+                subscription.topic,
+                subscription.expression,
+                error,
+                about=(group, subscription.topic),
+            )
+            return None
+        return Filter(
+            group=group,
+            topic=subscription.topic,
+            expression=subscription.expression,
+            type=subscription.type,
+            version=subscription.version,
+            born_ms=now_ms,
+            compiled=compiled,
+        )
+
+    def clean(self, now_ms: int) -> None:
+        """Forget what has been dead for a day."""
+        for topic, filters in list(self._filters.items()):
+            for group, one in list(filters.items()):
+                if one.is_dead and now_ms - one.dead_ms >= CLEAN_AFTER_MS:
+                    _log.info("Group %s, topic %s: the filter is forgotten", group, topic)
+                    del filters[group]
+            if not filters:
+                del self._filters[topic]
+
+    # -- the file
+
+    def dump(self, now_ms: int) -> bytes:
+        """The file's content, cleaned."""
+        self.clean(now_ms)
+        file = _File(
+            {
+                topic: _Topic({group: _entry(one) for group, one in sorted(filters.items())}, topic)
+                for topic, filters in sorted(self._filters.items())
+            }
+        )
+        return msgspec.json.format(msgspec.json.encode(file), indent=1)
+
+    def load(
+        self,
+        data: bytes,
+        now_ms: int,
+        loads: Callable[[bytes], object] = msgspec.json.decode,
+    ) -> None:
+        """Read the file. All its filters are dead at first.
+
+        A file with bits of another bloom filter is not used.
+
+        Args:
+            data: its content.
+            now_ms: the time.
+            loads: reads JSON; what Java's writers make of it needs a reader that knows them.
+
+        Raises:
+            DamagedStoreError: it is not such a file.
+        """
+        try:
+            file = msgspec.convert(loads(data), _File, strict=False)
+        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
+            raise DamagedStoreError(f"consumerFilter.json cannot be read: {error}") from error
+        read = {
+            topic: {
+                group: self._filter(topic, group, entry, now_ms)
+                for group, entry in (content.groups or {}).items()
+                if entry is not None
+            }
+            for topic, content in file.topics.items()
+            if content is not None
+        }
+        model = self._bits("")
+        everything = [one for filters in read.values() for one in filters.values()]
+        if all(one.bloom is not None and one.bloom.like(model) for one in everything):
+            self._filters = read
+        else:
+            _log.warning("consumerFilter.json is of another bloom filter, and not used")
+
+    # -- inside
+
+    def _register(self, group: str, subscription: Subscription, now_ms: int) -> None:
+        if subscription.type == TAG or not subscription.expression:
+            return
+        filters = self._filters.setdefault(subscription.topic, {})
+        bloom = self._bits(f"{group}#{subscription.topic}")
+        old = filters.get(group)
+        if old is not None and not _replaces(subscription, bloom, old):
+            return
+        new = self.build(group, subscription, now_ms)
+        if new is not None:
+            new.bloom = bloom
+            filters[group] = new
+        elif old is not None:
+            del filters[group]
+
+    def _bury(self, found: Filter | None, now_ms: int) -> None:
+        if found is not None and not found.is_dead:
+            found.dead_ms = now_ms
+
+    def _filter(self, topic: str, group: str, entry: _Entry, now_ms: int) -> Filter:
+        subscription = Subscription(
+            topic=topic,
+            expression=entry.expression or "",
+            type=entry.expression_type or "",
+            version=entry.client_version,
+        )
+        built = self.build(group, subscription, now_ms)
+        return Filter(
+            group=group,
+            topic=topic,
+            expression=subscription.expression,
+            type=subscription.type,
+            version=entry.client_version,
+            born_ms=entry.born_time,
+            dead_ms=entry.dead_time or max(now_ms - _BACKDATED_MS, entry.born_time),
+            bloom=entry.bloom_filter_data,
+            compiled=None if built is None else built.compiled,
+        )
+
+
+def _replaces(new: Subscription, bloom: BloomBits, old: Filter) -> bool:
+    """Whether a filter has to be made anew; if not, the old one takes what is new of it."""
+    same = new.expression == old.expression and new.type == old.type
+    if new.version <= old.version:
+        if not same:
+            _log.info("Group %s: an older expression for %s is ignored", old.group, old.topic)
+        if new.version == old.version:
+            old.dead_ms = 0
+        return False
+    if not same or old.bloom != bloom:
+        return True
+    old.version = new.version
+    old.dead_ms = 0
+    return False
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    bloom_filter_data: BloomBits | None = None
+    born_time: int = 0
+    client_version: int = 0
+    consumer_group: str | None = None
+    dead: bool = False
+    dead_time: int = 0
+    expression: str | None = None
+    expression_type: str | None = None
+    topic: str | None = None
+
+
+class _Topic(msgspec.Struct):
+    groups: dict[str, _Entry | None] | None = msgspec.field(name="groupFilterData", default=None)
+    topic: str | None = None
+
+
+class _File(msgspec.Struct):
+    topics: dict[str, _Topic | None] = msgspec.field(
+        name="filterDataByTopic", default_factory=dict[str, "_Topic | None"]
+    )
+
+
+def _entry(one: Filter) -> _Entry:
+    return _Entry(
+        bloom_filter_data=one.bloom,
+        born_time=one.born_ms,
+        client_version=one.version,
+        consumer_group=one.group,
+        dead=one.is_dead,
+        dead_time=one.dead_ms,
+        expression=one.expression,
+        expression_type=one.type,
+        topic=one.topic,
+    )

@@ -1,0 +1,220 @@
+r"""Delayed messages: where they wait, when they are due, what is delivered (protocol page, 6.6).
+
+A message with the property DELAY is stored in queue `level - 1` of the schedule topic, with its
+real topic and queue as properties. Messages of one level become due in the order in which they
+came, so each level needs one position only: the next entry to deliver.
+
+`delayOffset.json` holds these positions. Java 4.9.3 writes wrong ones after a burst (the offset
+where it began to read, plus one), so that a restart delivers messages twice; here the position is
+always that behind the last message that was delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from coherer._record.hashing import tag_code
+from coherer._record.layout import Record
+from coherer._record.properties import (
+    DELAY,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TAGS,
+    decode,
+    encode,
+    index_keys,
+)
+from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._rules.common.barekeys import strict_json
+from coherer._store.model import Draft, Entry
+from coherer._store.times import StoredTimes
+from coherer.errors import DamagedStoreError, UsageError
+
+__all__ = [
+    "SCHEDULE_TOPIC",
+    "DelayPositions",
+    "delay_level",
+    "delayed",
+    "due_count",
+    "due_ms",
+    "released",
+]
+
+_MARK: Final = b"DELAY\x01"
+
+
+def delay_level(properties: bytes) -> int:
+    r"""Give the level that a message's property text asks for; 0 for none.
+
+    Raises:
+        UsageError: the level is no number.
+
+    >>> delay_level(b"TAGS\x01a\x02DELAY\x013"), delay_level(b"TAGS\x01DELAY"), delay_level(b"")
+    (3, 0, 0)
+    """
+    if _MARK not in properties:
+        return 0
+    text = decode(properties).get(DELAY)
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        # Java's own words are those of its parser, with which the request fails.
+        raise UsageError(f'For input string: "{text}"') from None
+
+
+def delayed(draft: Draft, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> Draft:
+    r"""Give the message that waits in the schedule topic in place of `draft`.
+
+    Args:
+        draft: what was sent.
+        level: its level, above 0; one above the highest counts as the highest.
+        levels_ms: the delays of the levels.
+
+    >>> waits = delayed(Draft("flights", 2, b"", b"DELAY\x0199"), 99)
+    >>> waits.topic, waits.queue_id, waits.properties
+    ('SCHEDULE_TOPIC_XXXX', 17, b'DELAY\x0118\x02REAL_TOPIC\x01flights\x02REAL_QID\x012')
+    """
+    level = min(level, len(levels_ms))
+    properties = decode(draft.properties)
+    properties[DELAY] = str(level)
+    properties[REAL_TOPIC] = draft.topic
+    properties[REAL_QUEUE] = str(draft.queue_id)
+    return msgspec.structs.replace(
+        draft,
+        topic=SCHEDULE_TOPIC,
+        queue_id=level - 1,
+        properties=encode(properties),
+    )
+
+
+def released(record: Record) -> Draft | None:
+    """Give the message to deliver for one that has waited; None if it cannot be delivered.
+
+    Its property text stays as it is: Java's brokers leave DELAY, REAL_TOPIC and REAL_QID in it.
+
+    Args:
+        record: what waited.
+    """
+    properties = decode(record.properties)
+    topic, queue = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
+    if topic is None or not queue.isascii() or not queue.isdecimal():
+        return None
+    return Draft(
+        topic,
+        int(queue),
+        bytes(record.body),
+        record.properties,
+        tag_code=tag_code(properties.get(TAGS)),
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+        keys=index_keys(properties),
+    )
+
+
+def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
+    """Say when an entry is due, by the clock that is not set.
+
+    Somebody may set the time of day while a message waits: it waits neither longer nor shorter.
+    A message that an earlier process stored is not due later than its whole delay after the start:
+    a time of delivery further away cannot be, and comes from a clock that was ahead.
+
+    Args:
+        entry: of the schedule topic; its code is the time of delivery by the time of day.
+        times: when what was stored.
+        delay_ms: the level's delay.
+
+    >>> times = StoredTimes(100, now_ms=5_000, wall_ms=5_000)
+    >>> [due_ms(Entry(0, 0, 100, code), times, 1_000) for code in (4_500, 5_500, 9_000)]
+    [4500, 5500, 6000]
+    """
+    due = times.stored_ms(entry.physical_offset, entry.code)
+    if times.is_older(entry.physical_offset):
+        return min(due, times.opened_ms + delay_ms)
+    return due
+
+
+def due_count(
+    entries: Sequence[Entry], now_ms: int, due_at: Callable[[Entry], int]
+) -> tuple[int, int | None]:
+    """Say how many entries at the front are due, and when the next one is.
+
+    Args:
+        entries: entries of one level, in order.
+        now_ms: the time.
+        due_at: says when an entry is due, by the same clock.
+
+    Returns:
+        Their number, and the time of delivery of the entry behind them (None if there is none).
+
+    >>> entries = [Entry(0, 0, 100, 5_000), Entry(1, 100, 100, 6_000), Entry(2, 200, 100, 9_000)]
+    >>> due_count(entries, 6_500, lambda entry: entry.code)
+    (2, 9000)
+    """
+    for count, entry in enumerate(entries):
+        due = due_at(entry)
+        if now_ms < due:
+            return count, due
+    return len(entries), None
+
+
+class DelayPositions:
+    """The next entry to deliver of each level, and their file.
+
+    >>> positions = DelayPositions()
+    >>> positions[3] = 8
+    >>> positions.dump()
+    b'{"offsetTable":{3:8}}'
+    >>> DelayPositions.load(b'{"offsetTable":{3:9, 18 :1}}')[18]
+    1
+    """
+
+    def __init__(self, offsets: Mapping[int, int] | None = None) -> None:
+        self._offsets = dict(offsets or {})
+
+    def __getitem__(self, level: int) -> int:
+        return self._offsets.get(level, 0)
+
+    def __setitem__(self, level: int, offset: int) -> None:
+        self._offsets[level] = offset
+
+    def correct(self, range_of: Callable[[int], tuple[int, int]], levels: int) -> None:
+        """Move positions into the range of what the queues hold.
+
+        Args:
+            range_of: gives the first offset of a level's queue, and the next to be written.
+            levels: how many levels there are.
+        """
+        for level in range(1, levels + 1):
+            first, end = range_of(level)
+            offset = min(max(self[level], first), end)
+            if offset != self[level]:
+                self._offsets[level] = offset
+
+    def dump(self) -> bytes:
+        """The file's content, as Java writes it: levels are bare numbers."""
+        pairs = ",".join(f"{level}:{offset}" for level, offset in sorted(self._offsets.items()))
+        return b'{"offsetTable":{' + pairs.encode() + b"}}"
+
+    @classmethod
+    def load(cls, data: bytes) -> DelayPositions:
+        """Read the file.
+
+        Raises:
+            DamagedStoreError: it is not such a file.
+        """
+        try:
+            return cls(msgspec.json.decode(strict_json(data), type=_File).offsets)
+        except msgspec.DecodeError as error:
+            raise DamagedStoreError(f"delayOffset.json cannot be read: {error}.") from error
+
+
+class _File(msgspec.Struct):
+    offsets: dict[int, int] = msgspec.field(name="offsetTable", default_factory=dict[int, int])

@@ -1,0 +1,366 @@
+"""What a name server knows: which brokers are there, and which topics they carry (section 9).
+
+Rules:
+
+* Brokers say what they have; nobody else does. A registration carries all topics, and is looked at
+  only when its version is another than the one known, or the broker is new. Topics that a broker
+  does not list any more stay until they are deleted, or the broker is gone (9.2).
+* Only the master of a broker name (id 0) says which topics there are.
+* An address is alive while it registers or asks whether to. After two minutes of silence, or when
+  its connection ends, the address is taken out. A name without addresses goes with its topics; a
+  name that keeps a slave keeps them, so that it can still be read (9.4).
+* What an administrator takes away from a topic's permission lasts until its broker registers anew
+  with another version (9.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from coherer._rules.common.versions import DataVersion
+
+MASTER_ID: Final = 0
+EXPIRE_MS: Final = 120_000
+"""A broker that says nothing for so long is taken out."""
+
+WRITABLE: Final = 2
+READ_WRITE: Final = 6
+UNIT: Final = 1
+UNIT_SUBSCRIPTION: Final = 2
+
+
+class QueueData(msgspec.Struct, frozen=True):
+    """A topic's queues on one broker.
+
+    Args:
+        broker: the broker's name.
+        read_queues: how many queues consumers use.
+        write_queues: how many producers use.
+        perm: 4 readable, 2 writable, 1 inherited by topics made from it.
+        sys_flag: 1 unit, 2 unit subscription.
+    """
+
+    broker: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int = 0
+
+
+class BrokerAddresses(msgspec.Struct):
+    """A broker name: its master (0) and slaves by id."""
+
+    cluster: str
+    name: str
+    addresses: dict[int, str]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a topic is.
+
+    Args:
+        queues: per broker.
+        brokers: their addresses.
+        filter_servers: by address; only what brokers announced.
+    """
+
+    queues: list[QueueData]
+    brokers: list[BrokerAddresses]
+    filter_servers: dict[str, list[str]]
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker says.
+
+    Args:
+        cluster: its cluster's name.
+        broker: its name, which it shares with its slaves.
+        broker_id: 0 for the master.
+        address: host:port for clients.
+        ha_address: host:port for slaves.
+        version: of the topics.
+        topics: its queues by topic; None when it says nothing about them.
+        filter_servers: None when it says nothing about them.
+        link: the connection that it came over.
+    """
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    version: DataVersion = DataVersion()
+    topics: Mapping[str, QueueData] | None = None
+    filter_servers: list[str] | None = None
+    link: Hashable = None
+
+
+class Master(msgspec.Struct, frozen=True):
+    """What a slave is told about its master."""
+
+    address: str = ""
+    ha_address: str = ""
+
+
+class _Live(msgspec.Struct):
+    seen_ms: int
+    version: DataVersion
+    link: Hashable
+    ha_address: str
+
+
+class RouteTable:
+    """The brokers and topics of all clusters that register here.
+
+    >>> table = RouteTable()
+    >>> queues = QueueData("broker-a", 4, 4, READ_WRITE)
+    >>> table.register(
+    ...     Registration(cluster="c", broker="broker-a", broker_id=0, address="10.0.0.1:10911",
+    ...                  topics={"flights": queues}), now_ms=0)
+    Master(address='', ha_address='')
+    >>> table.route("flights").brokers[0].addresses
+    {0: '10.0.0.1:10911'}
+    >>> table.expire(now_ms=EXPIRE_MS + 1), table.route("flights")
+    ([None], None)
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._brokers: dict[str, BrokerAddresses] = {}
+        self._clusters: dict[str, dict[str, None]] = {}  # a set that keeps its order
+        self._live: dict[str, _Live] = {}
+        self._filter_servers: dict[str, list[str]] = {}
+
+    # -- what brokers say
+
+    def register(self, said: Registration, now_ms: int) -> Master:
+        """A broker is there. Returns, to a slave, where its master is."""
+        self._clusters.setdefault(said.cluster, {})[said.broker] = None
+        first = self._take_address(said)
+        known = self._live.get(said.address)
+        news = first or known is None or known.version != said.version
+        if said.broker_id == MASTER_ID and news:
+            for topic, queues in (said.topics or {}).items():
+                self._topics.setdefault(topic, {})[said.broker] = queues
+        self._live[said.address] = _Live(now_ms, said.version, said.link, said.ha_address)
+        if said.filter_servers:
+            self._filter_servers[said.address] = said.filter_servers
+        elif said.filter_servers is not None:
+            self._filter_servers.pop(said.address, None)
+        return self._master_of(said)
+
+    def unregister(self, cluster: str, broker: str, broker_id: int, address: str) -> None:
+        """A broker says good-bye."""
+        self._live.pop(address, None)
+        self._filter_servers.pop(address, None)
+        known = self._brokers.get(broker)
+        if known is None:
+            return
+        known.addresses.pop(broker_id, None)
+        if not known.addresses:
+            self._forget(broker, cluster)
+
+    def unchanged(self, address: str, version: DataVersion, now_ms: int) -> bool:
+        """Whether a broker's topics are the known ones; then it is alive, too."""
+        known = self._live.get(address)
+        if known is None or known.version != version:
+            return False
+        known.seen_ms = now_ms
+        return True
+
+    def version(self, address: str) -> DataVersion | None:
+        """Of what is known of a broker."""
+        known = self._live.get(address)
+        return None if known is None else known.version
+
+    # -- what ends
+
+    def expire(self, now_ms: int) -> list[Hashable]:
+        """Take out who is silent. Returns their connections, which should be closed."""
+        late = [
+            address for address, live in self._live.items() if live.seen_ms + EXPIRE_MS < now_ms
+        ]
+        links = [self._live[address].link for address in late]
+        for address in late:
+            self._remove(address)
+        return links
+
+    def lost(self, link: Hashable, peer: str) -> None:
+        """A connection has ended; `peer` is its other end."""
+        found = (address for address, live in self._live.items() if live.link is link)
+        self._remove(next(found, peer))
+
+    # -- what clients ask
+
+    def route(self, topic: str) -> Route | None:
+        """Where a topic is; None when no broker has it."""
+        queues = list(self._topics.get(topic, {}).values())
+        brokers = [
+            BrokerAddresses(found.cluster, found.name, dict(found.addresses))
+            for found in (self._brokers.get(data.broker) for data in queues)
+            if found is not None
+        ]
+        if not brokers:
+            return None
+        servers = {
+            address: self._filter_servers[address]
+            for broker in brokers
+            for address in broker.addresses.values()
+            if address in self._filter_servers
+        }
+        return Route(queues, brokers, servers)
+
+    @property
+    def brokers(self) -> Mapping[str, BrokerAddresses]:
+        """Addresses by broker name."""
+        return self._brokers
+
+    @property
+    def clusters(self) -> dict[str, list[str]]:
+        """Broker names by cluster."""
+        return {cluster: list(names) for cluster, names in self._clusters.items()}
+
+    def topics(self) -> list[str]:
+        """All of them."""
+        return list(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Those that some broker of the cluster has."""
+        names = self._clusters.get(cluster, {}).keys()
+        return [topic for topic, queues in self._topics.items() if queues.keys() & names]
+
+    def topics_with(self, flags: int, without: int = 0) -> list[str]:
+        """Those whose first broker gave them these flags and not those (9.7)."""
+        return [
+            topic
+            for topic, first in self._first_queues()
+            if first.sys_flag & flags and not first.sys_flag & without
+        ]
+
+    # -- what administrators change
+
+    def set_writable(self, broker: str, *, writable: bool) -> int:
+        """Close a broker for sends, or open it. Returns how many topics it has."""
+        count = 0
+        for queues in self._topics.values():
+            data = queues.get(broker)
+            if data is not None:
+                # Opening does not restore the inherit bit, as in 4.9 (9.5).
+                perm = READ_WRITE if writable else data.perm & ~WRITABLE
+                queues[broker] = msgspec.structs.replace(data, perm=perm)
+                count += 1
+        return count
+
+    def drop(self, broker: str, topics: Iterable[str]) -> None:
+        """A broker of this process does not have these topics any more."""
+        for topic in topics:
+            queues = self._topics.get(topic, {})
+            queues.pop(broker, None)
+            if not queues:
+                self._topics.pop(topic, None)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget where a topic is; it is back with its broker's next changed registration."""
+        self._topics.pop(topic, None)
+
+    # -- inside
+
+    def _first_queues(self) -> Iterator[tuple[str, QueueData]]:
+        for topic, queues in self._topics.items():
+            for data in queues.values():
+                yield topic, data
+                break
+
+    def _take_address(self, said: Registration) -> bool:
+        """Returns whether the broker name, or this id of it, is new."""
+        broker = self._brokers.get(said.broker)
+        if broker is None:
+            broker = self._brokers[said.broker] = BrokerAddresses(said.cluster, said.broker, {})
+        for broker_id, address in list(broker.addresses.items()):
+            # A slave that became the master, or the other way round, moves.
+            if address == said.address and broker_id != said.broker_id:
+                del broker.addresses[broker_id]
+        first = said.broker_id not in broker.addresses
+        broker.addresses[said.broker_id] = said.address
+        return first
+
+    def _master_of(self, said: Registration) -> Master:
+        address = self._brokers[said.broker].addresses.get(MASTER_ID)
+        live = self._live.get(address or "")
+        if said.broker_id == MASTER_ID or address is None or live is None:
+            return Master()
+        return Master(address, live.ha_address)
+
+    def _remove(self, address: str) -> None:
+        self._live.pop(address, None)
+        self._filter_servers.pop(address, None)
+        for broker in list(self._brokers.values()):
+            for broker_id, known in list(broker.addresses.items()):
+                if known == address:
+                    del broker.addresses[broker_id]
+                    if not broker.addresses:
+                        self._forget(broker.name, broker.cluster)
+                    return
+
+    def _forget(self, broker: str, cluster: str) -> None:
+        self._brokers.pop(broker, None)
+        names = self._clusters.get(cluster, {})
+        names.pop(broker, None)
+        if not names:
+            self._clusters.pop(cluster, None)
+        for topic, queues in list(self._topics.items()):
+            queues.pop(broker, None)
+            if not queues:
+                del self._topics[topic]
+
+
+class KeyValueTable:
+    """Settings that a name server keeps for others: namespace, key, value (9.6).
+
+    >>> table = KeyValueTable()
+    >>> table.put("ORDER_TOPIC_CONFIG", "flights", "broker-a:4")
+    >>> table.get("ORDER_TOPIC_CONFIG", "flights"), table.get("ORDER_TOPIC_CONFIG", "x")
+    ('broker-a:4', None)
+    >>> table.remove("ORDER_TOPIC_CONFIG", "flights")
+    >>> table.namespace("ORDER_TOPIC_CONFIG"), table.namespace("other")
+    ({}, None)
+    """
+
+    def __init__(self, table: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._table = {name: dict(values) for name, values in (table or {}).items()}
+
+    @classmethod
+    def load(cls, data: bytes) -> KeyValueTable:
+        """From kvConfig.json.
+
+        Raises:
+            msgspec.DecodeError: it is none.
+        """
+        return cls(msgspec.json.decode(data, type=_KeyValueFile).table)
+
+    def dump(self) -> bytes:
+        """The content of kvConfig.json, as Java writes it."""
+        return msgspec.json.encode(_KeyValueFile(self._table))
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value."""
+        self._table.setdefault(namespace, {})[key] = value
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """A value; None when there is none."""
+        return self._table.get(namespace, {}).get(key)
+
+    def remove(self, namespace: str, key: str) -> None:
+        """Forget a value. Its namespace stays, even empty."""
+        self._table.get(namespace, {}).pop(key, None)
+
+    def namespace(self, name: str) -> Mapping[str, str] | None:
+        """All values of a namespace; None when it never had one."""
+        return self._table.get(name)
+
+
+class _KeyValueFile(msgspec.Struct, rename={"table": "configTable"}):
+    table: dict[str, dict[str, str]] = {}

@@ -1,0 +1,1 @@
+"""Broker rules of TubeMQ: pure decisions, given the time."""

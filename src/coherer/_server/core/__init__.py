@@ -1,0 +1,1 @@
+"""What the servers of both protocols share: appending, saving, flushing."""

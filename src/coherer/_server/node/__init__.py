@@ -1,0 +1,1 @@
+"""The process: its options, its start and stop, its administration over HTTP."""

@@ -1,0 +1,488 @@
+"""TubeMQ's HTTP administration: a table of methods behind one address (section 10).
+
+`GET /webapi.htm?method=<name>&…` asks the master, any other path the broker, as it is with Java's
+servers, which have a port for each. Parameters come in the address or as a POSTed form; answers are
+JSON. Methods that change something need the token, or an account where the node has accounts; then
+queries need one of them too (`Guard`).
+
+No web page can give orders to a node, which Java's servers do not check:
+
+* A request whose `Host` is a name that the node does not use is refused: a page can let its own
+  name point to this machine (DNS rebinding), but it cannot change the header. Addresses need no
+  check, because a page that was loaded from an address has that address as its origin.
+* `Origin`, `Referer` and `Sec-Fetch-Site` have to name this administration, where they are present.
+* A change that a browser asks for has to be a POST that says its `Origin`. Some browsers leave out
+  all other headers for an image or a link to a plain `http` address, so `User-Agent` counts too.
+
+Java's own tools call by GET and send none of these headers; they are served as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from ipaddress import ip_address
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import msgspec
+
+from coherer import limits
+from coherer._common.foreign import not_a_frame
+from coherer._common.logs import Log
+from coherer._net import Connection, Receiver
+from coherer._server.core.saving import Saver
+from coherer._server.node.admin_params import Answer, ParamError, Params, refused
+from coherer._wire.tubemq import credentials
+from coherer.errors import CohererError, StoreError
+
+_log = Log(logging.getLogger(__name__))
+
+MASTER_PATH: Final = "/webapi.htm"
+BROKER_PATH: Final = "/broker.htm"
+
+MASTER_HEADER: Final = "Coherer-Master"
+BROKER_HEADER: Final = "Coherer-Broker"
+"""Headers of answers that say which master and which broker a node is."""
+
+NOT_ACTIVE: Final = 511
+"""errCode of a standby that does not know the active master."""
+
+_Headers: TypeAlias = "list[tuple[str, str]]"
+_Reply: TypeAlias = "tuple[int, _Headers, bytes]"
+
+
+class Method(msgspec.Struct, frozen=True):
+    """A row of a table of methods.
+
+    Args:
+        call: takes the parameters, gives the answer; `ParamError` and our own errors become
+            answers that refuse.
+        changes: it changes something, and needs the token.
+    """
+
+    call: Callable[[Params], Answer]
+    changes: bool = False
+
+
+class Visit(msgspec.Struct, frozen=True):
+    """What a request says about its sender, beside the parameters.
+
+    Args:
+        authorization: the header of that name: `Basic` with name and password, `TubeMQ` with a
+            signature in the text form of the protocol (6.4), or `Bearer` with the token.
+    """
+
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        kind = self.authorization.partition(" ")[0]
+        return f"Visit(authorization={kind!r})"  # never what follows
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """Who may use an administration.
+
+    Args:
+        token: what changes may give as `confModAuthToken`; None if no token is accepted.
+        accounts: passwords by name; None if the node has no accounts.
+        queries: with accounts, whether queries need an account or the token, too.
+        now_ms: the clock, ms since 1970, that signatures are compared with.
+
+    >>> guard = Guard("secret", {"ann": "pw"})
+    >>> basic = Visit("Basic " + base64.b64encode(b"ann:pw").decode())
+    >>> guard.admits(None, basic), guard.admits("secret", Visit()), guard.admits("abc", Visit())
+    (True, True, False)
+    """
+
+    token: str | None = None
+    accounts: Mapping[str, str] | None = None
+    queries: bool = True
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    def __repr__(self) -> str:
+        return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
+
+    def refuses(self, shown: str | None, visit: Visit, *, changes: bool) -> bool:
+        """Whether a call is refused.
+
+        Args:
+            shown: the token that was given; None for none.
+            visit: what else the request says.
+            changes: whether the method changes something.
+        """
+        if self.token is None and self.accounts is None:
+            return False
+        needed = changes or (self.accounts is not None and self.queries)
+        # As with Java's master, a token that is given must be right, also where none is needed.
+        return (needed or bool(shown)) and not self.admits(shown, visit)
+
+    def admits(self, shown: str | None, visit: Visit) -> bool:
+        """Whether the token is right, or name and password or signature are those of an account."""
+        if shown and self.token is not None and _same(shown, self.token):
+            return True
+        if self.accounts is None:
+            return False
+        kind, _, proof = visit.authorization.partition(" ")
+        if kind.lower() == "bearer":
+            return self.token is not None and _same(proof, self.token)
+        if kind.lower() == "basic":
+            name, password = _basic(proof)
+            return bool(password) and _same(password, self.accounts.get(name, ""))
+        info = credentials.parse_broker_token(proof) if kind.lower() == "tubemq" else None
+        if info is None:
+            return False
+        password = self.accounts.get(info.userName, "")
+        return not credentials.verify(info, password, self.now_ms()) and bool(password)
+
+
+def _same(one: str, other: str) -> bool:
+    """Compares secrets in a time that does not depend on where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _basic(proof: str) -> tuple[str, str]:
+    try:
+        name, _, password = base64.b64decode(proof, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return name, password
+
+
+class AdminApp:
+    """A table of methods.
+
+    Args:
+        methods: by name.
+        guard: who may call them; everybody when None.
+        closed: why nothing is served now; None while everything is.
+
+    >>> app = AdminApp({"admin_ping": Method(lambda params: {"result": True})}, Guard("abc"))
+    >>> app.handle("admin_ping", {})
+    {'result': True}
+    >>> app.handle("admin_pong", {})["errMsg"]
+    'Bad request from client, unsupported method admin_pong!'
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        guard: Guard | None = None,
+        *,
+        closed: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._methods = methods
+        self._guard = guard or Guard()
+        self._closed = closed
+
+    def changes(self, method: str) -> bool:
+        """Whether a method changes something."""
+        row = self._methods.get(method)
+        return row is not None and row.changes
+
+    def handle(self, method: str, params: Mapping[str, str], visit: Visit = Visit()) -> Answer:  # noqa: B008 - frozen
+        """Calls a method; never raises for what a caller did."""
+        given = Params(params)
+        row = self._methods.get(method)
+        if not method:
+            return refused("Bad request from client, Please take with method parameter!")
+        if row is None:
+            return refused(f"Bad request from client, unsupported method {method[:100]}!")
+        if self._guard.refuses(given.get("confModAuthToken"), visit, changes=row.changes):
+            return refused("Bad request from client, illegal access, unauthorized request!")
+        reason = self._closed()
+        if reason is not None:
+            return refused(reason, NOT_ACTIVE)
+        try:
+            return row.call(given)
+        except ParamError as error:
+            return refused(str(error))
+        except CohererError as error:
+            return refused(error.text)
+
+
+class Admin(Protocol):
+    """What answers one path."""
+
+    def changes(self, method: str) -> bool:
+        """Whether a method changes something."""
+        ...
+
+    def handle(self, method: str, params: Mapping[str, str], visit: Visit = ...) -> Answer:
+        """Calls a method."""
+        ...
+
+
+class AdminService:
+    """Gives administrations to the network: `net.listen(host, port, AdminService(…).make)`.
+
+    Args:
+        master: answers `/webapi.htm`; None where there is no master.
+        broker: answers every other path; None where there is no broker.
+        elsewhere: gives the base URL of the active master's administration while this master is
+            a standby, else None.
+        names: the host names by which this node is called; other names in `Host` are refused. None
+            leaves `Host` unchecked.
+        master_id: the random name of this run of the master, which it also tells its clients
+            (`RegisterResponseM2P.masterId`); sent with each answer.
+        broker_id: number and address of the broker, as the master knows it; sent likewise.
+        files: writes files; a request that has one written is answered when it is on the disk.
+        news: called before a request; what it gives is called after a change, and gives what to
+            await until name servers have heard of changed topics, or None.
+    """
+
+    def __init__(
+        self,
+        master: Admin | None = None,
+        broker: Admin | None = None,
+        *,
+        elsewhere: Callable[[], str | None] = lambda: None,
+        names: Collection[str] | None = None,
+        master_id: str = "",
+        broker_id: str = "",
+        files: Saver | None = None,
+        news: Callable[[], Callable[[], Awaitable[None] | None]] = lambda: lambda: None,
+    ) -> None:
+        self.files = files
+        self.news = news
+        self._master = master
+        self._broker = broker
+        self._elsewhere = elsewhere
+        self._names = None if names is None else frozenset(name.lower() for name in names)
+        self._marks = [
+            (name, value)
+            for name, value in ((MASTER_HEADER, master_id), (BROKER_HEADER, broker_id))
+            if value
+        ]
+
+    def make(self, connection: Connection) -> Receiver:
+        """Serves a connection."""
+        return _Visitor(self, connection)
+
+    def respond(self, target: str, form: str, headers: Mapping[str, str], *, post: bool) -> _Reply:
+        """Status, headers and body of an answer.
+
+        Args:
+            target: path and query.
+            form: what was POSTed; "" for nothing.
+            headers: of the request, by their names in lower case.
+            post: whether it is a POST.
+        """
+        wrong = self._wrong_host(headers) or _wrong_origin(headers)
+        if wrong:
+            return _forbidden(wrong)
+        parts = urlsplit(target)
+        try:
+            pairs = [
+                pair
+                for text in (parts.query, form)
+                for pair in parse_qsl(text, max_num_fields=limits.ADMIN_FIELDS_MAX)
+            ]
+        except ValueError:
+            return 400, [], b"More than %d parameters." % limits.ADMIN_FIELDS_MAX
+        params = dict(pairs)
+        is_master = parts.path == MASTER_PATH
+        admin = self._master if is_master else self._broker
+        if admin is None:
+            return 404, self._marks, b""
+        base = self._elsewhere() if is_master else None
+        if base is not None:
+            return 302, [("Location", base.rstrip("/") + target)], b""
+        method = params.pop("method", "").strip()
+        if admin.changes(method) and _is_browser(headers) and not (post and "origin" in headers):
+            return _forbidden("A browser has to send a change as a POST with its Origin.")
+        visit = Visit(headers.get("authorization", ""))
+        answer = msgspec.json.encode(admin.handle(method, params, visit))
+        callback = params.get("callback", "")
+        if callback.isidentifier():
+            text = callback.encode() + b"(" + answer + b")"
+            return 200, [("Content-Type", "text/plain;charset=utf-8"), *self._marks], text
+        return 200, [("Content-Type", "application/json;charset=utf-8"), *self._marks], answer
+
+    def _wrong_host(self, headers: Mapping[str, str]) -> str:
+        """Why the header `Host` is refused; "" when it is not."""
+        given = headers.get("host", "")
+        if self._names is None or not given:
+            return ""
+        try:
+            name = (urlsplit(f"//{given}").hostname or "").rstrip(".")
+        except ValueError:
+            return "The header Host cannot be read."
+        if name in self._names or _is_address(name):
+            return ""
+        return (
+            f"This node does not use the name {name!r}. If it is one of its names, start the node "
+            f"with --admin-name {name}."
+        )
+
+
+class _Visitor:
+    """One HTTP connection."""
+
+    def __init__(self, service: AdminService, connection: Connection) -> None:
+        self._service = service
+        self._connection = connection
+        self._http = h11.Connection(
+            h11.SERVER, max_incomplete_event_size=limits.ADMIN_REQUEST_BYTES_MAX
+        )
+        self._request: h11.Request | None = None
+        self._form = bytearray()
+        self._unanswered_bytes = 0
+        self._late: asyncio.Task[None] | None = None
+
+    def received(self, data: bytes) -> None:
+        """One socket read."""
+        if self._request is None and not self._unanswered_bytes and not data[:1].isalpha():
+            # h11 would wait for the end of a line, and the peer for an answer in its own protocol.
+            self._fail(h11.RemoteProtocolError(not_a_frame("HTTP", data)))
+            return
+        self._unanswered_bytes += len(data)
+        try:
+            self._http.receive_data(data)
+            self._go_on()
+        except h11.RemoteProtocolError as error:
+            self._fail(error)
+        self._connection.keeps((self._unanswered_bytes, 0))
+
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
+        """An answer that waits is for nobody."""
+        if self._late is not None:
+            self._late.cancel()
+
+    def _go_on(self) -> None:
+        while self._late is None and self._step():
+            pass
+
+    def _step(self) -> bool:
+        event = self._http.next_event()
+        if isinstance(event, h11.Request):
+            self._request = event
+            self._form.clear()
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                self._connection.write(self._http.send(go_on) or b"")
+        elif isinstance(event, h11.Data):
+            self._form += event.data
+            if len(self._form) > limits.ADMIN_REQUEST_BYTES_MAX:
+                raise h11.RemoteProtocolError("The form is too long.", error_status_hint=413)
+        elif isinstance(event, h11.EndOfMessage):
+            self._answer()
+        elif isinstance(event, h11.ConnectionClosed):
+            self._connection.close()
+            return False
+        return event is not h11.NEED_DATA and event is not h11.PAUSED
+
+    def _answer(self) -> None:
+        self._unanswered_bytes = 0
+        request = self._request
+        if request is None:
+            return
+        if request.method not in {b"GET", b"POST"}:
+            self._send(405, [("Allow", "GET, POST")], b"")
+        else:
+            files = self._service.files
+            before = 0 if files is None else files.turn
+            news = self._service.news()
+            reply = self._reply(request)
+            if files is not None and files.turn != before:
+                late = self._send_late(reply, files, news())
+                self._late = asyncio.get_running_loop().create_task(late)
+                return
+            self._send(*reply)
+        self._answered()
+
+    async def _send_late(self, reply: _Reply, files: Saver, news: Awaitable[None] | None) -> None:
+        """Answer a change when it is on the disk, and when name servers have heard of topics."""
+        if news is not None:
+            await news
+        try:
+            await files.saved()
+        except StoreError as error:
+            status, headers, _ = reply
+            text = f"It is changed, but will not survive a restart yet: {error.text}"
+            reply = status, headers, msgspec.json.encode(refused(text))
+        self._late = None
+        self._send(*reply)
+        self._answered()
+        try:
+            self._go_on()
+        except h11.RemoteProtocolError as error:
+            self._fail(error)
+
+    def _answered(self) -> None:
+        if self._http.our_state is h11.MUST_CLOSE:
+            self._connection.close()
+        else:
+            self._http.start_next_cycle()
+
+    def _reply(self, request: h11.Request) -> _Reply:
+        try:
+            post = request.method == b"POST"
+            form = self._form.decode() if post else ""
+            headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+            return self._service.respond(request.target.decode("ascii"), form, headers, post=post)
+        except ValueError:  # not UTF-8, or no address
+            return 400, [], b""
+        except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
+            # Not the query: the token may stand in it.
+            _log.exception(
+                "The administration failed at %s",
+                request.target.partition(b"?")[0],
+                about=self._connection.peer_host,
+            )
+            return 500, [], b""
+
+    def _send(self, status: int, headers: _Headers, body: bytes) -> None:
+        head = h11.Response(
+            status_code=status,
+            headers=[
+                *headers,
+                ("Content-Length", str(len(body))),
+                ("Cache-Control", "no-store"),
+                # A page of another origin must not run an answer with a callback as a script.
+                ("X-Content-Type-Options", "nosniff"),
+            ],
+        )
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self._connection.write(self._http.send(event) or b"")
+
+    def _fail(self, error: h11.RemoteProtocolError) -> None:
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self._send(error.error_status_hint, [("Connection", "close")], b"")
+        self._connection.close()
+
+
+def _wrong_origin(headers: Mapping[str, str]) -> str:
+    """Why a browser's request is refused: a page from somewhere else asks. "" when it is not."""
+    if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+        return "A page of another origin asks (Sec-Fetch-Site)."
+    for name in ("origin", "referer"):
+        given = headers.get(name)
+        if given is not None and urlsplit(given).netloc.lower() != headers.get("host", "").lower():
+            return f"A page of another origin asks ({name.capitalize()})."
+    return ""
+
+
+def _is_browser(headers: Mapping[str, str]) -> bool:
+    """Whether a request may come from a web page. All browsers call themselves Mozilla."""
+    if headers.get("user-agent", "").startswith("Mozilla/"):
+        return True
+    return any(name in {"origin", "referer"} or name.startswith("sec-fetch-") for name in headers)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _forbidden(text: str) -> _Reply:
+    return 403, [("Content-Type", "text/plain;charset=utf-8")], text.encode()

@@ -1,0 +1,523 @@
+"""A node: master and broker in one process, or one of them, over one directory.
+
+It has two doors over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server and a
+broker). Topics, messages, groups and positions are the same behind both.
+
+What a node does beside answering: ten times a second it looks for leases, gets and members whose
+time is over; beside the loop it makes the log durable on the options' beat; every few seconds it
+writes the groups' positions; every minute it deletes what is too old or too much.
+
+A node that is asked to stop says good-bye to its master, answers what is under way, sends what is
+written, and closes its files. A node that is killed loses nothing that the process had answered;
+the next start recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from coherer import _net as net
+from coherer._common import clock
+from coherer._common.logs import REPEATS, Log
+from coherer._server.core.core import Core
+from coherer._server.core.saving import Saver
+from coherer._server.node.admin import AdminService, Guard
+from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
+from coherer._server.node.node_options import SCHEME, NodeOptions
+from coherer._server.rocketmq.door import RocketDoor
+from coherer._server.tubemq.broker.admin import broker_admin
+from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.door import TubeDoor
+from coherer._server.tubemq.master.admin import elsewhere, master_admin
+from coherer._server.tubemq.master.master import Master
+from coherer._store import OsFiles, Store
+from coherer._store.config import ConfigFiles
+from coherer._store.disk import make_durable_directory, our_errors
+from coherer._store.retention import check_retention
+from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
+
+if TYPE_CHECKING:
+    from coherer._server.rocketmq.acl import Access
+
+__all__ = ["Node", "NodeOptions"]
+
+_log = Log(logging.getLogger(__name__))
+
+BEAT_S = 0.1
+POSITIONS_EVERY_S = 5.0
+CLEAN_EVERY_S = 60.0
+LOGS_EVERY_S = 5.0
+
+
+class Node:
+    """A running node.
+
+    ```python
+    async with Node(NodeOptions(directory=Path("data"), master_port=0, broker_port=0)) as node:
+        node.create_topic("flights", 8)
+        print(node.url)
+    ```
+
+    Attributes:
+        options: what it was made with.
+        core: what the doors share; None in a node that is only a master.
+        tubemq: the TubeMQ door, with a master, a broker, both or nothing; ports that are not open
+            are -1.
+        rocketmq: the RocketMQ door likewise, with a name server and a broker.
+        admin_port: of the HTTP administration; -1 without.
+    """
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        *,
+        now_ms: Callable[[], int] = clock.now_ms,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self.options = options
+        self.core: Core | None = None
+        if wall_ms is None:
+            wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
+        self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
+        self.rocketmq = RocketDoor(options, now_ms, self._listen_shared)
+        self.admin_port = -1
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._store: Store | None = None
+        self._config_files: ConfigFiles | None = None
+        self._saver: Saver | None = None
+        self._listeners: list[net.Listener] = []
+        self._inboxes = net.Inboxes(options.unfinished_bytes)
+        self._admin: AdminService | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unlock: Callable[[], None] = _nothing
+        self._next_s: dict[str, float] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """What TubeMQ's clients connect to; RocketMQ's where there is only that."""
+        if self.options.master is not None:
+            return SCHEME + ",".join(f"{host}:{port}" for host, port in self.options.masters)
+        if not self.options.has_tubemq:
+            return self.rocketmq_url
+        return f"{SCHEME}{self.options.reachable_host}:{self.master_port}"
+
+    @property
+    def rocketmq_url(self) -> str:
+        """What RocketMQ's clients connect to.
+
+        Raises:
+            UsageError: there is no such door.
+        """
+        options, port = self.options, self.rocketmq.namesrv_port
+        servers = options.name_servers or [f"{options.reachable_host}:{port}"] * (port >= 0)
+        if not servers:
+            raise UsageError("This node has no RocketMQ door.")
+        return options.rocketmq_scheme + ";".join(servers)
+
+    @property
+    def master(self) -> Master | None:
+        """The TubeMQ master; None in a node without."""
+        return self.tubemq.master
+
+    @property
+    def broker(self) -> Broker | None:
+        """The TubeMQ broker; None in a node without."""
+        return self.tubemq.broker
+
+    @property
+    def master_port(self) -> int:
+        """The TubeMQ master's port, -1 without one."""
+        return self.tubemq.master_port
+
+    @property
+    def broker_port(self) -> int:
+        """The TubeMQ broker's port, -1 without one."""
+        return self.tubemq.broker_port
+
+    @property
+    def master_tls_port(self) -> int:
+        """The TubeMQ master's port for TLS, -1 without one."""
+        return self.tubemq.master_tls_port
+
+    @property
+    def broker_tls_port(self) -> int:
+        """The TubeMQ broker's port for TLS, -1 without one."""
+        return self.tubemq.broker_tls_port
+
+    @property
+    def namesrv_port(self) -> int:
+        """The RocketMQ name server's port, -1 without one."""
+        return self.rocketmq.namesrv_port
+
+    @property
+    def rocketmq_port(self) -> int:
+        """The RocketMQ broker's port, -1 without one."""
+        return self.rocketmq.port
+
+    @property
+    def rocketmq_fast_port(self) -> int:
+        """Its port for everything but pulls, -1 without one."""
+        return self.rocketmq.fast_port
+
+    @property
+    def ha_port(self) -> int:
+        """Its port for slaves, -1 without one."""
+        return self.rocketmq.ha_port
+
+    async def start(self) -> None:
+        """Open the files, then the ports. Returns when requests are served.
+
+        A broker with remote masters serves as soon as one has accepted it; it tries for ever, and
+        this does not wait for it (see `ready`).
+
+        Raises:
+            UsageError: a port is in use, or the options do not fit.
+            StoreError: the directory cannot be used.
+        """
+        for text in self.options.warnings:
+            _log.plain.warning("%s", text)
+        try:
+            await self._open()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks.append(asyncio.create_task(self._repeat(self._beat)))
+        if self.core is not None:
+            self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
+
+    async def ready(self) -> None:
+        """Wait until remote masters and name servers have accepted the broker."""
+        await self.tubemq.ready()
+        await self.rocketmq.ready()
+
+    async def stop(self) -> None:
+        """Stop in order. Nothing happens when it has stopped already.
+
+        Raises:
+            StoreError: the disk failed; everything else was done nevertheless. A full disk is no
+                error here: what could not be written is logged.
+        """
+        async with AsyncExitStack() as last:  # what is said last is done first
+            last.callback(self._unlock)
+            if self._store is not None:
+                last.callback(_close_store, self._store)
+            if self._saver is not None:
+                last.push_async_callback(_close_files, self._saver, self.core)
+            last.callback(self.tubemq.closed)
+            last.push_async_callback(_close, self._listeners)
+            if self._store is not None and self.core is not None:
+                last.callback(self.rocketmq.closed)
+                last.push_async_callback(self.core.close)
+                last.callback(self.rocketmq.close)
+                last.callback(self.tubemq.close)
+            last.push_async_callback(self.rocketmq.leave)
+            last.push_async_callback(self.tubemq.leave)
+            last.push_async_callback(_cancel, self._tasks)
+            self._store = self._config_files = self._saver = None
+            self._listeners, self._tasks = [], []
+            self._unlock = _nothing
+
+    def create_topic(self, name: str, partitions: int | None = None) -> bool:
+        """Create a topic on all brokers of the cluster; it can be used at once.
+
+        Args:
+            name: its name.
+            partitions: how many on each broker; None for the options' number.
+
+        Returns:
+            Whether it is new; one that is there keeps its partitions.
+
+        Raises:
+            UsageError: this node is no master, or there is no broker.
+            CatalogError: the name or the number cannot be.
+        """
+        return self._master().create_topic(name, partitions) > 0
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic and its messages. Returns whether there was one.
+
+        Raises:
+            UsageError: this node is no master.
+        """
+        return self._master().delete_topic(name)
+
+    def topics(self) -> dict[str, dict[int, int]]:
+        """The topics of the cluster: partitions by broker id.
+
+        Raises:
+            UsageError: this node is no master.
+        """
+        return self._master().topics()
+
+    def describe(self) -> str:
+        """One line about what runs where."""
+        parts = [
+            f"{name} {self.options.host}:{port}"
+            for name, port in (
+                ("master", self.master_port),
+                ("broker", self.broker_port),
+                ("name server", self.namesrv_port),
+                ("RocketMQ broker", self.rocketmq_port),
+                ("admin", self.admin_port),
+            )
+            if port >= 0
+        ]
+        return f"{', '.join(parts)}; files in {self.options.directory}"
+
+    # -- start
+
+    async def _open(self) -> None:
+        options, tubemq, rocketmq = self.options, self.tubemq, self.rocketmq
+        access = self._open_access()
+        if options.admin_port is not None:
+            # First, because the broker tells its master the port.
+            self.admin_port = (await self._listen(options.admin_port, self._to_admin)).port
+        web_port = options.advertised_admin_port or max(self.admin_port, 0)
+        if "broker" in options.roles:
+            self.core = self._open_core()
+            self._saver = self.core.files
+        if self.core is not None and options.has_tubemq:
+            await tubemq.open_broker(self.core, web_port)
+        if options.own_master:
+            await tubemq.open_master(*self._files(), access=access, web_port=web_port)
+        if options.own_name_server is not None:
+            await rocketmq.open_name_server(options.own_name_server, *self._files(), access)
+        if self.core is not None and options.rocketmq_broker is not None:
+            await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
+        self._admin = self._open_admin(access)
+        tubemq.connect()
+        rocketmq.connect()
+
+    def _open_access(self) -> Access | None:
+        if not self.options.has_accounts:
+            return None
+        from coherer._server.rocketmq.acl import Access  # what reads its files loads slowly
+
+        return Access(self.options.directory, self._now_ms(), self.options.accounts)
+
+    def _open_admin(self, access: Access | None) -> AdminService:
+        master, broker, options = self.master, self.broker, self.options
+        guard = Guard(
+            options.http_token,
+            None if access is None else access.passwords,
+            queries=options.protects("admin"),
+            now_ms=self._now_ms,
+        )
+        return AdminService(
+            master_admin(master, guard) if master is not None else None,
+            broker_admin(broker, guard) if broker is not None else None,
+            elsewhere=lambda: elsewhere(master) if master is not None else None,
+            names=options.names,
+            master_id=master.state.master_id if master is not None else "",
+            broker_id=broker.state.place if broker is not None else "",
+            files=self._saver,
+            news=self._news,
+        )
+
+    def _news(self) -> Callable[[], Awaitable[None] | None]:
+        """What tells, after a request, what to await until name servers know the topics."""
+        broker = self.rocketmq.broker
+        if broker is None:
+            return lambda: None
+        state, before = broker.state, broker.state.topics.version
+        return lambda: state.news(before)
+
+    def _open_core(self) -> Core:
+        options = self.options
+        config = ConfigFiles(OsFiles(), options.directory / "config")
+        owner = config.read(IDENTITY_FILE, Identity.parse)
+        check_owner(owner, options)
+        store = Store.open(
+            options.directory,
+            options.store_options(),
+            now_ms=self._wall_ms,
+            steady_ms=self._now_ms,
+            open_files=net.spare_files,
+        )
+        self._store = store
+        check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
+        report = store.recovery
+        troubles = report.troubles()
+        (_log.plain.info if report.clean and not troubles else _log.plain.warning)(
+            "Store in %s: %s", options.directory, report
+        )
+        for trouble in troubles:
+            _log.plain.warning("Store in %s: %s", options.directory, trouble)
+        claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
+        return Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=options.flush == "sync")
+
+    def _to_admin(self, connection: net.Connection) -> net.Receiver:
+        if self._admin is None:
+            raise ClosedError("The node has not started yet.")
+        return self._admin.make(connection)
+
+    async def _listen(
+        self,
+        port: int,
+        make: Callable[[net.Connection], net.Receiver],
+        *,
+        secure: bool = False,
+    ) -> net.Listener:
+        tls = self.options.tls if secure else None
+        return await self._open_port(port, make, tls, plain=False)
+
+    async def _listen_shared(
+        self, port: int, make: Callable[[net.Connection], net.Receiver]
+    ) -> net.Listener:
+        options = self.options
+        return await self._open_port(port, make, options.tls, plain=not options.tls_required)
+
+    async def _open_port(
+        self,
+        port: int,
+        make: Callable[[net.Connection], net.Receiver],
+        tls: net.TlsOptions | None,
+        *,
+        plain: bool,
+    ) -> net.Listener:
+        host = self.options.host
+        try:
+            listener = await net.listen(
+                host, port, make, tls=tls, plain=plain, inboxes=self._inboxes
+            )
+        except UsageError as error:
+            option = self.options.port_option(port)
+            if option and str(port) in error.text:  # it is not TLS that is wrong
+                error.hint = f"{error.hint} `{option}` sets the port.".strip()
+            raise
+        self._listeners.append(listener)
+        return listener
+
+    def _files(self) -> tuple[Callable[[str, Callable[[bytes], object]], bytes | None], Saver]:
+        if self._store is not None and self._saver is not None:
+            return _checked(self._store.read_config), self._saver
+        if self._config_files is None or self._saver is None:
+            self._config_files = self._open_config_files()
+            self._saver = Saver(self._config_files.save)
+        return _checked(self._config_files.read), self._saver
+
+    def _open_config_files(self) -> ConfigFiles:
+        files, directory = OsFiles(), self.options.directory
+        lock = directory / "lock"
+        with our_errors(f"open {directory}"):
+            make_durable_directory(files, directory.absolute() / "config")
+            handle = files.lock(lock)
+        self._unlock = lambda: files.unlock(lock, handle)
+        return ConfigFiles(files, directory / "config")
+
+    def _master(self) -> Master:
+        if self.master is None:
+            raise UsageError("This node is no master.", hint=f"Ask {self.options.master}.")
+        return self.master
+
+    # -- while it runs
+
+    async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await action()
+            except CohererError as error:
+                _log.error("The node's files: %s", error)
+            except Exception:  # noqa: BLE001 - without this beat no time would ever be over
+                _log.exception("An error of ours")
+
+    async def _beat(self) -> None:
+        """What must not wait for a disk."""
+        self.tubemq.tick()
+        self.rocketmq.tick()
+        if self._due("logs", LOGS_EVERY_S):
+            REPEATS.flush()
+
+    async def _upkeep(self) -> None:
+        """What waits for the disk."""
+        core = self.core
+        if core is None:
+            return
+        await core.flusher.tick()
+        if self._due("positions", POSITIONS_EVERY_S):
+            await core.save_positions()
+            await self.rocketmq.save()
+        if core.store.too_large:
+            with suppress(StoreFullError):  # `clean` makes room
+                await core.flusher.run(core.store.flush_queues)  # so that `clean` need not wait
+            core.clean()
+        elif self._due("clean", CLEAN_EVERY_S):
+            core.clean()
+
+    def _due(self, what: str, every_s: float) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s.setdefault(what, now_s + every_s):
+            return False
+        self._next_s[what] = now_s + every_s
+        return True
+
+
+def _checked(
+    read: Callable[[str, Callable[[bytes], bytes]], bytes | None],
+) -> Callable[[str, Callable[[bytes], object]], bytes | None]:
+    def load(name: str, check: Callable[[bytes], object]) -> bytes | None:
+        def parse(data: bytes) -> bytes:
+            check(data)
+            return data
+
+        return read(name, parse)
+
+    return load
+
+
+async def _close(listeners: Sequence[net.Listener]) -> None:
+    """Close all at once: each may have connections that take their time."""
+    await asyncio.gather(*[listener.close() for listener in listeners])
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close_files(files: Saver, core: Core | None) -> None:
+    """Write what the files of `config/` lack; on a full disk they stay as they are."""
+    try:
+        try:
+            if core is not None:
+                await core.save_positions()
+        finally:
+            await files.close()
+    except StoreFullError as error:
+        _log.plain.error(
+            "%s What was written before counts at the next start: groups begin where they were "
+            "then, and get the messages since then again.",
+            error.text,
+        )
+
+
+def _close_store(store: Store) -> None:
+    store.close()
+    if store.unfinished:
+        _log.plain.warning(
+            "%s The messages are safe in the log; the next start makes the rest from it.",
+            store.unfinished,
+        )
+
+
+def _nothing() -> None:
+    """Nothing to undo."""

@@ -1,0 +1,489 @@
+"""Access control of a RocketMQ broker: its files, and what requests need (protocol page, 10).
+
+The files are Java's: `conf/plain_acl.yml`, and every `.yml` or `.yaml` below `conf/acl`. They are
+read again when their content changes; while one of them is wrong, what was read before holds.
+Administration writes them, and what it writes holds at once. A file that is written again keeps its
+mode and owner; a new one can be read by its owner only.
+
+The accounts of the node's own options come first, may do everything, and stand in no file. TubeMQ's
+master and the HTTP administration, which know no permissions, take those accounts that may do
+everything (`Access.passwords`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import yaml
+
+from coherer._common.logs import Log
+from coherer._common.masking import masked
+from coherer._rules.common.versions import DataVersion
+from coherer._rules.rocketmq.acl import PUB, SUB, AccessRules, Account, Request, check_listed
+from coherer._server.rocketmq.remoting import Channel
+from coherer._store import OsFiles
+from coherer._store.beat import Beat
+from coherer._store.disk import make_durable_directory
+from coherer._wire.rocketmq import acl as signatures
+from coherer._wire.rocketmq.bodies import HeartbeatData
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.names import retry_topic
+from coherer.errors import ProtocolError, StoreError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+_FILES: Final = OsFiles()
+
+DEFAULT_FILE: Final = "plain_acl.yml"
+TOOLS_FILE: Final = "tools.yml"
+TRUSTED: Final = "globalWhiteRemoteAddresses"
+ACCOUNTS: Final = "accounts"
+VERSION: Final = "dataVersion"
+RELOAD_MS: Final = 5_000
+"""How often the files are looked at."""
+
+NODE_ACCOUNT: Final = "%COHERER_NODE%"
+_PRIVATE: Final = 0o600
+_ADDRESSES_MAX: Final = 1_000
+
+TOPIC, GROUP = "topic", "group"
+_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
+
+NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
+    RequestCode.SEND_MESSAGE: ((TOPIC, "topic", PUB),),
+    RequestCode.SEND_MESSAGE_V2: ((TOPIC, "b", PUB),),
+    # Java does not look at batches, so that with them everybody may send everywhere.
+    RequestCode.SEND_BATCH_MESSAGE: ((TOPIC, "b", PUB),),
+    RequestCode.CONSUMER_SEND_MSG_BACK: ((TOPIC, "originTopic", PUB), (GROUP, "group", SUB)),
+    RequestCode.PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
+    RequestCode.LITE_PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
+    RequestCode.QUERY_MESSAGE: ((TOPIC, "topic", SUB),),
+    RequestCode.UNREGISTER_CLIENT: ((GROUP, "consumerGroup", SUB),),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ((GROUP, "consumerGroup", SUB),),
+    RequestCode.UPDATE_CONSUMER_OFFSET: ((GROUP, "consumerGroup", SUB), (TOPIC, "topic", SUB)),
+    # Java looks at the signature of these alone, so that each account may read all messages one by
+    # one, and move or read for every group.
+    RequestCode.QUERY_CONSUME_QUEUE: ((TOPIC, "topic", SUB),),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ((GROUP, "consumerGroup", SUB),),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ((GROUP, "group", SUB), (TOPIC, "topic", SUB)),
+    RequestCode.CLONE_GROUP_OFFSET: ((GROUP, "srcGroup", SUB), (GROUP, "destGroup", SUB)),
+}
+"""What requests need: kind and name of the field, and the permission. Of others only the signature
+is looked at here. What needs a message first is looked at later (`Access.lacks`): 33 and 37."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    """What a file says."""
+
+    digest: str
+    content: dict[str, Any]
+    accounts: list[Account]
+    trusted: list[str]
+    version: DataVersion
+
+    def __repr__(self) -> str:
+        return masked(self, "content")
+
+
+class Access:
+    """Says which requests a broker or name server serves: `Remoting(check=access.check)`.
+
+    Args:
+        home: the directory with `conf`.
+        now_ms: when it is, ms since 1970.
+        own: secrets by name: accounts that stand in no file and may do everything.
+
+    Attributes:
+        passwords: of the accounts that may do everything, by name; always the latest.
+        node_account: name and secret with which the parts of this node sign among themselves.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+
+    def __init__(self, home: Path, now_ms: int, own: Mapping[str, str] | None = None) -> None:
+        self.node_account = (NODE_ACCOUNT, secrets.token_hex(16))
+        self._own = [
+            Account(access_key=name, secret_key=secret, admin=True, short=True)
+            for name, secret in [*(own or {}).items(), self.node_account]
+        ]
+        self._conf = home / "conf"
+        self._default = self._conf / DEFAULT_FILE
+        self._files: dict[Path, _File] = {}
+        self._rules = AccessRules([], self._own)
+        self._unlimited = self._rules.unlimited()
+        self._shown: set[str] = set()
+        self.passwords: Mapping[str, str] = _Passwords(lambda: self._unlimited)
+        self._look = Beat(RELOAD_MS, now_ms)
+        self._load()
+
+    def __repr__(self) -> str:
+        return f"<Access, {len(self._own) + len(self.accounts)} accounts>"
+
+    def check(self, channel: Channel, request: Command) -> Command | None:
+        """Refuse a request, or return None."""
+        try:
+            fault = self._fault(_address(channel), request, resources(request))
+        except ProtocolError as error:
+            fault = error.text
+        return None if fault is None else _refusal(fault)
+
+    def lacks(self, channel: Channel, request: Command, topic: str, bits: int) -> Command | None:
+        """Refuse a request that turns out to be about a topic, or return None.
+
+        Args:
+            channel: where it comes from.
+            request: has passed `check`.
+            topic: what it is about.
+            bits: the permission that it takes.
+        """
+        fault = self._fault(_address(channel), request, {topic: bits})
+        return None if fault is None else _refusal(fault)
+
+    def knows(self, address: str) -> bool:
+        """Whether replication may go to an address.
+
+        Its protocol has no place for a signature. So the address has to be a trusted one, or one
+        from which an account that may do everything has signed a request: our slaves sign what
+        they ask their master, and Java's slaves, which do not sign, need a trusted address for that
+        anyway.
+        """
+        return self._rules.trusts(address) or address in self._shown
+
+    def _fault(self, address: str, request: Command, needed: Mapping[str, int]) -> str | None:
+        name = request.fields.get(signatures.ACCESS_KEY)
+        fault = self._rules.fault(
+            Request(
+                address,
+                request.code,
+                name,
+                needed,
+                lambda secret: signatures.verify(request.fields, request.body, secret),
+            )
+        )
+        if fault is None and name in self._unlimited and len(self._shown) < _ADDRESSES_MAX:
+            self._shown.add(address)
+        return fault
+
+    def tick(self, now_ms: int) -> None:
+        """Look at the files when it is time: call it every second or so."""
+        if not self._look.is_due(now_ms):
+            return
+        try:
+            if self._load():
+                _log.info("Access control: the files have changed")
+        except UsageError as error:
+            _log.error("Access control stays as it was: %s", error)
+
+    # -- administration
+
+    @property
+    def accounts(self) -> list[Account]:
+        """All accounts, those of the default file last, as they are found."""
+        return [account for file in self._files.values() for account in file.accounts]
+
+    @property
+    def trusted(self) -> list[str]:
+        """Descriptions of all addresses that are trusted."""
+        return [text for file in self._files.values() for text in file.trusted]
+
+    @property
+    def versions(self) -> dict[str, DataVersion]:
+        """The version of each file, by its path."""
+        return {str(path): file.version for path, file in self._files.items()}
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the default file."""
+        file = self._files.get(self._default)
+        return DataVersion() if file is None else file.version
+
+    def put(self, changes: Mapping[str, object], now_ms: int) -> None:
+        """Make an account or change it.
+
+        Args:
+            changes: members of a file's account; those that are absent stay.
+            now_ms: when it is.
+
+        Raises:
+            UsageError: it cannot be so.
+            StoreError: the file cannot be written.
+        """
+        self._check_not_own(str(changes["accessKey"]))
+        check_listed(cast("Sequence[str]", changes.get("topicPerms", ())))
+        check_listed(cast("Sequence[str]", changes.get("groupPerms", ())))
+        path = self._file_of(str(changes["accessKey"])) or self._default
+        content = self._content(path)
+        entries: list[dict[str, Any]] = list(content.get(ACCOUNTS) or [])
+        for at, entry in enumerate(entries):
+            if str(entry.get("accessKey")) == changes["accessKey"]:
+                entries[at] = {**entry, **changes}
+                break
+        else:
+            entries.append(dict(changes))
+        self._write(path, {**content, ACCOUNTS: entries}, now_ms)
+
+    def delete(self, access_key: str, now_ms: int) -> bool:
+        """Forget an account. Returns whether there was one.
+
+        Raises:
+            UsageError: it stands in the node's options.
+            StoreError: the file cannot be written.
+        """
+        self._check_not_own(access_key)
+        path = self._file_of(access_key)
+        if path is None:
+            return False
+        content = self._content(path)
+        entries = [
+            entry for entry in content[ACCOUNTS] if str(entry.get("accessKey")) != access_key
+        ]
+        self._write(path, {**content, ACCOUNTS: entries}, now_ms)
+        return True
+
+    def trust(self, texts: Sequence[str], now_ms: int) -> bool:
+        """Replace the addresses that the default file trusts. Returns whether it has such.
+
+        Raises:
+            UsageError: one of them describes no addresses.
+            StoreError: the file cannot be written.
+        """
+        content = self._content(self._default)
+        if TRUSTED not in content:
+            return False
+        self._write(self._default, {**content, TRUSTED: list(texts)}, now_ms)
+        return True
+
+    # -- files
+
+    def _load(self) -> bool:
+        """Read what has changed. Returns whether anything has."""
+        found: dict[Path, _File] = {}
+        for path in self._paths():
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise UsageError(f"{path} cannot be read: {error}.") from error
+            known = self._files.get(path)
+            digest = hashlib.sha256(data).hexdigest()
+            found[path] = known if known and known.digest == digest else _read(path, data, digest)
+        if found == self._files:
+            return False
+        self._use(found)
+        return True
+
+    def _use(self, files: dict[Path, _File]) -> None:
+        self._rules = AccessRules(
+            [text for file in files.values() for text in file.trusted],
+            [*self._own, *(account for file in files.values() for account in file.accounts)],
+        )
+        self._unlimited = self._rules.unlimited()
+        self._shown.clear()  # the account that was shown there may be gone
+        self._files = files
+
+    def _check_not_own(self, access_key: str) -> None:
+        if any(account.access_key == access_key for account in self._own):
+            raise UsageError(
+                f"The account {access_key} stands in the options of the node, not in a file."
+            )
+
+    def _paths(self) -> list[Path]:
+        below = self._conf / "acl"
+        paths = [path for path in sorted(below.rglob("*")) if path.suffix in (".yml", ".yaml")]
+        return [*paths, *([self._default] if self._default.exists() else [])]
+
+    def _file_of(self, access_key: str) -> Path | None:
+        for path, file in self._files.items():
+            if any(account.access_key == access_key for account in file.accounts):
+                return path
+        return None
+
+    def _content(self, path: Path) -> dict[str, Any]:
+        file = self._files.get(path)
+        return {} if file is None else file.content
+
+    def _write(self, path: Path, content: dict[str, Any], now_ms: int) -> None:
+        file = self._files.get(path)
+        version = (DataVersion() if file is None else file.version).next(now_ms)
+        content[VERSION] = [msgspec.to_builtins(version)]
+        data = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+        new = _read(path, data, hashlib.sha256(data).hexdigest())
+        before = self._files
+        self._use({**before, path: new})  # nothing is written that could not be read again
+        try:
+            make_durable_directory(_FILES, path.parent.absolute())
+            _replace(path, data)
+            _FILES.sync_directory(path.parent)
+        except OSError as error:
+            self._use(before)
+            raise StoreError(f"{path} cannot be written: {error}.") from error
+
+
+class _Passwords(Mapping[str, str]):
+    """Passwords as they are at the time of each look."""
+
+    def __init__(self, now: Callable[[], Mapping[str, str]]) -> None:
+        self._now = now
+
+    def __getitem__(self, name: str) -> str:
+        return self._now()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __repr__(self) -> str:
+        return f"<passwords of {', '.join(self)}>"
+
+
+def _refusal(fault: str) -> Command:
+    return Command(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}: {fault}")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replaces a file at once or not at all; the secrets in it are for nobody new to read."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    with os.fdopen(handle, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    if path.exists():
+        before = path.stat()
+        if hasattr(os, "chown") and before.st_uid != temporary.stat().st_uid:
+            os.chown(temporary, before.st_uid, before.st_gid)
+        temporary.chmod(stat.S_IMODE(before.st_mode))
+    temporary.replace(path)
+
+
+def _trouble(error: Exception) -> str:
+    """What is wrong with a YAML file, without the line, in which a secret may stand."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
+    return type(error).__name__
+
+
+def tools_account(home: Path) -> tuple[str, str] | None:
+    """The account in `conf/tools.yml`, with which a broker signs what it asks other servers.
+
+    Returns:
+        Name and secret; None without such a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    path = home / "conf" / TOOLS_FILE
+    if not path.exists():
+        return None
+    try:
+        content: object = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no YAML: {_trouble(error)}.") from None
+    account = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+    if not account.get("accessKey") or not account.get("secretKey"):
+        raise UsageError(f"{path} has no accessKey and secretKey.")
+    return str(account["accessKey"]), str(account["secretKey"])
+
+
+def tools_signer(home: Path) -> signatures.Signer | None:
+    """What signs with the account in `conf/tools.yml`; None without such a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    account = tools_account(home)
+    return None if account is None else signatures.signer(*account)
+
+
+def _address(channel: Channel) -> str:
+    return channel.peer.rpartition(":")[0].strip("[]")
+
+
+def resources(request: Command) -> dict[str, int]:
+    """What a request needs: permissions by topic, and by retry topic for groups.
+
+    Raises:
+        ProtocolError: its body cannot be read.
+
+    >>> resources(Command(310, fields={"b": "flights"}))
+    {'flights': 4}
+    >>> resources(Command(35, fields={"consumerGroup": "g"})), resources(Command(35))
+    ({'%RETRY%g': 8}, {})
+    """
+    if request.code == RequestCode.HEART_BEAT:
+        return _of_heartbeat(request)
+    needed: dict[str, int] = {}
+    for kind, field, bits in NEEDED.get(request.code, ()):
+        name = request.fields.get(field)
+        if name is not None:
+            needed[retry_topic(name) if kind == GROUP else name] = bits
+    return needed
+
+
+def _of_heartbeat(request: Command) -> dict[str, int]:
+    needed: dict[str, int] = {}
+    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
+        needed[retry_topic(consumer.group_name)] = SUB
+        needed.update((each.topic, SUB) for each in consumer.subscription_data_set)
+    return needed
+
+
+def _read(path: Path, data: bytes, digest: str) -> _File:
+    try:
+        content: object = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no YAML: {_trouble(error)}.") from None
+    if not isinstance(content, dict) or not content:
+        raise UsageError(f"{path} file is not data")
+    members = cast("dict[str, Any]", content)
+    try:
+        return _File(
+            digest,
+            members,
+            [_account(entry) for entry in members.get(ACCOUNTS) or ()],
+            [str(text) for text in members.get(TRUSTED) or ()],
+            _version(members.get(VERSION)),
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is not as it should be: {error}") from error
+
+
+def _account(entry: Mapping[str, Any]) -> Account:
+    def text(name: str) -> str | None:
+        value = entry.get(name)
+        return None if value is None else str(value)
+
+    def texts(name: str) -> list[str] | None:
+        values = entry.get(name)
+        return None if values is None else [str(value) for value in values]
+
+    return Account(
+        access_key=text("accessKey") or "",
+        secret_key=text("secretKey") or "",
+        white_remote_address=text("whiteRemoteAddress") or "",
+        admin=entry.get("admin") is True,
+        default_topic_perm=text("defaultTopicPerm"),
+        default_group_perm=text("defaultGroupPerm"),
+        topic_perms=texts("topicPerms"),
+        group_perms=texts("groupPerms"),
+    )
+
+
+def _version(value: object) -> DataVersion:
+    if not isinstance(value, list) or not value:
+        return DataVersion()
+    return msgspec.convert(cast("list[object]", value)[0], DataVersion, strict=False)

@@ -1,0 +1,74 @@
+"""What the desks of administration have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coherer._record.layout import store_ms_of
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.clients import ConsumerGroup
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Channel
+from coherer._wire.rocketmq.bodies import Body
+from coherer._wire.rocketmq.codes import NOT_SET, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.names import Queue
+
+
+def done(body: Body | None = None, fields: dict[str, str] | None = None) -> Command:
+    """A success."""
+    data = b"" if body is None else body.encode()
+    return Command(ResponseCode.SUCCESS, fields=fields or {}, body=data)
+
+
+def done_unsaid(body: Body | None = None) -> Command:
+    """A success with the remark that Java forgets to take back (1.4)."""
+    answer = done(body)
+    answer.remark = NOT_SET
+    return answer
+
+
+def known_topic(state: RocketState, name: str) -> Topic:
+    """The topic.
+
+    Raises:
+        Refusal: with 17 when there is none of that name.
+    """
+    topic = state.topics.get(name)
+    if topic is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    return topic
+
+
+def queues_of(state: RocketState, topic: Topic, count: int) -> Iterator[tuple[Queue, int, int]]:
+    """Each queue of a topic with the offsets of its first message and behind its last."""
+    for number in range(count):
+        low, high = state.store.queue_range(topic.name, number)
+        yield Queue(topic.name, state.options.broker, number), max(low, 0), max(high, 0)
+
+
+def stored_ms(state: RocketState, queue: Queue, offset: int) -> int:
+    """When the message at an offset was stored; -1 when there is none."""
+    low, high = state.store.queue_range(queue.topic, queue.id)
+    if not low <= offset < high:
+        return -1
+    found = state.store.read(queue.topic, queue.id, offset, max_bytes=1, max_count=1)
+    return store_ms_of(found.records[0]) if found.records else -1
+
+
+def position(state: RocketState, group: str, queue: Queue) -> int:
+    """Where a group stands in a queue; -1 when it stands nowhere."""
+    found = state.offsets.find(group, queue.topic, queue.id)
+    return -1 if found is None else found.offset
+
+
+def topics_read(state: RocketState, group: str) -> list[str]:
+    """The topics where a group has a position."""
+    return list(dict.fromkeys(topic for topic, _, _ in state.offsets.of(group)))
+
+
+def is_elsewhere(state: RocketState, group: str, topic: str) -> bool:
+    """Whether a group is alive and does not read this topic any more."""
+    online: ConsumerGroup[Channel] | None = state.consumers.get(group)
+    return online is not None and bool(online.subscriptions) and topic not in online.subscriptions

@@ -1,0 +1,111 @@
+"""Codes 14, 15, 29, 30, 31, 32, 43: how far groups are, and where queues begin and end (2.7)."""
+
+from __future__ import annotations
+
+from coherer._record.layout import store_ms_of
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Channel
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.group_offsets import ZERO_FIELD
+from coherer._wire.rocketmq.headers import (
+    OffsetResult,
+    QueryOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResult,
+    UpdateOffsetHeader,
+    parse,
+)
+
+_NEW_GROUP = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+_NEW_GROUP_EXACT = "Not found, do not set to zero, maybe this group boot first"
+
+
+class Positions:
+    """Offsets of groups and of queues."""
+
+    def __init__(self, state: RocketState) -> None:
+        self._state = state
+
+    def query(self, _: Channel, request: Command) -> Command:
+        """Code 14: where a group stands.
+
+        A client that asks for it (`ZERO_FIELD`, RocketMQ 5's) is told exactly whether the group
+        has an offset; the field is repeated, so that the client knows that. Others get Java's
+        answer.
+
+        Raises:
+            Refusal: with 22 when it stands nowhere, and the queue does not begin in memory.
+        """
+        header = parse(QueryOffsetHeader, request.fields)
+        topic, queue_id = header.topic, header.queue_id
+        exact = header.set_zero_if_not_found is False
+        position = self._state.offsets.find(header.consumer_group, topic, queue_id)
+        if position is not None and position.offset >= 0:
+            answer = _offset(position.offset)
+            if exact:
+                answer.fields[ZERO_FIELD] = "false"
+            return answer
+        if exact:
+            raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP_EXACT)
+        low, high = self._state.store.queue_range(topic, queue_id)
+        if low <= 0 and (high == 0 or self._begins_in_memory(topic, queue_id)):
+            return _offset(0)
+        raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP)
+
+    def update(self, _: Channel, request: Command) -> Command:
+        """Code 15: where a group stands from now on, be it back. Nothing is checked, as in Java."""
+        header = parse(UpdateOffsetHeader, request.fields)
+        self._state.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+        return Command(ResponseCode.SUCCESS)
+
+    def search(self, _: Channel, request: Command) -> Command:
+        """Code 29: the message that was stored nearest to a time."""
+        header = parse(SearchOffsetHeader, request.fields)
+        return _offset(
+            self._state.store.offset_at_time(
+                header.topic, header.queue_id, header.timestamp, nearest=True
+            )
+        )
+
+    def maximum(self, _: Channel, request: Command) -> Command:
+        """Code 30: the next offset of a queue."""
+        header = parse(QueueHeader, request.fields)
+        return _offset(self._state.store.queue_range(header.topic, header.queue_id)[1])
+
+    def minimum(self, _: Channel, request: Command) -> Command:
+        """Code 31: the first offset of a queue."""
+        header = parse(QueueHeader, request.fields)
+        return _offset(self._state.store.queue_range(header.topic, header.queue_id)[0])
+
+    def earliest(self, _: Channel, request: Command) -> Command:
+        """Code 32: when the first message of a queue was stored, -1 when there is none."""
+        header = parse(QueueHeader, request.fields)
+        record = self._first(header.topic, header.queue_id)
+        time_ms = -1 if record is None else store_ms_of(record)
+        return Command(ResponseCode.SUCCESS, fields=TimestampResult(time_ms).fields())
+
+    def everything(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
+        """Code 43: where all groups stand."""
+        return Command(ResponseCode.SUCCESS, body=self._state.offsets.dump())
+
+    def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
+        record = self._first(topic, queue_id)
+        if record is None:
+            return True
+        physical_offset = int.from_bytes(record[28:36], "big")
+        return self._state.in_memory(physical_offset)
+
+    def _first(self, topic: str, queue_id: int) -> memoryview | None:
+        store = self._state.store
+        low, _ = store.queue_range(topic, queue_id)
+        found = store.read(topic, queue_id, low, max_bytes=1, max_count=1)
+        return found.records[0] if found.records else None
+
+
+def _offset(offset: int) -> Command:
+    return Command(ResponseCode.SUCCESS, fields=OffsetResult(offset).fields())

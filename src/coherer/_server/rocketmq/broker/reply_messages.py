@@ -1,0 +1,159 @@
+"""Codes 324 and 325: a consumer answers a message, and the client that asked gets it (2.14).
+
+The answer names the client that asked in a property. It is pushed to that client over the client's
+own connection (326), and stored in the cluster's reply topic, too. Whoever answers learns whether
+the push went well; the answer is stored either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from coherer._common.logs import Log
+from coherer._record.hashing import tag_code
+from coherer._record.layout import HOSTS_V6
+from coherer._record.properties import TAGS, decode, encode, index_keys
+from coherer._server.rocketmq.broker.calls import CALL_MS
+from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Channel, Handler
+from coherer._store import Appended, Draft
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import PushReplyHeader, SendHeader, SendResult, read_send
+from coherer.errors import CohererError, RefusedError
+
+_log = Log(logging.getLogger(__name__))
+
+REPLY_TO: Final = "REPLY_TO_CLIENT"
+PUSHED: Final = "PUSH_REPLY_TIME"
+
+
+class ReplyMessages:
+    """Takes answers.
+
+    Args:
+        state: what the broker's parts share.
+        sends: checks what is sent.
+        call_ms: how long the client has that asked.
+    """
+
+    def __init__(self, state: RocketState, sends: Sends, *, call_ms: int = CALL_MS) -> None:
+        self._state = state
+        self._sends = sends
+        self._call_ms = call_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """What is answered here, by request code."""
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: self.take,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.take,
+        }
+
+    async def take(self, channel: Channel, request: Command) -> Command:
+        """Push an answer, and store it.
+
+        Raises:
+            Refusal: it cannot be sent to this topic.
+        """
+        common = self._sends.replies.fields
+        try:
+            header = read_send(request.code, request.fields)
+            topic = self._sends.check(channel, header, self._state.now_ms())
+        except Refusal as refusal:
+            raise Refusal(refusal.code, refusal.remark, common) from refusal
+        except RefusedError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, error.text, common) from error
+        if header.queue_id < 0:
+            header.queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
+        body = bytes(request.body)
+        fault = await self._push(channel, header, body)
+        result = SendResult(msg_id="0", queue_id=header.queue_id, queue_offset=0)
+        if self._state.options.store_replies:
+            placed = await self._store(channel, header, body)
+            if placed is not None:
+                message_id = self._sends.replies.id_text([placed.physical_offset])
+                result = SendResult(
+                    msg_id=message_id, queue_id=header.queue_id, queue_offset=placed.queue_offset
+                )
+        elif fault is not None:
+            result = SendResult()
+        code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
+        return Command(code, remark=fault, fields={**common, **result.fields()})
+
+    async def _push(self, channel: Channel, header: SendHeader, body: bytes) -> str | None:
+        """Hand an answer to the client that asked. Returns what is wrong, or None."""
+        properties = decode((header.properties or "").encode("utf-8", "replace"))
+        client_id = properties.get(REPLY_TO)
+        if client_id is None:
+            return f"reply message properties[{REPLY_TO}] is null"
+        asker = self._state.producers.find(client_id)
+        if asker is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        properties[PUSHED] = str(self._state.wall_ms())
+        fields = self._push_header(channel, header, properties).fields()
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        try:
+            answer = await asker.call(code, fields, body, self._call_ms)
+        except CohererError as error:
+            _log.warning("%s does not take an answer: %s", client_id, error, about=client_id)
+            return f"push reply message to {client_id}fail."
+        if answer.code != ResponseCode.SUCCESS:
+            _log.warning(
+                "%s does not take an answer: %s", client_id, answer.remark, about=client_id
+            )
+            return f"push reply message to {client_id}fail."
+        return None
+
+    def _push_header(
+        self, channel: Channel, header: SendHeader, properties: dict[str, str]
+    ) -> PushReplyHeader:
+        return PushReplyHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_ms,
+            flag=header.flag,
+            born_host=f"/{channel.peer}",
+            store_host=f"/{self._state.options.address}",
+            properties=encode(properties).decode(),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+            stored_ms=self._state.wall_ms(),
+        )
+
+    async def _store(self, channel: Channel, header: SendHeader, body: bytes) -> Appended | None:
+        text = (header.properties or "").encode("utf-8", "replace")
+        properties = decode(text)
+        draft = Draft(
+            header.topic,
+            header.queue_id,
+            body,
+            text,
+            tag_code(properties.get(TAGS, "")),
+            header.flag,
+            header.sys_flag & ~HOSTS_V6,
+            header.born_ms,
+            channel.host_port,
+            header.reconsume_times,
+            0,
+            index_keys(properties),
+        )
+        stored: asyncio.Future[Appended | None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+            if isinstance(outcome, CohererError):
+                _log.warning("An answer is not stored: %s", outcome, about=type(outcome))
+            if not stored.done():
+                stored.set_result(None if isinstance(outcome, CohererError) else outcome[0])
+
+        self._state.core.appender.submit([draft], done)
+        return await stored

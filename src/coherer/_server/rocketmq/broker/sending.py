@@ -1,0 +1,382 @@
+"""Codes 10, 310 and 320: messages come in (2.4).
+
+All sends of one socket read become drafts and one batch for the appender. A topic that passed the
+checks of 2.4.2 is remembered until topics, groups or options change; a send to it that is nothing
+special (no batch, transaction, delay or retry) is then read without asking again. Any other goes
+through all checks in Java's order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from coherer import limits
+from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
+from coherer._record.properties import WAIT, decode
+from coherer._rules.common.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
+from coherer._rules.rocketmq.delays import delay_level, delayed
+from coherer._rules.rocketmq.timers import TIMER_TOPIC, any_timed, is_timed
+from coherer._rules.rocketmq.transactions import half, is_transactional
+from coherer._server.rocketmq.broker.answers import Replies, Sent
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.broker.texts import PropertyTexts, StoredText
+from coherer._server.rocketmq.broker.timers import TimerService
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Channel
+from coherer._store import Draft, Drafts
+from coherer._wire.rocketmq.batches import decode_batch
+from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import SendHeader, read_send
+from coherer._wire.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
+from coherer.errors import CohererError, RefusedError, UsageError
+
+_HOSTS_V4_BYTES, _HOSTS_V6_BYTES = 16, 40
+_AROUND_BYTES_MAX = FIXED_BYTES + _HOSTS_V6_BYTES + limits.TOPIC_BYTES_MAX
+"""What a record is longer than body and properties, at most; what is so far below the limit is not
+looked at any closer."""
+_V3_4_9 = 121
+"""Clients from this version on say how often a message may be retried."""
+_MULTI_TAG = 2
+_PLAIN_FLAGS = frozenset(("0", "1"))
+_V2 = int(RequestCode.SEND_MESSAGE_V2)
+
+CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+class _Lane:
+    """A topic that takes messages."""
+
+    __slots__ = ("queues", "sys_flag", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic.name
+        self.queues = max(topic.write_queues, topic.read_queues)
+        self.sys_flag = _MULTI_TAG if topic.filter_type == "MULTI_TAG" else 0
+
+
+class Sends:
+    """Takes the sends of all connections.
+
+    Args:
+        state: what the broker's parts share.
+        timers: keeps timed messages; one of its own when None.
+    """
+
+    def __init__(self, state: RocketState, timers: TimerService | None = None) -> None:
+        self._state = state
+        self._timers = timers or TimerService(state.core)
+        self._lanes: dict[str, _Lane] = {}
+        self._version = -1
+        self._accepting = False
+        self._record_bytes_max = self._bytes_max = 0
+        self._texts: PropertyTexts
+        self.replies: Replies
+        self._refresh()
+
+    def batch(self, channel: Channel, requests: Sequence[Command]) -> None:
+        """Take the sends of one socket read."""
+        if self._version != self._state.version:
+            self._refresh()
+        now_ms = self._state.now_ms()
+        safe, quick = Sent(self._state, self.replies, channel), None
+        for request in requests:
+            try:
+                draft, wait = self._read_quickly(channel, request)
+                if draft is None:
+                    self._read(channel, request, now_ms, safe)
+                elif wait:
+                    safe.add(request, draft.queue_id, draft)
+                else:
+                    quick = quick or Sent(self._state, self.replies, channel, wait=False)
+                    quick.add(request, draft.queue_id, draft)
+            except Refusal as refusal:
+                channel.respond(request, refusal.code, refusal.remark, self.replies.fields)
+            except CohererError as error:  # what Java throws: nobody says the region (1.4)
+                channel.respond(request, error.code or ResponseCode.SYSTEM_ERROR, error.text)
+            except Exception as error:  # noqa: BLE001 - the other sends of this read go on
+                channel.fail(request, error)
+        for answers in (safe, quick):
+            if answers is not None:
+                answers.submit()
+
+    def _refresh(self) -> None:
+        state, options = self._state, self._state.options
+        self._version = state.version
+        self._lanes.clear()
+        self._texts = PropertyTexts(options.cluster)
+        self.replies = Replies(options)
+        self._record_bytes_max = min(options.message_bytes_max, state.store.record_bytes_max)
+        self._bytes_max = self._record_bytes_max - _AROUND_BYTES_MAX
+        self._accepting = not state.is_slave and not state.core.write_failed
+
+    # -- the usual send
+
+    def _read_quickly(self, channel: Channel, request: Command) -> tuple[Draft | None, bool]:
+        """What to store, and whether it has to be safe; None for a send that needs more care."""
+        fields = request.fields
+        lane = self._lanes.get(fields.get("b", ""))
+        if lane is None or request.code != _V2:
+            return None, False
+        text = fields.get("i", "")
+        try:
+            queue_id, born_ms = int(fields["e"]), int(fields["g"])
+            flag, sys_flag = int(fields["h"]), fields["f"]
+            usual = (
+                0 <= queue_id < lane.queues
+                and -0x8000_0000 <= flag <= 0x7FFF_FFFF
+                and 0 <= born_ms < 1 << 63
+                and sys_flag in _PLAIN_FLAGS
+                and fields.get("m", "false") == "false"
+                and fields.get("j", "0") == "0"
+                and "a" in fields
+                and "c" in fields
+                and "d" in fields
+                and len(request.body) + len(text) <= self._bytes_max
+            )
+        except (KeyError, ValueError):
+            return None, False
+        if not usual:
+            return None, False
+        data, code, keys, wait, plain = self._texts.stored(text)
+        if not plain or len(data) > limits.PROPERTIES_BYTES_MAX:
+            return None, False
+        body = request.body
+        return Draft(
+            lane.topic, queue_id, body if type(body) is bytes else bytes(body), data, code,
+            flag, int(sys_flag) | lane.sys_flag, born_ms, channel.host_port, 0, 0, keys,
+        ), wait  # fmt: skip
+
+    # -- any send
+
+    def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
+        apart = Sent(self._state, self.replies, channel)
+        header, before = _header(request), self._state.core.files.turn
+        topic = self.check(channel, header, now_ms)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
+        draft: Draft | Drafts
+        if header.batch:
+            draft = self._batch(channel, request, header, topic, queue_id)
+        else:
+            draft = self._single(channel, request, header, topic, queue_id, now_ms)
+        wait = self._texts.stored(header.properties or "").wait
+        unsaved = self._state.core.files.turn != before
+        if wait and not unsaved:
+            answers.add(request, queue_id, draft)
+            return
+        apart.hold(wait=wait, unsaved=unsaved)
+        apart.add(request, queue_id, draft)
+        apart.submit()
+
+    def check(self, channel: Channel, header: SendHeader, now_ms: int) -> Topic:
+        """The topic that a send goes to, made where that is allowed.
+
+        Raises:
+            Refusal: there is none, or it takes no such message (2.4.2, steps 1 to 6).
+        """
+        state, options = self._state, self._state.options
+        if self._version != state.version:
+            self._refresh()
+        if options.accept_sends_from_ms and self._state.wall_ms() < options.accept_sends_from_ms:
+            until = datetime.fromtimestamp(options.accept_sends_from_ms / 1000)  # noqa: DTZ006 - Java's
+            text = f"{until:%Y-%m-%d %H:%M:%S},{options.accept_sends_from_ms % 1000:03}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
+        known = state.topics.get(header.topic)
+        if not options.perm & WRITE and known is not None and known.order:
+            remark = f"the broker[{options.host}] sending message is forbidden"
+            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+        fault = topic_fault(header.topic)
+        if fault is not None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+        if header.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            remark = f"Sending message to topic[{header.topic}] is forbidden."
+            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+        topic = known or self._create(header, now_ms)
+        if header.queue_id >= max(topic.write_queues, topic.read_queues):
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, {topic.text()} "
+                f"Producer: {channel.peer}",
+            )
+        if not self._accepting:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE)
+        if not topic.name.startswith(RETRY_PREFIX):
+            self._lanes[topic.name] = _Lane(topic)
+        return topic
+
+    def _create(self, header: SendHeader, now_ms: int) -> Topic:
+        state = self._state
+        retry = header.topic.startswith(RETRY_PREFIX)
+        sys_flag = (UNIT_SUB if retry else UNIT) if header.unit_mode else 0
+        topic = state.topics.create_for_send(
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            sys_flag,
+            now_ms,
+            auto_create=state.options.auto_create_topics,
+        )
+        if topic is None and retry:
+            topic = state.topics.create_for_return(header.topic, 1, now_ms, sys_flag=sys_flag)
+        if topic is None:
+            remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return topic
+
+    def _single(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        now_ms: int,
+    ) -> Draft:
+        name, text = topic.name, header.properties or ""
+        if self._is_dead(request, header):
+            name = dlq_topic(name.removeprefix(RETRY_PREFIX))
+            name = self._state.topics.create_for_return(name, 1, now_ms).name
+            queue_id, text = 0, _without_delay(text)
+        stored = self._texts.stored(text)
+        body = bytes(request.body)
+        self._check_size(channel, name, len(body), len(text), stored)
+        if topic.filter_type == "MULTI_TAG":
+            header.sys_flag |= _MULTI_TAG
+        draft = _draft(channel, header, name, queue_id, body, stored, header.flag)
+        if is_transactional(stored.data):
+            if self._state.options.reject_transactions:
+                host = self._state.options.host
+                remark = f"the broker[{host}] sending transaction message is forbidden"
+                raise Refusal(ResponseCode.NO_PERMISSION, remark)
+            self._timers.check(draft)
+            return half(_with_wait(draft, text))
+        return self._scheduled(draft, text)
+
+    def _scheduled(self, draft: Draft, text: str) -> Draft:
+        # 6.2: half messages that a client made by itself stay where they are.
+        if draft.sys_flag & ROLLED_BACK in (0, 8):
+            level = delay_level(draft.properties)
+            if level > 0:
+                return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
+            if is_timed(draft.properties):
+                return self._timers.take(_with_wait(draft, text))
+        return draft
+
+    def _is_dead(self, request: Command, header: SendHeader) -> bool:
+        """Whether a message that a consumer sends back itself has been tried often enough."""
+        if not header.topic.startswith(RETRY_PREFIX):
+            return False
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._state.group(name)
+        if group is None:
+            remark = f"subscription group not exist, {name} {FAQ}"
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        tries = group.retry_max_times
+        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
+            tries = header.max_reconsume_times
+        return header.reconsume_times >= tries
+
+    def _batch(
+        self, channel: Channel, request: Command, header: SendHeader, topic: Topic, queue_id: int
+    ) -> Drafts:
+        own = header.properties or ""
+        if header.sys_flag & ROLLED_BACK or delay_level(own.encode("utf-8", "replace")) > 0:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+        if len(request.body) > self._bytes_max:
+            raise UsageError(
+                f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most"
+            )
+        # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
+        flags, bodies, texts = decode_batch(request.body)
+        if not bodies:
+            raise UsageError("There is no message in this batch.")
+        if any_timed([own.encode("utf-8", "replace"), *texts]):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _TIMED_BATCH)
+        data, codes, keys = self._texts.items(own).stored(texts)
+        if max(map(len, data)) > limits.PROPERTIES_BYTES_MAX:
+            raise UsageError("message properties length too long")
+        sys_flag = header.sys_flag & ~HOSTS_V6
+        if topic.filter_type == "MULTI_TAG":
+            sys_flag |= _MULTI_TAG
+        return Drafts(
+            topic.name, queue_id, bodies, data, codes, flags, keys, sys_flag, header.born_ms,
+            channel.host_port, header.reconsume_times,
+        )  # fmt: skip
+
+    def _check_size(
+        self, channel: Channel, topic: str, body_bytes: int, text_chars: int, stored: StoredText
+    ) -> None:
+        text_bytes = len(stored.data)
+        hosts_bytes = len(channel.host_port) + len(self._state.store.store_host)
+        around_bytes = FIXED_BYTES - _HOSTS_V4_BYTES + hosts_bytes + len(topic.encode())
+        if (
+            text_chars > limits.PROPERTIES_BYTES_MAX
+            or text_bytes > limits.PROPERTIES_BYTES_MAX
+            or around_bytes + body_bytes + text_bytes > self._record_bytes_max
+        ):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
+
+
+_ILLEGAL = (
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit 128k, msg properties length limit 32k."
+)  # in these words also where the limits are others, as in Java
+_TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
+_NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
+
+
+def _header(request: Command) -> SendHeader:
+    fields = request.fields
+    if request.language == "CPP" and fields.get("batch") == "1":
+        # Java's broker takes this for no, and stores the whole batch as one message.
+        fields = {**fields, "batch": "true"}
+    try:
+        return read_send(request.code, fields)
+    except RefusedError as error:
+        if error.text == topic_fault(""):  # a check of Java's: its answer says the region
+            raise Refusal(ResponseCode.SYSTEM_ERROR, error.text) from error
+        raise
+
+
+def _draft(
+    channel: Channel,
+    header: SendHeader,
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    stored: StoredText,
+    flag: int,
+) -> Draft:
+    return Draft(
+        topic,
+        queue_id,
+        body,
+        stored.data,
+        stored.tag_code,
+        flag,
+        header.sys_flag & ~HOSTS_V6,
+        header.born_ms,
+        channel.host_port,
+        header.reconsume_times,
+        0,
+        stored.keys,
+    )
+
+
+def _with_wait(draft: Draft, text: str) -> Draft:
+    """Java writes what it puts elsewhere anew, with the WAIT that it leaves out otherwise."""
+    wait = decode(text.encode("utf-8", "replace")).get(WAIT)
+    if wait is None:
+        return draft
+    properties = draft.properties + f"\x02{WAIT}\x01{wait}".encode()
+    return msgspec.structs.replace(draft, properties=properties)
+
+
+def _without_delay(text: str) -> str:
+    return "\x02".join(pair for pair in text.split("\x02") if not pair.startswith("DELAY\x01"))

@@ -1,0 +1,429 @@
+"""Keeps timed messages until their time (`coherer._rules.rocketmq.timers` has the rules).
+
+`take` puts a message into the queue of its slot. `tick`, called ten times a second, reads the
+entries of the present slot into memory (and, from a minute before, those of the next), stores what
+is due in its real queue together with a mark, and goes on to the next slot. What is due before the
+next tick has a timer of the event loop, so that deliveries are exact to a few milliseconds. After a
+long stop the slots that have passed are worked off one after the other: memory never holds more
+than two of them, with `limits.TIMER_SLOT_MESSAGES_MAX` entries each.
+
+Retention deletes the oldest files of the log. What still waits when half of the retention is over
+(of its time, or of its bytes) is stored again at the end of the log. So a message may wait for
+three days in a log that keeps less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from coherer import limits
+from coherer._common.logs import Log
+from coherer._record.layout import body_of, decode, properties_of, store_ms_of
+from coherer._rules.rocketmq.timers import (
+    MARKS,
+    SLOT_MS,
+    SLOTS,
+    TIMER_TOPIC,
+    Place,
+    Progress,
+    TimerError,
+    due_ms_of,
+    mark,
+    read_mark,
+    released,
+    rolled,
+    slot_of,
+    waiting,
+)
+from coherer._rules.rocketmq.transactions import HALF_TOPIC
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._store import Appended, Draft, Store
+from coherer._store.beat import Beat
+from coherer._store.model import Entry
+from coherer._store.queue import BLANK_SIZE, fits
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.errors import CohererError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+ENTRIES_AT_ONCE: Final = 2_000
+"""So many entries are read into memory before other work has a turn."""
+MESSAGES_AT_ONCE: Final = 200
+BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+"""One delivery: others have their turn between."""
+SLOTS_AT_ONCE: Final = 100
+"""So many empty slots are passed before other work has a turn."""
+AHEAD_MS: Final = 60_000
+"""How long before its beginning a slot is read."""
+TICK_MS: Final = 100
+ROLL_CHECK_MS: Final = 10_000
+ROLL_AGE_MS_MIN: Final = 60_000
+"""A message is stored again once a minute at most, however small the log is."""
+_HOUR_MS: Final = 3_600_000
+_OFFSET_BITS: Final = 63
+
+
+class _Slot:
+    """The entries of one slot: those that are not delivered yet are in a heap.
+
+    Args:
+        core: has the store.
+        number: the slot.
+    """
+
+    def __init__(self, core: Core, number: int) -> None:
+        self.number = number
+        self.queue = number % SLOTS
+        self.log_offset = 0  # all of the slot that was stored before it is in the heap
+        self._store = core.store
+        self._begin_ms = number * SLOT_MS
+        self._next = first_of(core, number)
+        self._heap: list[int] = []  # (due - begin, offset) as one number: half the memory of pairs
+
+    def load(self, progress: Progress) -> bool:
+        """Read the next entries; says whether all that are there have been read."""
+        store = self._store
+        log_offset = store.end_offset
+        first, end = store.queue_range(TIMER_TOPIC, self.queue)
+        self._next = max(self._next, first)
+        if self._next < end:
+            entries = store.entries(TIMER_TOPIC, self.queue, self._next, ENTRIES_AT_ONCE)
+            for entry in entries:
+                place = _place_of(store, entry)
+                if place is None or progress.has(place):
+                    continue
+                if slot_of(place.due_ms) == self.number:
+                    key = (place.due_ms - self._begin_ms) << _OFFSET_BITS | place.offset
+                    heapq.heappush(self._heap, key)
+            self._next = entries[-1].offset + 1 if entries else end
+        if self._next < end:
+            return False
+        self.log_offset = log_offset
+        return True
+
+    @property
+    def first(self) -> Place | None:
+        """What is due first."""
+        return self._place(self._heap[0]) if self._heap else None
+
+    def pop(self) -> Place:
+        """Take what is due first."""
+        return self._place(heapq.heappop(self._heap))
+
+    def _place(self, key: int) -> Place:
+        offset = key & ((1 << _OFFSET_BITS) - 1)
+        return Place(self._begin_ms + (key >> _OFFSET_BITS), offset)
+
+
+class TimerService:
+    """The timed messages of a broker.
+
+    Args:
+        core: what both protocols share.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._progress = self._last_mark()
+        self._slots: dict[int, _Slot] = {}
+        self._firsts: dict[int, int] = {}  # by slot: the offset of its first message
+        self._first = self._first_slot()
+        self._busy = False
+        self._stopped = False
+        self._at_once = MESSAGES_AT_ONCE
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms = 0
+        self._waits_from: dict[int, int] = {}  # by queue: what lies before it is done
+        self._roll_checks = Beat(ROLL_CHECK_MS, core.wall_ms())
+        self._log_end = self._store.end_offset  # at the last check
+
+    # -- messages come in
+
+    def take(self, draft: Draft) -> Draft:
+        """Give what to store for a message: itself, or what waits for its time.
+
+        Args:
+            draft: a message for a topic of clients.
+
+        Raises:
+            Refusal: its time cannot be, or too many messages are due then.
+        """
+        now_ms = self._core.wall_ms()
+        try:
+            due_ms = due_ms_of(draft.properties, now_ms)
+        except TimerError as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        if due_ms is None:
+            return draft
+        slot = slot_of(due_ms)
+        if self._count(slot) >= limits.TIMER_SLOT_MESSAGES_MAX:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "timer message is under flow control, max num limit is "
+                f"{limits.TIMER_SLOT_MESSAGES_MAX} in {SLOT_MS // 1000} s",
+            )
+        self._core.topics.create_for_return(TIMER_TOPIC, 1, now_ms)
+        if slot < self._first:  # the clock was set back
+            self._slots.clear()
+            self._first = slot
+        self._wake_at(due_ms, now_ms)
+        return waiting(draft, due_ms)
+
+    def check(self, draft: Draft) -> None:
+        """Refuse what `take` would refuse: for a message that is only taken later.
+
+        Raises:
+            Refusal: its time cannot be.
+        """
+        try:
+            due_ms_of(draft.properties, self._core.wall_ms())
+        except TimerError as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+
+    def _count(self, slot: int) -> int:
+        first = self._firsts.get(slot)
+        if first is None:
+            if len(self._firsts) >= 2 * SLOTS:
+                self._firsts.clear()
+            first = self._firsts[slot] = first_of(self._core, slot)
+        return self._store.queue_range(TIMER_TOPIC, slot % SLOTS)[1] - first
+
+    # -- messages go out
+
+    def tick(self) -> None:
+        """Deliver what is due, and store again what the log will soon drop."""
+        if self._busy or self._stopped:
+            return
+        now_ms = self._core.wall_ms()
+        if not self._deliver(now_ms):
+            self._roll(now_ms)
+
+    def stop(self) -> None:
+        """Deliver nothing more; what is under way ends."""
+        self._stopped = True
+        if self._wake is not None:
+            self._wake.cancel()
+
+    def _later(self) -> None:
+        asyncio.get_running_loop().call_soon(self.tick)
+
+    def _wake_at(self, due_ms: int, now_ms: int) -> None:
+        if due_ms - now_ms >= TICK_MS:
+            return
+        if self._wake is not None:
+            if self._wake_ms <= due_ms:
+                return
+            self._wake.cancel()
+        self._wake_ms = due_ms
+        self._wake = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self.tick()
+
+    def _deliver(self, now_ms: int) -> bool:
+        """Store what is due, or read what may be; says whether there is more to do at once."""
+        for _ in range(SLOTS_AT_ONCE):
+            slot = self._slot(self._first)
+            if not slot.load(self._progress):
+                self._later()
+                return True
+            if self._store_due(slot, now_ms):
+                return True
+            if (self._first + 1) * SLOT_MS > now_ms:
+                break
+            self._slots.pop(self._first, None)
+            self._firsts.pop(self._first, None)
+            self._first += 1
+        else:
+            self._later()
+            return True
+        following = slot.first
+        if following is not None:
+            self._wake_at(following.due_ms, now_ms)
+        if (self._first + 1) * SLOT_MS <= now_ms + AHEAD_MS:
+            self._slot(self._first + 1).load(self._progress)
+        return False
+
+    def _slot(self, number: int) -> _Slot:
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = _Slot(self._core, number)
+        return slot
+
+    def _store_due(self, slot: _Slot, now_ms: int) -> bool:
+        """Store what is due; says whether there was something."""
+        drafts: list[Draft] = []
+        last: Place | None = None
+        room = BYTES_AT_ONCE
+        for _ in range(self._at_once):
+            following = slot.first
+            if following is None or following.due_ms > now_ms or room <= 0:
+                break
+            last = slot.pop()
+            draft = self._released(last, now_ms)
+            if draft is not None:
+                drafts.append(draft)
+                room -= len(draft.body) + len(draft.properties)
+        if last is None:
+            return False
+        self._submit(drafts, self._progress.delivered(last, slot.log_offset))
+        return True
+
+    def _submit(self, drafts: list[Draft], progress: Progress) -> None:
+        """Store messages with the mark that says so; then the progress holds."""
+        self._busy = True
+        said = mark(progress, self._store.store_host, self._core.wall_ms())
+
+        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+            self._busy = False
+            if isinstance(outcome, UsageError) and len(drafts) == 1:
+                _log.error("A timed message cannot be delivered: %s", outcome)
+                self._submit([], progress)
+            elif isinstance(outcome, CohererError):
+                _log.warning("Timed messages wait longer than they should: %s", outcome)
+                self._slots.clear()  # what was taken from the heap is read again
+                if isinstance(outcome, UsageError):
+                    self._at_once = 1  # to find the one that cannot be stored
+            else:
+                self._at_once = MESSAGES_AT_ONCE
+                self._progress = progress
+                self._later()
+
+        self._core.appender.submit([*drafts, said], done, wait_durable=False)
+
+    def _released(self, place: Place, now_ms: int) -> Draft | None:
+        if place.offset < self._progress.rolled_to:
+            return None
+        record = self._store.record_at(place.offset)
+        if record is None:
+            _log.error(
+                "A timed message at %d of the log, due at %d ms, is lost",
+                place.offset,
+                place.due_ms,
+            )
+            return None
+        draft = released(decode(record, check_crc=False), now_ms)
+        if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
+            _log.error("A timed message at %d of the log has nowhere to go", place.offset)
+            return None
+        return draft
+
+    # -- messages that must not leave the log
+
+    def _roll(self, now_ms: int) -> None:
+        options, store = self._store.options, self._store
+        keep_bytes, keep_hours = options.retention_bytes, options.retention_hours
+        grown = store.end_offset - self._log_end
+        if not self._roll_checks.is_due(now_ms) and not (keep_bytes and grown > keep_bytes // 8):
+            return
+        self._roll_checks = Beat(ROLL_CHECK_MS, now_ms)
+        self._log_end = store.end_offset
+        before = 0 if keep_bytes is None else store.end_offset - keep_bytes // 2
+        until_ms = 0 if keep_hours is None else now_ms - int(keep_hours * _HOUR_MS / 2)
+        drafts: list[Draft] = []
+        room, end = BYTES_AT_ONCE, self._progress.rolled_to
+        for entry in self._oldest():
+            record = store.record_at(entry.physical_offset)
+            if record is not None:
+                stored_ms = store_ms_of(record)
+                old = entry.physical_offset < before or stored_ms <= until_ms
+                if not old or stored_ms > now_ms - ROLL_AGE_MS_MIN:
+                    break
+                if room <= 0 or len(drafts) >= self._at_once:
+                    self._roll_checks = Beat(0, now_ms)  # the others with the next tick
+                    break
+                copy = rolled(decode(record, check_crc=False))
+                if copy is not None:
+                    drafts.append(copy)
+                    room -= len(copy.body) + len(copy.properties)
+            end = entry.physical_offset + 1
+        else:
+            end = max(end, min(before, store.end_offset))
+        if drafts:
+            self._submit(drafts, self._progress.rolling(end))
+
+    def _oldest(self) -> Iterator[Entry]:
+        """The entries of all slots that still wait, in the order of the log."""
+        chains = [self._waiting_in(queue) for queue in self._store.queues(TIMER_TOPIC)]
+        return heapq.merge(*chains, key=lambda entry: entry.physical_offset)
+
+    def _waiting_in(self, queue: int) -> Iterator[Entry]:
+        if queue >= MARKS:
+            return
+        first, end = self._store.queue_range(TIMER_TOPIC, queue)
+        offset, count, done = max(first, self._waits_from.get(queue, 0)), 1, True
+        while offset < end:
+            entries = self._store.entries(TIMER_TOPIC, queue, offset, count)
+            for entry in entries:
+                place = _place_of(self._store, entry)
+                if place is not None and not self._progress.has(place):
+                    done = False
+                    yield entry
+                elif done:
+                    self._waits_from[queue] = entry.offset + 1
+            offset = entries[-1].offset + 1 if entries else end
+            count = MESSAGES_AT_ONCE  # mostly the first one is too young, and is all that is read
+
+    # -- where to begin
+
+    def _last_mark(self) -> Progress:
+        """What the newest mark says; nothing is done when there is none."""
+        first, end = self._store.queue_range(TIMER_TOPIC, MARKS)
+        for offset in range(end - 1, first - 1, -1):
+            for entry in self._store.entries(TIMER_TOPIC, MARKS, offset, 1):
+                record = self._store.record_at(entry.physical_offset)
+                found = None if record is None else read_mark(body_of(record))
+                if found is not None:
+                    return found
+        return Progress()
+
+    def _first_slot(self) -> int:
+        """The first slot that may hold messages that are not done."""
+        progress, store = self._progress, self._store
+        slots = [slot_of(self._core.wall_ms())]
+        if progress.due_ms is not None:
+            slots.append(slot_of(progress.due_ms))
+        for queue in store.queues(TIMER_TOPIC):
+            if queue >= MARKS:
+                continue
+            low, high = store.queue_range(TIMER_TOPIC, queue)
+            while low < high:  # the first entry behind what the mark knows
+                middle = (low + high) // 2
+                entries = store.entries(TIMER_TOPIC, queue, middle, 1)
+                if entries and entries[0].physical_offset < progress.known_to:
+                    low = middle + 1
+                else:
+                    high = middle
+            for entry in store.entries(TIMER_TOPIC, queue, low, 1):
+                place = _place_of(store, entry)
+                if place is not None:
+                    slots.append(slot_of(place.due_ms))
+        return min(slots)
+
+
+def _place_of(store: Store, entry: Entry) -> Place | None:
+    """The place of a waiting message; None for what is none."""
+    if entry.size_bytes == BLANK_SIZE:
+        return None
+    place = Place.of(entry)
+    if place is not None:
+        return place
+    record = store.record_at(entry.physical_offset)
+    return None if record is None else Place.of(entry, bytes(properties_of(record)))
+
+
+def first_of(core: Core, slot: int) -> int:
+    """Give the offset of the first message in a slot's queue that may be of the slot.
+
+    A message is stored at most `limits.TIMER_DELAY_MS_MAX` before it is due. Those of the slot that
+    had the queue before are older, because store times never go back.
+    """
+    begin_ms = slot * SLOT_MS - limits.TIMER_DELAY_MS_MAX
+    return core.store.offset_at_time(TIMER_TOPIC, slot % SLOTS, begin_ms)

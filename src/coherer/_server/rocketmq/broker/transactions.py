@@ -1,0 +1,308 @@
+"""The transactions of a broker: how they end, and who is asked about theirs (2.9, 6.7).
+
+The end of a transaction is stored in one piece: the real message together with the mark that its
+half message is done (Java stores them one after the other), so a crash can leave no committed
+transaction that is asked about again.
+
+`tick`, called ten times a second, keeps the ledger: first the marks that a former process left,
+then rounds through the half messages, one every minute. What a round decides is stored in one
+piece too, and then the producers are asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from coherer._common.logs import Log
+from coherer._record.ids import decode_offset_id
+from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
+from coherer._rules.rocketmq.checkback import CheckOptions, Ledger, Plan
+from coherer._rules.rocketmq.transactions import (
+    DISCARD_TOPIC,
+    GROUP,
+    HALF_TOPIC,
+    OP_TOPIC,
+    UNKNOWN,
+    End,
+    Question,
+    committed,
+    done_mark,
+    mismatch,
+    question,
+    read_op,
+    resumed,
+)
+from coherer._server.core.core import Core
+from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Channel
+from coherer._store import Appended, Draft
+from coherer._store.beat import Beat
+from coherer._store.queue import fits
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import EndTransactionHeader, MessageIdHeader, parse
+from coherer.errors import CohererError, StoreFullError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+Ask = Callable[[Question], bool]
+"""Asks a producer of the question's group; says whether there was one."""
+
+RECORDS_AT_ONCE: Final = 1_000
+_READ_BYTES: Final = 4 * 1024 * 1024
+_NO_STATE: Final = "commitOrRollback field wrong"
+_NO_HALF: Final = "Find prepared transaction message failed"
+_RESUME_FAILED: Final = f"Put message back to {HALF_TOPIC} failed."
+_RESUME_ERROR: Final = f"Exception was thrown when putting message back to {HALF_TOPIC}."
+
+
+class TransactionService:
+    """Ends transactions, and asks about those that do not end.
+
+    Args:
+        core: what the doors share.
+        ask: asks a producer.
+        options: when.
+        is_slave: whether this broker only follows a master: it ends nothing then.
+        lacks: with accounts, refuses a request of somebody who may not send to a topic.
+        take: gives what to store for a committed message: one that is timed waits now.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        ask: Ask,
+        options: CheckOptions | None = None,
+        *,
+        is_slave: Callable[[], bool] = lambda: False,
+        lacks: Callable[[Channel, Command, str], Command | None] | None = None,
+        take: Callable[[Draft], Draft] = lambda draft: draft,
+    ) -> None:
+        self._core = core
+        self._ask = ask
+        self._options = options or CheckOptions()
+        self._is_slave = is_slave
+        self._lacks = lacks
+        self._take = take
+        self._ledger = self._open_ledger()
+        self._round_ms: int | None = None  # when the round began that is under way
+        self._rounds = Beat(self._options.interval_ms, core.now_ms())
+        self._busy = False
+        core.on_idle_check(self._in_use)
+
+    def restart(self) -> None:
+        """Begin anew with the offsets of the group: this broker was a slave, and is none now."""
+        self._ledger = self._open_ledger()
+        self._round_ms = None
+
+    # -- requests
+
+    def end(self, channel: Channel, request: Command) -> Command | None:
+        """Code 37: commit or roll back.
+
+        Raises:
+            Refusal: as Java says it.
+        """
+        header = parse(EndTransactionHeader, request.fields)
+        end = End(
+            header.producer_group,
+            header.tran_state_table_offset,
+            header.commit_log_offset,
+            header.commit_or_rollback,
+        )
+        if end.state not in (UNKNOWN, COMMITTED, ROLLED_BACK):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_STATE)
+        if self._is_slave():
+            raise Refusal(
+                ResponseCode.SLAVE_NOT_AVAILABLE, "Message store is slave mode, so end transaction "
+                "is forbidden. ",
+            )  # fmt: skip
+        if end.state == UNKNOWN:
+            return None  # the producer does not know either; nobody expects an answer (2.9)
+        record = self._half_at(end.physical_offset)
+        if record is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
+        wrong = mismatch(record, end)
+        if wrong:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
+        real = None if self._lacks is None else committed(record)
+        if self._lacks is not None and real is not None:
+            refusal = self._lacks(channel, request, real.topic)
+            if refusal is not None:
+                return refusal
+        self._store_end(channel, request, record, end)
+        return None
+
+    def resume(self, channel: Channel, request: Command) -> Command | None:
+        """Code 323: ask again about a half message that was given up.
+
+        Raises:
+            Refusal: there is no such message.
+        """
+        try:
+            offset = decode_offset_id(parse(MessageIdHeader, request.fields).msg_id or "")
+        except UsageError:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _RESUME_ERROR) from None
+        found = self._core.store.record_at(offset.physical_offset)
+        if found is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _RESUME_ERROR)
+        self._need_topic(HALF_TOPIC)
+
+        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+            if isinstance(outcome, CohererError):
+                channel.respond(request, ResponseCode.SYSTEM_ERROR, _RESUME_FAILED)
+            else:
+                channel.respond(request)
+
+        self._core.appender.submit([resumed(decode(found))], done)
+        return None
+
+    def _half_at(self, physical_offset: int) -> Record | None:
+        found = self._core.store.record_at(physical_offset)
+        return None if found is None else decode(found, check_crc=False)
+
+    def _store_end(self, channel: Channel, request: Command, record: Record, end: End) -> None:
+        drafts: list[Draft] = []
+        if end.state == COMMITTED:
+            real = committed(record)
+            if real is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
+            if not fits(real.topic, real.queue_id):
+                raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_PLACE)
+            drafts.append(self._take(real))
+        self._need_topic(OP_TOPIC)
+        store = self._core.store
+        drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))
+
+        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+            if isinstance(outcome, CohererError):
+                _refuse(channel, request, outcome)
+                return
+            op_offset = outcome[-1].queue_offset
+            if op_offset == self._ledger.read_to:  # else it is read in its turn
+                self._ledger.mark(op_offset, end.half_offset)
+            # Java clears its default remark only where it commits (2.9).
+            remark = None if end.state == COMMITTED else "not set any response code"
+            channel.respond(request, ResponseCode.SUCCESS, remark)
+
+        self._core.appender.submit(drafts, done)
+
+    def _need_topic(self, name: str) -> None:
+        self._core.topics.create_for_return(name, 1, self._core.now_ms())
+
+    # -- rounds
+
+    def tick(self) -> None:
+        """Go on with what is under way."""
+        if self._is_slave() or self._busy:
+            return
+        ledger = self._ledger
+        if not self._read_marks():
+            return  # the others with the next ticks
+        if ledger.advance():
+            self._note()
+        now_ms = self._core.now_ms()
+        if self._round_ms is None:
+            if not self._rounds.is_due(now_ms):
+                return
+            self._round_ms = now_ms
+        times = self._core.store.times
+        self._carry_out(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
+
+    def _read_marks(self) -> bool:
+        """Read marks that this process did not make; says whether all are known."""
+        store, ledger = self._core.store, self._ledger
+        first, end = store.queue_range(OP_TOPIC, 0)
+        if ledger.read_to < first:
+            ledger.skip_ops(first)
+        if ledger.read_to >= end:
+            return True
+        records, following = self._read(OP_TOPIC, ledger.read_to)
+        for record in records:
+            op = read_op(record)
+            self._nothing_up_to(op.offset)
+            ledger.mark(op.offset, op.half_offset)
+        self._nothing_up_to(following)
+        return ledger.read_to >= end
+
+    def _nothing_up_to(self, op_offset: int) -> None:
+        for damaged in range(self._ledger.read_to, op_offset):
+            self._ledger.mark(damaged, -1)
+
+    def _carry_out(self, ledger: Ledger, plan: Plan) -> None:
+        if not plan.drafts:
+            self._carried_out(ledger, plan, ())
+            return
+        self._busy = True
+        for name in {draft.topic for draft in plan.drafts}:
+            self._need_topic(name)
+
+        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+            self._busy = False
+            if isinstance(outcome, CohererError):
+                _log.warning("Half messages wait on: %s", outcome, about=type(outcome))
+                self._round_ms = None
+            elif ledger is self._ledger:
+                self._carried_out(ledger, plan, outcome)
+
+        self._core.appender.submit(plan.drafts, done, wait_durable=False)
+
+    def _carried_out(self, ledger: Ledger, plan: Plan, placed: Sequence[Appended]) -> None:
+        ledger.carried_out(plan, [place.queue_offset for place in placed])
+        self._note()
+        if not plan.more:
+            self._round_ms = None
+        every = zip(plan.sources, plan.drafts, plan.asked, placed, strict=True)
+        for source, draft, asked, place in every:
+            if draft.topic == DISCARD_TOPIC:
+                _log.warning(
+                    "Half message %d is given up", source.queue_offset, about=DISCARD_TOPIC
+                )
+            elif asked and not ledger.marked(place.queue_offset):
+                asking = question(source, draft, place.queue_offset, place.physical_offset)
+                if not self._ask(asking):
+                    _log.info("Nobody of producer group %s can be asked", asking.group)
+
+    def _read_halves(self, offset: int) -> tuple[Sequence[Record], int]:
+        return self._read(HALF_TOPIC, offset)
+
+    def _read(self, topic: str, offset: int) -> tuple[list[Record], int]:
+        found = self._core.store.read(
+            topic, 0, offset, max_bytes=_READ_BYTES, max_count=RECORDS_AT_ONCE
+        )
+        records = [decode(record, check_crc=False) for record in found.records]
+        return records, max(found.next_offset, offset)
+
+    # -- offsets
+
+    def _open_ledger(self) -> Ledger:
+        return Ledger(self._offset_of(HALF_TOPIC), self._offset_of(OP_TOPIC), self._options)
+
+    def _offset_of(self, topic: str) -> int:
+        first, end = self._core.store.queue_range(topic, 0)
+        known = self._core.offsets.find(GROUP, topic, 0)
+        return first if known is None else min(max(known.offset, first), end)
+
+    def _note(self) -> None:
+        offsets = self._core.offsets
+        offsets.open(GROUP, HALF_TOPIC, 0).offset = self._ledger.half_offset
+        offsets.open(GROUP, OP_TOPIC, 0).offset = self._ledger.op_offset
+
+    def _in_use(self) -> Iterable[tuple[str, str]]:
+        return ((HALF_TOPIC, GROUP), (OP_TOPIC, GROUP))
+
+
+_NO_PLACE: Final = (
+    "The message is illegal, maybe msg body or properties length not matched. msg body length "
+    "limit 128k, msg properties length limit 32k."
+)
+
+
+def _refuse(channel: Channel, request: Command, error: CohererError) -> None:
+    if isinstance(error, StoreFullError):
+        text = f"Service not available now. {error.text}"
+        channel.respond(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
+    else:
+        channel.respond(request, ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")

@@ -1,0 +1,415 @@
+"""The master's methods over HTTP that are about consumer groups (10.4, 10.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from coherer._rules.tubemq.configuration import UNDEFINED, CatalogError, GroupControl, OpCode
+from coherer._rules.tubemq.rebalance import Group, GroupKind, Member
+from coherer._server.node.admin import Method
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
+from coherer._server.tubemq.master.admin_forms import (
+    Office,
+    Step,
+    adding,
+    batch,
+    carry_out,
+    deployed,
+    flow_changes,
+    listed,
+    outcomes,
+    right_form,
+    rights,
+    rules_form,
+    stamp_form,
+    updating,
+)
+
+_KINDS = {
+    GroupKind.NORMAL: "unbound",
+    GroupKind.BOUND: "bound",
+    GroupKind.CLIENT_BALANCED: "client-rebalance",
+}
+
+
+class GroupAdmin:
+    """Groups: who is in them, what they hold, and what they may do."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    def methods(self) -> dict[str, Method]:
+        """By name; the old names of some are kept."""
+        return {
+            "admin_query_sub_info": Method(self.query),
+            "admin_query_consume_group_detail": Method(self.detail),
+            "admin_query_group_info_by_topic": Method(self.by_topic),
+            "admin_query_client_balance_group_set": Method(self.choosers),
+            "admin_set_client_balance_group_consume_from_max": Method(self.skip, changes=True),
+            "admin_query_group_resctrl_info": Method(self.query_controls),
+            "admin_add_group_resctrl_info": Method(self.control, changes=True),
+            "admin_update_group_resctrl_info": Method(self.control, changes=True),
+            "admin_batch_add_group_resctrl_info": Method(self.control_batch, changes=True),
+            "admin_batch_update_group_resctrl_info": Method(self.control_batch, changes=True),
+            "admin_delete_group_resctrl_info": Method(self.release, changes=True),
+            "admin_query_booked_resctrl_groups": Method(self.controlled),
+            "admin_query_group_flow_control_rule": Method(self.query_rules),
+            "admin_set_group_flow_control_rule": Method(self.set_rules, changes=True),
+            "admin_upd_group_flow_control_rule": Method(self.set_rules, changes=True),
+            "admin_rmv_group_flow_control_rule": Method(self.remove_rules, changes=True),
+            "admin_query_group_csmctrl_info": Method(self.query_rights),
+            "admin_add_group_csmctrl_info": Method(self.grant, changes=True),
+            "admin_update_group_csmctrl_info": Method(self.grant, changes=True),
+            "admin_batch_add_group_csmctrl_info": Method(self.grant_batch, changes=True),
+            "admin_batch_update_group_csmctrl_info": Method(self.grant_batch, changes=True),
+            "admin_delete_group_csmctrl_info": Method(self.revoke, changes=True),
+            "admin_batch_delete_group_csmctrl_info": Method(self.revoke_batch, changes=True),
+            "admin_query_booked_csmctrl_groups": Method(self.booked),
+            "admin_rebalance_group_allocate": Method(self.rest, changes=True),
+        }
+
+    # -- who is there
+
+    def query(self, params: Params) -> Answer:
+        """admin_query_sub_info."""
+        names = set(params.words("groupName") or params.words("consumeGroup"))
+        topics = set(params.words("topicName"))
+        return found(
+            {
+                "consumeGroup": group.name,
+                "topicSet": _listed(group.subscription.topics),
+                "consumerNum": len(group.members),
+            }
+            for group in self._office.state.groups
+            if (not names or group.name in names)
+            and (not topics or topics & group.subscription.topics)
+        )
+
+    def by_topic(self, params: Params) -> Answer:
+        """admin_query_group_info_by_topic."""
+        wanted = params.words("topicName") or sorted(self._office.catalog.topics)
+        forms: list[Answer] = []
+        for topic in wanted:
+            names = [g.name for g in self._office.state.groups if topic in g.subscription.topics]
+            if topic in self._office.catalog.topics:
+                count = len(names)
+                forms.append({"topicName": topic, "groupSet": _listed(names), "groupCnt": count})
+        return found(forms)
+
+    def detail(self, params: Params) -> Answer:
+        """admin_query_consume_group_detail: who holds what. A group that is not there is empty."""
+        name = (params.get("groupName") or params.required("consumeGroup")).strip()
+        group = self._office.state.groups.get(name)
+        members = list(group.members.values()) if group else []
+        topics = group.subscription.topics if group else frozenset[str]()
+        answer: Answer = {
+            "result": True,
+            "errCode": 0,
+            "errMsg": "OK",
+            "count": len(members),
+            "topicSet": _listed(topics),
+            "consumeGroup": name,
+            "re-rebalance": {} if group is None else _resting_form(group),
+            "isBandConsume": _KINDS[group.subscription.kind] if group else "unbound",
+        }
+        if group is not None:
+            answer |= _kind_form(group)
+        answer["rebInfo"] = self._balance_form(group)
+        filters: Mapping[str, frozenset[str]] = group.subscription.filters if group else {}
+        answer["filterConds"] = {topic: _listed(words) for topic, words in filters.items()}
+        answer["data"] = [self._member_form(group, member) for member in members if group]
+        return answer
+
+    def _balance_form(self, group: Group | None) -> Answer:
+        if group is None or group.subscription.kind is not GroupKind.NORMAL:
+            return {"isRebalanced": False}
+        control = self._office.catalog.group_controls.get(group.name)
+        options = self._office.state.options
+        brokers = {p.broker for member in group.members.values() for p in member.held}
+        return {
+            "isRebalanced": group.allocated,
+            "checkPasted": True,
+            "defBClientRate": options.group_broker_rate_max,
+            "confBClientRate": control.broker_rate_max if control else UNDEFINED,
+            "curBClientRate": len(brokers) // max(len(group.members), 1),
+        }
+
+    def _member_form(self, group: Group, member: Member) -> Answer:
+        form: Answer = {
+            "consumerId": member.id,
+            "receivedFrom": member.address,
+            "isOverTLS": member.secure,
+        }
+        if group.subscription.kind is GroupKind.BOUND:
+            named: list[Json] = [
+                {"partitionKey": f"{p.broker}:{p.topic}:{p.number}", "Offset": offset}
+                for p, offset in member.named.items()
+            ]
+            form |= {"initReSetPartCount": len(named), "initReSetPartInfo": named}
+        if group.subscription.kind is GroupKind.CLIENT_BALANCED:
+            form |= {"sourceCount": group.subscription.source_count, "nodeId": member.node_id}
+        catalog, held = self._office.catalog.brokers, sorted(member.held)
+        form["parCount"] = len(held)
+        form["parInfo"] = [
+            {
+                "partId": p.number,
+                "brokerAddr": f"{p.broker}:{catalog[p.broker].host}:{catalog[p.broker].port}",
+                "topicName": p.topic,
+            }
+            for p in held
+            if p.broker in catalog
+        ]
+        return form
+
+    # -- groups that balance themselves
+
+    def choosers(self, params: Params) -> Answer:
+        """admin_query_client_balance_group_set."""
+        del params
+        kind = GroupKind.CLIENT_BALANCED
+        names: list[Json] = [
+            g.name for g in self._office.state.groups if g.subscription.kind is kind
+        ]
+        return {"result": True, "errCode": 0, "errMsg": "OK", "data": names, "count": len(names)}
+
+    def skip(self, params: Params) -> Answer:
+        """admin_set_client_balance_group_consume_from_max: go on from the newest messages."""
+        updating(self._office, params)
+        groups = [self._office.state.groups.get(name) for name in listed(params, "groupName")[0]]
+        kind = GroupKind.CLIENT_BALANCED
+        chosen = [g for g in groups if g is not None and g.subscription.kind is kind]
+        if not chosen:
+            raise ParamError("all consumer groups are not client balance groups")
+        for group in chosen:
+            group.from_max_id = self._office.state.new_id()
+        return done()
+
+    # -- members that shall give up what they have
+
+    def rest(self, params: Params) -> Answer:
+        """admin_rebalance_group_allocate: members give up all their partitions.
+
+        They get partitions again after `reJoinWait` balance periods, at once by default.
+        """
+        updating(self._office, params)
+        name, rounds = params.required("groupName"), params.number("reJoinWait") or 0
+        (members,) = listed(params, "consumerId")
+        if rounds < 0:
+            raise ParamError("illegal value for reJoinWait, value must be 0 or more")
+        state = self._office.state
+        group = state.groups.get(name)
+        if group is None:
+            raise ParamError(f"The group({name}) not online!")
+        for member in members:
+            if member in group.resting:
+                raise ParamError(f"Duplicated set for consumerId({member}) in group({name})!")
+        now_ms = state.now_ms()
+        group.rest(members, now_ms, now_ms + rounds * state.options.balance_period_ms)
+        return done()
+
+    # -- what holds for a group
+
+    def query_controls(self, params: Params) -> Answer:
+        """admin_query_group_resctrl_info."""
+        return found(_control_form(control) for control in self._controls(params))
+
+    def query_rules(self, params: Params) -> Answer:
+        """admin_query_group_flow_control_rule: the same records in their old form."""
+        return found(_rules_form(control) for control in self._controls(params))
+
+    def controlled(self, params: Params) -> Answer:
+        """admin_query_booked_resctrl_groups: the names of the groups."""
+        return _named(control.group for control in self._controls(params))
+
+    def control(self, params: Params) -> Answer:
+        """admin_add_group_resctrl_info, admin_update_group_resctrl_info."""
+        return carry_out(self._office, self._controlling(params))
+
+    def control_batch(self, params: Params) -> Answer:
+        """admin_batch_add_group_resctrl_info, admin_batch_update_group_resctrl_info."""
+        return batch(self._office, params, "groupResCtrlJsonSet", self._controlling)
+
+    def _controlling(self, params: Params) -> list[Step]:
+        changes = flow_changes(params)
+        check, rate = params.flag("resCheckEnable"), params.number("alwdBrokerClientRate")
+        if check is not None:
+            changes["check_resources"] = check
+        if rate is not None:
+            changes["broker_rate_max"] = max(rate, 0)
+        return self._steps(params, changes)
+
+    def set_rules(self, params: Params) -> Answer:
+        """admin_set_group_flow_control_rule, admin_upd_group_flow_control_rule."""
+        changes = flow_changes(params)
+        status = params.number("statusId")
+        if status is not None:
+            changes["flow_enabled"] = status == 1
+        return self._change(params, changes)
+
+    def remove_rules(self, params: Params) -> Answer:
+        """admin_rmv_group_flow_control_rule."""
+        return self._change(params, {"flow_enabled": False, "flow_rules": "[]"})
+
+    def release(self, params: Params) -> Answer:
+        """admin_delete_group_resctrl_info."""
+        updating(self._office, params)
+        (names,) = listed(params, "groupName")
+
+        def act(item: Mapping[str, Json]) -> None:
+            if not self._office.catalog.release_group(str(item["groupName"])):
+                raise CatalogError(
+                    OpCode.NOT_EXIST, f"Nothing is set for group {item['groupName']}."
+                )
+
+        answer = outcomes([{"groupName": name} for name in names], act)
+        self._office.settle()
+        return answer
+
+    def _controls(self, params: Params) -> list[GroupControl]:
+        names = set(params.words("groupName"))
+        controls = self._office.catalog.group_controls
+        return [controls[name] for name in sorted(controls) if not names or name in names]
+
+    def _change(self, params: Params, changes: Mapping[str, object]) -> Answer:
+        return carry_out(self._office, self._steps(params, changes))
+
+    def _steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
+        change = (updating if "modifyUser" in params else adding)(self._office, params)
+        (names,) = listed(params, "groupName")
+        catalog = self._office.catalog
+        return [
+            ({"groupName": name}, partial(catalog.control_group, name, changes, change))
+            for name in names
+        ]
+
+    # -- what a group may read
+
+    def query_rights(self, params: Params) -> Answer:
+        """admin_query_group_csmctrl_info."""
+        return found(right_form(control) for control in rights(self._office, params))
+
+    def booked(self, params: Params) -> Answer:
+        """admin_query_booked_csmctrl_groups: the names of the groups."""
+        return _named(control.group for control in rights(self._office, params))
+
+    def grant(self, params: Params) -> Answer:
+        """admin_add_group_csmctrl_info, admin_update_group_csmctrl_info."""
+        return carry_out(self._office, self._granting(params))
+
+    def grant_batch(self, params: Params) -> Answer:
+        """admin_batch_add_group_csmctrl_info, admin_batch_update_group_csmctrl_info."""
+        return batch(self._office, params, "groupCsmJsonSet", self._granting)
+
+    def _granting(self, params: Params) -> list[Step]:
+        changes: dict[str, object] = {}
+        enabled, filtered = params.flag("consumeEnable"), params.flag("filterEnable")
+        if enabled is not None:
+            changes["enabled"] = enabled
+        if filtered is not None:
+            changes["filtered"] = filtered
+        if "disableCsmRsn" in params:
+            changes["reason"] = params["disableCsmRsn"]
+        if "filterConds" in params:
+            changes["filters"] = frozenset(params.words("filterConds"))
+        change = (updating if "modifyUser" in params else adding)(self._office, params)
+        catalog = self._office.catalog
+        (groups,) = listed(params, "groupName")
+        return [
+            (
+                {"groupName": group, "topicName": topic},
+                partial(catalog.control_consumption, topic, group, changes, change),
+            )
+            for topic in deployed(self._office, params)
+            for group in groups
+        ]
+
+    def revoke_batch(self, params: Params) -> Answer:
+        """admin_batch_delete_group_csmctrl_info."""
+        return batch(self._office, params, "groupCsmJsonSet", self._revoking)
+
+    def _revoking(self, params: Params) -> list[Step]:
+        updating(self._office, params)
+        catalog = self._office.catalog
+        (groups,) = listed(params, "groupName")
+        return [
+            (
+                {"groupName": group, "topicName": topic},
+                partial(catalog.release_consumption, group, [topic]),
+            )
+            for topic in deployed(self._office, params)
+            for group in groups
+        ]
+
+    def revoke(self, params: Params) -> Answer:
+        """admin_delete_group_csmctrl_info."""
+        updating(self._office, params)
+        catalog = self._office.catalog
+        (groups,) = listed(params, "groupName")
+        topics = params.words("topicName") or None
+
+        def act(item: Mapping[str, Json]) -> None:
+            if not catalog.release_consumption(str(item["groupName"]), topics):
+                raise CatalogError(
+                    OpCode.NOT_EXIST, f"Nothing is set for group {item['groupName']}."
+                )
+
+        named = params.get("topicName", "")
+        answer = outcomes([{"groupName": name, "topicName": named} for name in groups], act)
+        self._office.settle()
+        return answer
+
+
+def _named(names: Iterable[str]) -> Answer:
+    data: list[Json] = [*dict.fromkeys(names)]
+    return {"result": True, "errCode": 0, "errMsg": "OK", "data": data, "count": len(data)}
+
+
+def _resting_form(group: Group) -> Answer:
+    return {
+        member: {"createTime": rest.since_ms, "reqType": int(rest.until_ms > rest.since_ms)}
+        for member, rest in group.resting.items()
+    }
+
+
+def _listed(words: Iterable[str]) -> list[Json]:
+    return [*sorted(words)]
+
+
+def _kind_form(group: Group) -> Answer:
+    if group.subscription.kind is not GroupKind.BOUND:
+        return {}
+    return {
+        "isNotAllocate": not group.allocated,
+        "sessionKey": group.subscription.session_key,
+        "isSelectBig": group.subscription.select_big,
+        "reqSourceCount": group.subscription.source_count,
+        "curSourceCount": len(group.members),
+        "rebalanceCheckTime": 0,
+    }
+
+
+def _control_form(control: GroupControl) -> Answer:
+    rules = rules_form(control.flow_rules)
+    return {
+        "groupName": control.group,
+        "resCheckEnable": control.check_resources,
+        "alwdBrokerClientRate": control.broker_rate_max,
+        "qryPriorityId": control.priority,
+        "flowCtrlEnable": control.flow_enabled,
+        "flowCtrlRuleCount": len(rules),
+        "flowCtrlInfo": rules,
+        **stamp_form(control.stamp),
+    }
+
+
+def _rules_form(control: GroupControl) -> Answer:
+    rules = rules_form(control.flow_rules)
+    return {
+        "groupName": control.group,
+        "statusId": int(control.flow_enabled),
+        "qryPriorityId": control.priority,
+        "ruleCnt": len(rules),
+        "flowCtrlInfo": rules,
+        **stamp_form(control.stamp),
+    }

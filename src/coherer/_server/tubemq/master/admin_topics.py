@@ -1,0 +1,550 @@
+"""The master's methods over HTTP that are about topics (10.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+
+import msgspec
+
+from coherer._rules.tubemq.catalog import Catalog
+from coherer._rules.tubemq.configuration import (
+    Change,
+    ConsumeControl,
+    Deployment,
+    Stamp,
+    TopicControl,
+    TopicProps,
+)
+from coherer._rules.tubemq.fleet import Hosted
+from coherer._server.node.admin import Method
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
+from coherer._server.tubemq.master.admin_forms import (
+    MIB,
+    Office,
+    Plan,
+    Step,
+    adding,
+    batch,
+    carry_out,
+    deployment_form,
+    filters_text,
+    ids,
+    listed,
+    megabytes,
+    props_changes,
+    right_form,
+    stamp_form,
+    unchanged,
+    updating,
+)
+
+
+class TopicAdmin:
+    """Topics: where they are, and what holds for them everywhere."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    def methods(self) -> dict[str, Method]:
+        """By name; the old names of some are kept."""
+        add, update = Method(self.add, changes=True), Method(self.update, changes=True)
+        add_batch = Method(self.add_batch, changes=True)
+        delete = Method(self._mover(Catalog.delete_topic), changes=True)
+        restore = Method(self._mover(Catalog.restore_topic), changes=True)
+        remove = Method(self._mover(Catalog.remove_topic), changes=True)
+        return {
+            "admin_query_topic_info": Method(self.query),
+            "admin_query_topic_deploy_info": Method(self.query_deployed),
+            "admin_query_topic_deploy_configure": Method(self.query_records),
+            "admin_query_cluster_topic_view": Method(self.view),
+            "admin_query_topic_broker_config_info": Method(self.topic_totals),
+            "admin_query_broker_topic_config_info": Method(self.broker_totals),
+            "admin_query_deployed_topics": Method(self.by_broker),
+            "admin_query_deployed_broker_ids": Method(self.brokers),
+            "admin_add_topic_deploy_info": add,
+            "admin_add_new_topic_record": add,
+            "admin_bath_add_topic_deploy_info": add_batch,
+            "admin_bath_add_new_topic_record": add_batch,
+            "admin_batch_update_topic_deploy_info": Method(self.update_batch, changes=True),
+            "admin_update_topic_deploy_info": update,
+            "admin_modify_topic_info": update,
+            "admin_delete_topic_deploy_info": delete,
+            "admin_delete_topic_info": delete,
+            "admin_redo_deleted_topic_deploy_info": restore,
+            "admin_redo_deleted_topic_info": restore,
+            "admin_remove_topic_deploy_info": remove,
+            "admin_remove_topic_info": remove,
+            "admin_query_topic_control_info": Method(self.query_control),
+            "admin_add_topic_control_info": Method(self.control, changes=True),
+            "admin_update_topic_control_info": Method(self.control, changes=True),
+            "admin_batch_add_topic_control_info": Method(self.control_batch, changes=True),
+            "admin_batch_update_topic_control_info": Method(self.control_batch, changes=True),
+            "admin_delete_topic_control_info": Method(self.uncontrol, changes=True),
+            "admin_query_topic_authorize_control": Method(self.query_authorized),
+            "admin_set_topic_authorize_control": Method(self.authorize, changes=True),
+            "admin_bath_add_topic_authorize_control": Method(self.authorize_batch, changes=True),
+            "admin_delete_topic_authorize_control": Method(self.unauthorize, changes=True),
+        }
+
+    # -- queries
+
+    def query(self, params: Params) -> Answer:
+        """admin_query_topic_info: what other systems ask to see whether a topic is ready."""
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            control = self._control(topic)
+            shown: Answer = {
+                "topicName": topic,
+                "maxMsgSizeInMB": self._megabytes(topic),
+                "topicInfo": [self._running_form(d) for d in deployments],
+                **self._totals(topic, deployments),
+                "authData": {},
+            }
+            if control.authorize:
+                shown["authData"] = self._rights(topic, control)
+            forms.append(shown)
+        return found(forms)
+
+    def query_deployed(self, params: Params) -> Answer:
+        """admin_query_topic_deploy_info."""
+        with_rights = params.flag("withGroupAuthInfo")
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            form: Answer = {
+                **self._control_form(self._control(topic)),
+                "deployInfo": [self._running_form(d) for d in deployments],
+                **self._totals(topic, deployments),
+            }
+            if with_rights:
+                rights: list[Json] = [right_form(record) for record in self._records(topic)]
+                form |= {"groupAuthInfo": rights, "groupAuthCount": len(rights)}
+            forms.append(form)
+        return found(forms)
+
+    def query_records(self, params: Params) -> Answer:
+        """admin_query_topic_deploy_configure."""
+        return found(
+            deployment_form(self._office, deployment)
+            for deployments in self._chosen(params).values()
+            for deployment in deployments
+        )
+
+    def view(self, params: Params) -> Answer:
+        """admin_query_cluster_topic_view."""
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            totals = self._totals(topic, deployments)
+            running = self._hosted(topic)
+            forms.append(
+                {
+                    "topicName": topic,
+                    "totalCfgBrokerCnt": len(deployments),
+                    "totalCfgNumStore": sum(d.props.stores for d in deployments),
+                    "totalRunNumStore": sum(hosted.stores for hosted in running.values()),
+                    "totalCfgNumPart": totals["totalCfgNumPart"],
+                    "totalRunNumPartCount": totals["totalRunNumPartCount"],
+                    "isSrvAcceptPublish": totals["isSrvAcceptPublish"],
+                    "isSrvAcceptSubscribe": totals["isSrvAcceptSubscribe"],
+                    "enableAuthControl": self._control(topic).authorize,
+                }
+            )
+        return found(forms)
+
+    def topic_totals(self, params: Params) -> Answer:
+        """admin_query_topic_broker_config_info: of each topic, what there is on all brokers."""
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            publish, subscribe = self._open(topic)
+            hosted = self._hosted(topic)
+            held = {deployment.broker for deployment in deployments}
+            writable = [hosted[broker] for broker in publish & held if broker in hosted]
+            readable = [hosted[broker] for broker in subscribe & held if broker in hosted]
+            running = [hosted[b] for b in (publish | subscribe) & held if b in hosted]
+            configured = [deployment.props for deployment in deployments]
+            forms.append(
+                {
+                    "topicName": topic,
+                    **_counts("{}TotalCfgCnt", configured),
+                    **_counts("{}TotalRunCnt", running),
+                    **_counts("{}AccPubTotalCnt", writable),
+                    **_counts("{}AccSubTotalCnt", readable),
+                    "topicSrvAccPubStatus": bool(writable),
+                    "topicSrvAccSubStatus": bool(readable),
+                    "enableAuthControl": self._control(topic).authorize,
+                }
+            )
+        return found(forms)
+
+    def broker_totals(self, params: Params) -> Answer:
+        """admin_query_broker_topic_config_info: of each broker, what there is of all topics."""
+        office = self._office
+        brokers, topics = set(params.numbers("brokerId")), set(params.words("topicName"))
+        forms: list[Answer] = []
+        for number, record in sorted(office.catalog.brokers.items()):
+            deployments = [
+                deployment
+                for deployment in office.catalog.topics_of(number)
+                if not topics or deployment.topic in topics
+            ]
+            if brokers and number not in brokers:
+                continue
+            running = office.fleet.get(number)
+            stopped = office.fleet.stopped(number)
+            open_ = running is not None and running.online
+            publish = open_ and record.publishable and not stopped[1]
+            subscribe = open_ and record.subscribable and not stopped[0]
+            configured = [deployment.props for deployment in deployments]
+            writable = [props for props in configured if publish and props.accept_publish]
+            readable = [props for props in configured if subscribe and props.accept_subscribe]
+            forms.append(
+                {
+                    "brokerId": number,
+                    "brokerIp": record.host,
+                    "brokerPort": record.port,
+                    "manageStatus": record.status.text,
+                    "acceptPublish": publish,
+                    "acceptSubscribe": subscribe,
+                    "nodeRunInfo": "-" if running is None else "running",
+                    **_counts("{}TotalCfgCnt", configured, "topic"),
+                    **_counts("{}AccPubTotalCnt", writable, "topic"),
+                    **_counts("{}AccSubTotalCnt", readable, "topic"),
+                }
+            )
+        return found(forms)
+
+    def by_broker(self, params: Params) -> Answer:
+        """admin_query_deployed_topics."""
+        chosen = set(params.numbers("brokerId"))
+        forms: list[Answer] = []
+        for broker in sorted(self._office.catalog.brokers):
+            if not chosen or broker in chosen:
+                topics: list[Json] = [d.topic for d in self._office.catalog.topics_of(broker)]
+                count = len(topics)
+                forms.append({"brokerId": broker, "topicName": topics, "topicCount": count})
+        return found(forms)
+
+    def brokers(self, params: Params) -> Answer:
+        """admin_query_deployed_broker_ids."""
+        with_ip = params.flag("withIp")
+        forms: list[Answer] = []
+        for topic, deployments in self._chosen(params).items():
+            records = [self._office.catalog.broker(d.broker) for d in deployments]
+            shown: list[Json] = [
+                {"brokerId": record.id, "brokerIp": record.host} if with_ip else record.id
+                for record in records
+            ]
+            forms.append({"topicName": topic, "brokerInfo": shown, "brokerCnt": len(shown)})
+        return found(forms)
+
+    def _chosen(self, params: Params) -> dict[str, list[Deployment]]:
+        topics, brokers = set(params.words("topicName")), set(params.numbers("brokerId"))
+        status = params.number("topicStatusId")
+        chosen: dict[str, list[Deployment]] = {}
+        for topic in sorted(self._office.catalog.topics):
+            deployments = [
+                deployment
+                for broker, deployment in sorted(self._office.catalog.topics[topic].items())
+                if (not brokers or broker in brokers)
+                and (status is None or deployment.status == status)
+            ]
+            if deployments and (not topics or topic in topics):
+                chosen[topic] = deployments
+        return chosen
+
+    def _hosted(self, topic: str) -> dict[int, Hosted]:
+        """What the brokers that are there say about a topic."""
+        fleet = self._office.fleet
+        return {broker.id: broker.hosted[topic] for broker in fleet if topic in broker.hosted}
+
+    def _open(self, topic: str) -> tuple[set[int], set[int]]:
+        """Where producers may send, and consumers read."""
+        now_ms = self._office.state.now_ms()
+        fleet = self._office.fleet
+        return (
+            {broker for broker, _ in fleet.publishable(topic, now_ms)},
+            {broker for broker, _ in fleet.subscribable(topic, now_ms)},
+        )
+
+    def _totals(self, topic: str, deployments: list[Deployment]) -> Answer:
+        publish, subscribe = self._open(topic)
+        held = {deployment.broker for deployment in deployments}
+        running = self._hosted(topic)
+        return {
+            "infoCount": len(deployments),
+            "totalCfgNumPart": sum(d.props.partitions * d.props.stores for d in deployments),
+            "isSrvAcceptPublish": bool(publish & held),
+            "isSrvAcceptSubscribe": bool(subscribe & held),
+            "totalRunNumPartCount": sum(
+                hosted.partitions * hosted.stores
+                for broker, hosted in running.items()
+                if broker in held
+            ),
+        }
+
+    def _running_form(self, deployment: Deployment) -> Answer:
+        publish, subscribe = self._open(deployment.topic)
+        hosted = self._hosted(deployment.topic).get(deployment.broker)
+        record = self._office.catalog.broker(deployment.broker)
+        run: Answer = {
+            "acceptPublish": "-",
+            "acceptSubscribe": "-",
+            "numPartitions": "-",
+            "brokerManageStatus": "-",
+        }
+        if hosted is not None:
+            run = {
+                "acceptPublish": deployment.broker in publish,
+                "acceptSubscribe": deployment.broker in subscribe,
+                "numPartitions": hosted.partitions,
+                "numTopicStores": hosted.stores,
+                "brokerManageStatus": record.status.text,
+            }
+        return {**deployment_form(self._office, deployment), "runInfo": run}
+
+    # -- where topics are
+
+    def add(self, params: Params) -> Answer:
+        """admin_add_topic_deploy_info, admin_add_new_topic_record."""
+        return carry_out(self._office, self._adding(params))
+
+    def add_batch(self, params: Params) -> Answer:
+        """admin_bath_add_topic_deploy_info, admin_bath_add_new_topic_record."""
+        return batch(self._office, params, "topicJsonSet", self._known(self._adding))
+
+    def _adding(self, params: Params) -> list[Step]:
+        change = adding(self._office, params)
+        props = props_changes(params)
+
+        def act(topic: str, broker: int) -> None:
+            usual = self._office.catalog.broker(broker).props
+            wanted = msgspec.structs.replace(usual, **props)
+            self._office.catalog.add_topic(topic, broker, wanted, change)
+
+        return self._steps(params, act)
+
+    def update(self, params: Params) -> Answer:
+        """admin_update_topic_deploy_info, admin_modify_topic_info."""
+        return carry_out(self._office, self._updating(params))
+
+    def update_batch(self, params: Params) -> Answer:
+        """admin_batch_update_topic_deploy_info."""
+        return batch(self._office, params, "topicJsonSet", self._known(self._updating))
+
+    def _updating(self, params: Params) -> list[Step]:
+        change = updating(self._office, params)
+        props = props_changes(params)
+
+        def act(topic: str, broker: int) -> None:
+            if not props:
+                raise unchanged("Nothing is to be changed!")
+            self._office.catalog.update_topic(topic, broker, props, change)
+
+        return self._steps(params, act)
+
+    def _mover(
+        self, move: Callable[[Catalog, str, int, Change], object]
+    ) -> Callable[[Params], Answer]:
+        def call(params: Params) -> Answer:
+            change = updating(self._office, params)
+            catalog = self._office.catalog
+            steps = self._steps(params, lambda topic, broker: move(catalog, topic, broker, change))
+            return carry_out(self._office, steps)
+
+        return call
+
+    def _known(self, plan: Plan) -> Plan:
+        """The same, for brokers that are there; in a batch, another one refuses all of it."""
+
+        def checked(params: Params) -> Iterable[Step]:
+            for broker in ids(params):
+                if broker not in self._office.catalog.brokers:
+                    raise ParamError(f"Not found broker configure by brokerId = {broker}")
+            return plan(params)
+
+        return checked
+
+    def _steps(self, params: Params, act: Callable[[str, int], object]) -> list[Step]:
+        topics, _ = listed(params, "topicName", "brokerId")
+        return [
+            ({"brokerId": broker, "topicName": topic}, partial(act, topic, broker))
+            for broker in ids(params)
+            for topic in topics
+        ]
+
+    # -- what holds for a topic everywhere
+
+    def query_control(self, params: Params) -> Answer:
+        """admin_query_topic_control_info."""
+        topics = set(params.words("topicName"))
+        return found(
+            self._control_form(self._control(topic))
+            for topic in sorted(self._office.catalog.topics)
+            if not topics or topic in topics
+        )
+
+    def control(self, params: Params) -> Answer:
+        """admin_add_topic_control_info, admin_update_topic_control_info."""
+        return carry_out(self._office, self._controlling(params))
+
+    def control_batch(self, params: Params) -> Answer:
+        """admin_batch_add_topic_control_info, admin_batch_update_topic_control_info."""
+        return batch(self._office, params, "topicCtrlJsonSet", self._controlling)
+
+    def uncontrol(self, params: Params) -> Answer:
+        """admin_delete_topic_control_info: refused while the topic is on a broker."""
+        updating(self._office, params)
+        (topics,) = listed(params, "topicName")
+        catalog = self._office.catalog
+        return carry_out(
+            self._office,
+            [({"topicName": topic}, partial(catalog.release_topic, topic)) for topic in topics],
+        )
+
+    def _controlling(self, params: Params) -> list[Step]:
+        changes: dict[str, object] = {}
+        authorize, number = params.flag("enableAuthControl"), params.number("topicNameId")
+        limit = params.number("maxMsgSizeInMB")
+        if authorize is not None:
+            changes["authorize"] = authorize
+        if number is not None:
+            changes["topic_id"] = number
+        if limit is not None:
+            changes["message_bytes_max"] = megabytes(limit)
+        return self._control_steps(params, changes)
+
+    def authorize(self, params: Params) -> Answer:
+        """admin_set_topic_authorize_control."""
+        return carry_out(self._office, self._authorizing(params))
+
+    def authorize_batch(self, params: Params) -> Answer:
+        """admin_bath_add_topic_authorize_control."""
+        return batch(self._office, params, "topicJsonSet", self._authorizing)
+
+    def unauthorize(self, params: Params) -> Answer:
+        """admin_delete_topic_authorize_control: everybody may read the topic again."""
+        change = updating(self._office, params)
+        (topics,) = listed(params, "topicName")
+        catalog = self._office.catalog
+
+        def act(topic: str) -> None:
+            if self._control(topic).authorize:
+                catalog.control_topic(topic, {"authorize": False}, change)
+
+        return carry_out(
+            self._office, [({"topicName": topic}, partial(act, topic)) for topic in topics]
+        )
+
+    def query_authorized(self, params: Params) -> Answer:
+        """admin_query_topic_authorize_control: the switch and the groups, in their old form."""
+        topics = set(params.words("topicName"))
+        return found(
+            self._authorized_form(topic)
+            for topic in sorted(self._office.catalog.topics)
+            if not topics or topic in topics
+        )
+
+    def _authorized_form(self, topic: str) -> Answer:
+        control, records = self._control(topic), self._records(topic)
+        groups: list[Json] = [
+            {"topicName": topic, "groupName": record.group, **_who(record.stamp)}
+            for record in records
+        ]
+        filters: list[Json] = [
+            {
+                "topicName": topic,
+                "groupName": record.group,
+                "condStatus": 2 if record.filtered else 0,
+                "filterConds": filters_text(record.filters),
+                **_who(record.stamp),
+            }
+            for record in records
+        ]
+        return {
+            "topicName": topic,
+            "isEnable": control.authorize,
+            **_who(control.stamp),
+            "authConsumeGroup": groups,
+            "groupCount": len(groups),
+            "authFilterCondSet": filters,
+            "filterCount": len(filters),
+        }
+
+    def _authorizing(self, params: Params) -> list[Step]:
+        return self._control_steps(params, {"authorize": params.flag("isEnable") or False})
+
+    def _control_steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
+        by_update = "modifyUser" in params
+        change = (updating if by_update else adding)(self._office, params)
+        (topics,) = listed(params, "topicName")
+
+        catalog = self._office.catalog
+        return [
+            ({"topicName": topic}, partial(catalog.control_topic, topic, changes, change))
+            for topic in topics
+        ]
+
+    def _control(self, topic: str) -> TopicControl:
+        return self._office.catalog.topic_controls.get(topic) or TopicControl(topic=topic)
+
+    def _megabytes(self, topic: str) -> int:
+        own = self._control(topic).message_bytes_max
+        cluster = self._office.catalog.cluster.message_bytes_max
+        return max((own if own is not None else cluster) // MIB, 1)
+
+    def _control_form(self, control: TopicControl) -> Answer:
+        return {
+            "topicName": control.topic,
+            "topicNameId": control.topic_id,
+            "enableAuthControl": control.authorize,
+            "maxMsgSizeInMB": self._megabytes(control.topic),
+            **stamp_form(control.stamp),
+        }
+
+    def _records(self, topic: str) -> list[ConsumeControl]:
+        controls = self._office.catalog.consume_controls.values()
+        return sorted((c for c in controls if c.topic == topic), key=attrgetter("group"))
+
+    def _rights(self, topic: str, control: TopicControl) -> Answer:
+        records = self._records(topic)
+        groups: list[Json] = [
+            {"groupName": record.group, **_who(record.stamp)} for record in records
+        ]
+        filters: list[Json] = []
+        for record in records:
+            who = _who(record.stamp)
+            del who["createUser"]
+            filters.append(
+                {
+                    "groupName": record.group,
+                    "condStatus": 2 if record.filtered else 0,
+                    "filterConds": filters_text(record.filters) if record.filtered else "",
+                    **who,
+                }
+            )
+        stamp = stamp_form(control.stamp)
+        return {
+            "enableAuthControl": control.authorize,
+            "createUser": stamp["modifyUser"],
+            "createDate": stamp["modifyDate"],
+            "authConsumeGroup": groups,
+            "groupCount": len(groups),
+            "authFilterCondSet": filters,
+            "filterCount": len(filters),
+        }
+
+
+def _counts(name: str, found_: Sequence[TopicProps | Hosted], thing: str = "broker") -> Answer:
+    """How many there are, with how many stores and partitions."""
+    return {
+        name.format(thing): len(found_),
+        name.format("store"): sum(one.stores for one in found_),
+        name.format("part"): sum(one.stores * one.partitions for one in found_),
+    }
+
+
+def _who(stamp: Stamp) -> Answer:
+    """Who made a record and when, in the old forms of methods."""
+    form = stamp_form(stamp)
+    return {name: form[name] for name in ("createUser", "createDate", "modifyUser", "modifyDate")}

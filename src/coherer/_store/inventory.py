@@ -1,0 +1,212 @@
+"""What the store had when it was closed: its queue files and index files, with check sums.
+
+The log is checked by itself: each record has a check sum. A consume queue has none, and where its
+last file is gone nothing shows it. So `Store.close` writes the file `inventory`, and the next
+`open` compares. It holds for the checkpoint that it names; when that is another, somebody has used
+the directory since (a Java broker, or a node that was killed), and the inventory is not believed.
+
+What differs is rebuilt from the log (`coherer._store.recovery`). Java's broker ignores the file.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from coherer._store.checkpoint import Checkpoint
+from coherer._store.files import Files
+from coherer._store.index import IndexContent
+from coherer._store.queue import ENTRY_BYTES, ConsumeQueue
+from coherer._store.queues import QueueDirectory
+from coherer.errors import UsageError
+
+FILE: Final = "inventory"
+COMPARED_BYTES: Final = 256 * 1024 * 1024
+"""So many bytes of queues are read and compared at a start: a tenth of a second or so. Of what is
+beyond, only sizes are compared. `coherer verify` reads everything."""
+
+_READ_ENTRIES = 50_000
+
+
+class QueueFile(msgspec.Struct, frozen=True, array_like=True):
+    """One file of a queue: number of its first entry, how many it has, and their check sum."""
+
+    first: int
+    count: int
+    crc: int
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module.
+
+    Args:
+        times: the checkpoint's three times, and its offset.
+        file_bytes: the size of the files of queues.
+        queues: their files, by `topic/number`.
+        index: what is in the index files.
+    """
+
+    times: tuple[int, int, int, int]
+    file_bytes: int
+    queues: dict[str, list[QueueFile]]
+    index: list[IndexContent]
+
+
+def save(
+    files: Files, path: Path, checkpoint: Checkpoint, queues: QueueDirectory,
+    index: list[IndexContent], before: Inventory | None,
+) -> None:  # fmt: skip
+    """Write it, through to the disk.
+
+    Args:
+        files: where it goes.
+        path: its name.
+        checkpoint: what it holds for.
+        queues: all of them, written.
+        index: see `Inventory`.
+        before: the one that the store was opened with: its full files have not changed.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    known = {} if before is None else before.queues
+    new = Inventory(
+        times=_times(checkpoint),
+        file_bytes=queues.file_bytes,
+        queues={
+            f"{topic}/{number}": _files_of(queue, known.get(f"{topic}/{number}", []))
+            for (topic, number), queue in queues.queues.items()
+            if queue.max
+        },
+        index=index,
+    )
+    created = not files.exists(path)
+    handle = files.open(path, create=True)
+    try:
+        files.resize(handle, 0)
+        files.write(handle, msgspec.json.encode(new), 0)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    if created:
+        files.sync_directory(path.parent)
+
+
+def load(files: Files, path: Path, checkpoint: Checkpoint) -> Inventory | None:
+    """Read it; None where there is none that can be believed."""
+    if not files.exists(path):
+        return None
+    handle = files.open(path)
+    try:
+        data = files.read(handle, files.size(handle), 0)
+    finally:
+        files.close(handle)
+    try:
+        found = msgspec.json.decode(data, type=Inventory)
+    except msgspec.DecodeError:
+        return None
+    return found if found.times == _times(checkpoint) else None
+
+
+def _times(checkpoint: Checkpoint) -> tuple[int, int, int, int]:
+    offset = -1 if checkpoint.offset is None else checkpoint.offset
+    return checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms, offset
+
+
+def _files_of(queue: ConsumeQueue, known: list[QueueFile]) -> list[QueueFile]:
+    per_file = queue.file_bytes // ENTRY_BYTES
+    full = {one.first: one for one in known if one.count == per_file and queue.kept}
+    found: list[QueueFile] = []
+    for begin in queue.begins():
+        first = begin // ENTRY_BYTES
+        count = max(min(per_file, queue.max - first), 0)
+        one = full.get(first)
+        found.append(one or QueueFile(first, count, _crc(queue, first, count)))
+    return found
+
+
+def _crc(queue: ConsumeQueue, first: int, count: int) -> int:
+    value, at, end = 0, first, first + count
+    while at < end:
+        data = queue.read(at, min(_READ_ENTRIES, end - at))
+        if not data:
+            break
+        value = crc32(data, value)
+        at += len(data) // ENTRY_BYTES
+    return value
+
+
+class Comparison:
+    """Finds queues whose files are not as they should be.
+
+    Args:
+        known: what they should be; None compares only the files of each with each other.
+        compared_bytes: how much is read and compared.
+    """
+
+    def __init__(self, known: Inventory | None, compared_bytes: int = COMPARED_BYTES) -> None:
+        self._left = compared_bytes
+        self._files = {} if known is None else dict(known.queues)
+        self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
+
+    def look(self, queue: ConsumeQueue) -> None:
+        """Look at a queue that was loaded."""
+        files = self._files.pop(f"{queue.topic}/{queue.queue_id}", None)
+        if files is None:
+            flaw = _gap(queue)
+        else:
+            flaw = _flaw(queue, files, compare=self._left > 0)
+            self._left -= sum(one.count for one in files) * ENTRY_BYTES
+        if flaw is not None:
+            self._flaws[queue] = flaw
+
+    def flaws(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
+        """Give the queues that are damaged: from which entry on, and how.
+
+        Args:
+            queues: all that were loaded.
+        """
+        for name in self._files:
+            topic, _, number = name.rpartition("/")
+            with suppress(UsageError, ValueError):
+                self._flaws[queues.get(topic, int(number))] = 0, "its files are missing"
+        return self._flaws
+
+
+def _flaw(queue: ConsumeQueue, files: list[QueueFile], *, compare: bool) -> tuple[int, str] | None:
+    sizes = queue.sizes()
+    for one in files:
+        size = sizes.get(one.first * ENTRY_BYTES)
+        if size is None:
+            return one.first, "a file is missing"
+        if size != queue.file_bytes:
+            return one.first, f"a file has {size} bytes instead of {queue.file_bytes}"
+    last = files[-1] if files else None
+    end = 0 if last is None else last.first + last.count
+    if queue.max != end:
+        return (0 if last is None else last.first), f"it has {queue.max} entries instead of {end}"
+    for one in files if compare else ():
+        if _crc(queue, one.first, one.count) != one.crc:
+            return one.first, "the check sum of a file is wrong"
+    return None
+
+
+def _gap(queue: ConsumeQueue) -> tuple[int, str] | None:
+    sizes = queue.sizes()
+    begins = sorted(sizes)
+    for begin, following in pairwise(begins):
+        if sizes[begin] != queue.file_bytes:
+            reason = f"a file has {sizes[begin]} bytes instead of {queue.file_bytes}"
+            return begin // ENTRY_BYTES, reason
+        if following != begin + queue.file_bytes:
+            return (begin + queue.file_bytes) // ENTRY_BYTES, "a file is missing"
+    last = begins[-1] if begins else 0
+    size = sizes.get(last, 0)
+    if size not in (0, queue.file_bytes):  # a crash may leave a new file without a size
+        return last // ENTRY_BYTES, f"a file has {size} bytes instead of {queue.file_bytes}"
+    return None

@@ -1,0 +1,190 @@
+"""Reading a queue: entries of the queue, then slices of the log. The hot path of reading."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import eq
+from typing import Final
+
+from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC
+from coherer._store.log import CommitLog
+from coherer._store.model import ReadStatus, Slices
+from coherer._store.queue import ENTRY, ConsumeQueue
+
+SCAN_ENTRIES: Final = 16_000
+"""A filter that lets nothing through looks at this many entries per read, as in Java."""
+
+_CHUNK_ENTRIES: Final = 2_000
+_FEW_ENTRIES: Final = 256
+
+
+class _Collector:
+    """Takes records until there are enough."""
+
+    __slots__ = (
+        "bytes_left",
+        "count_left",
+        "damaged",
+        "log",
+        "next",
+        "offsets",
+        "physical",
+        "records",
+    )
+
+    def __init__(self, log: CommitLog, offset: int, max_bytes: int, max_count: int) -> None:
+        self.log = log
+        self.next = offset
+        self.bytes_left = max_bytes
+        self.count_left = max_count
+        self.records: list[memoryview] = []
+        self.offsets: list[int] = []
+        self.physical = 0
+        self.damaged: list[int] = []
+
+    def take(self, entries: bytes, tags: frozenset[int] | None) -> bool:
+        """Take from a run of entries; False when there are enough."""
+        records, offsets = self.records, self.offsets
+        begin = end = 0
+        view = memoryview(b"")
+        at = self.next
+        room = self.bytes_left
+        known = bool(self.log.damage)
+        try:
+            for physical, size, tag in ENTRY.iter_unpack(entries):
+                if tags is not None and tag not in tags:
+                    at += 1
+                    continue
+                if not begin <= physical < end:
+                    segment = self.log.segment_at(physical)
+                    if segment is None:
+                        self.damaged.append(at)
+                        at += 1
+                        continue
+                    begin, end = segment.begin, segment.end
+                    view = self.log.view_of(segment)
+                here = physical - begin
+                record = view[here : here + size]
+                if (
+                    len(record) < BLANK_BYTES
+                    or BLANK.unpack_from(record) != (size, MAGIC)
+                    or (known and self.log.damaged(physical))
+                ):
+                    self.damaged.append(at)
+                    at += 1
+                    continue
+                room -= size
+                if room < 0 and records:
+                    return False
+                records.append(record)
+                offsets.append(at)
+                at += 1
+                self.physical = physical + size
+                if len(records) >= self.count_left:
+                    return False
+        finally:
+            self.next = at
+            self.bytes_left = room
+        return True
+
+
+def read_queue(
+    log: CommitLog,
+    queue: ConsumeQueue | None,
+    offset: int,
+    max_bytes: int,
+    max_count: int,
+    tags: frozenset[int] | None,
+) -> Slices:
+    """Read records of a queue; see `Store.read`."""
+    if queue is None:
+        status = ReadStatus.BEYOND if offset > 0 else ReadStatus.EMPTY
+        return Slices(status, [], [], 0, 0, 0, 0)
+    first, last = queue.min, queue.max
+    if not first <= offset < last:
+        status, go_on = _outside(first, last, offset)
+        return Slices(status, [], [], go_on, first, last, 0)
+    if tags is None and not log.damage:
+        found = _read_at_once(log, queue, offset, max_bytes, max_count)
+        if found is not None:
+            return found
+    collector = _Collector(log, offset, max_bytes, max_count)
+    wanted = max_count if tags is None else _CHUNK_ENTRIES
+    stop = min(last, offset + SCAN_ENTRIES)
+    while collector.next < stop:
+        entries = queue.read(collector.next, min(wanted, stop - collector.next))
+        if not collector.take(entries, tags):
+            break
+        if tags is None:
+            break
+    status = ReadStatus.FOUND if collector.records else ReadStatus.NO_MATCH
+    backlog = log.end - collector.physical if collector.physical else 0
+    return Slices(
+        status,
+        collector.records,
+        collector.offsets,
+        collector.next,
+        first,
+        last,
+        backlog,
+        collector.damaged,
+    )
+
+
+def _read_at_once(
+    log: CommitLog, queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
+) -> Slices | None:
+    """Read what lies in one segment of a log without known damage, with no step per record.
+
+    None where it does not, or where a record is not what the queue says: look closely then.
+    """
+    wanted = min(max_count, queue.max - offset)
+    if wanted > _FEW_ENTRIES:  # not thousands of entries where the bytes allow a few hundred
+        _, size, _ = ENTRY.unpack(queue.read(offset, 1))
+        wanted = min(wanted, max(_FEW_ENTRIES, 2 * max_bytes // max(size, 1)))
+    entries = queue.read(offset, wanted)
+    count = len(entries) // ENTRY.size
+    numbers = _entries(count).unpack(entries)
+    physical, sizes = numbers[::3], numbers[1::3]
+    segment = log.segment_at(physical[0]) if count else None
+    if segment is None or physical[-1] + sizes[-1] > segment.end:
+        return None
+    if sum(sizes) > max_bytes:
+        count = max(1, bisect_right(list(accumulate(sizes)), max_bytes))
+        physical, sizes = physical[:count], sizes[:count]
+    view, base = log.view_of(segment), segment.begin
+    try:
+        records = [
+            view[place - base : place - base + size]
+            for place, size in zip(physical, sizes, strict=True)
+        ]
+        heads = map(BLANK.unpack_from, records)
+        if not all(map(eq, heads, zip(sizes, repeat(MAGIC)))):
+            return None
+    except struct.error:  # nothing, where a record should be
+        return None
+    return Slices(
+        ReadStatus.FOUND,
+        records,
+        list(range(offset, offset + count)),
+        offset + count,
+        queue.min,
+        queue.max,
+        log.end - physical[-1] - sizes[-1],
+    )
+
+
+@lru_cache(maxsize=64)
+def _entries(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
+
+
+def _outside(first: int, last: int, offset: int) -> tuple[ReadStatus, int]:
+    if offset < first:
+        return ReadStatus.BELOW, first
+    if offset == last:
+        return ReadStatus.EMPTY, last
+    return ReadStatus.BEYOND, last

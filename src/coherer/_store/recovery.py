@@ -1,0 +1,313 @@
+"""Opening a directory: what is there, what is missing, what is damaged.
+
+Theory. The log is the truth; queues and index say again what it says. The checkpoint vouches for
+everything before an offset X. So:
+
+1. Queues keep their entries of records before X. After a crash the entries behind are thrown away:
+   a power cut may have left any of them, and most were only in memory (`waiting`). No file of the
+   log is deleted before X lies behind it, so that queues keep their numbers.
+2. The log is walked from `verify_bytes` before X, from where a record begins. Records before X are
+   checked, also against their queue entries (the check sum covers only the body); records from X
+   on are checked and *replayed*: they get their queue entries and keys.
+3. Where no valid record follows, the log ends, but not before X. What lies behind is cut off.
+   Damage that valid records follow stays where it is, is reported, and is stepped over by every
+   reader; in the queues blanks stand for what it held, so that later messages keep their offsets.
+4. Queues that do not fit the log, or what was there when the store was closed (`inventory`), are
+   made again from the log; so is the key index.
+5. A queue's `min` is its first entry whose record the log still has.
+
+X is our own offset in the checkpoint. Without it (Java has used the directory): after a clean end
+the end of the last record that any queue knows; after a crash the beginning of the file that
+Java's own rule finds by its times (protocol page, 6.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, Summary, store_ms_of
+from coherer._store.checkpoint import Checkpoint
+from coherer._store.log import CommitLog
+from coherer._store.model import Damage, RecoveryReport
+from coherer._store.queue import BLANK_SIZE, ENTRY_BYTES, ConsumeQueue
+from coherer._store.queues import Queues
+from coherer._store.replay import Replayer
+from coherer._store.scan import Scanner
+
+_REPLAYED_AT_ONCE = 10_000
+"""So many records wait for their queues."""
+
+
+class Recovery:
+    """Puts log and queues in agreement. Used once, while nobody else uses them.
+
+    Args:
+        log: the log, as its files are.
+        queues: the queues, as their files are.
+        checkpoint: what it says.
+        clean: whether the last user closed the store.
+        replica: a master has all of it: damage behind X is cut off with all that follows.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: Queues,
+        checkpoint: Checkpoint,
+        *,
+        clean: bool,
+        replica: bool = False,
+    ) -> None:
+        self._replica = replica
+        self._log = log
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._clean = clean
+        self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
+        self._found: list[Damage] = []
+        self._repaired: list[str] = []
+
+    def run(
+        self,
+        replayer: Replayer,
+        verify_bytes: int,
+        flaws: Mapping[ConsumeQueue, tuple[int, str]] | None = None,
+        *,
+        index_again: bool = False,
+    ) -> tuple[RecoveryReport, int]:
+        """Do it all; see the module. Gives the report and the last record's store time.
+
+        Args:
+            replayer: takes the records; the caller reads from it what it wrote.
+            verify_bytes: how much of the log before X is checked.
+            flaws: queues that are damaged: from which entry on, and how.
+            index_again: all keys are missing.
+        """
+        self._flaws = dict(flaws or {})
+        log = self._log
+        replay_from = self._replay_from()
+        if not self._clean:
+            for queue in self._queues.values():
+                self._cut_queue(queue, replay_from)
+        self._make_again(replayer, replay_from, index_again=index_again)
+        vouched = self._clean or self._checkpoint.offset is not None
+        trusted = replay_from if vouched else log.begin
+        scanner = Scanner(log, log.begin, trusted, strict=self._replica)
+        scanner.end = check_from = self._check_from(
+            scanner, replay_from - verify_bytes, replay_from
+        )
+        suspects, last_ms = self._walk(scanner, replayer, replay_from)
+        torn = scanner.torn_bytes()
+        if torn or any(segment.begin > scanner.end for segment in log.segments):
+            log.cut(scanner.end)
+        log.settle(scanner.end, replay_from if vouched else log.begin, last_ms)
+        for queue in list(self._queues.values()):
+            self._trim(queue)
+        found = [*scanner.damage, *suspects]
+        found += [piece for piece in [*find_gaps(log), *self._found] if not _is_in(piece, found)]
+        damage = sorted(set(found), key=lambda piece: piece.begin)
+        report = RecoveryReport(
+            clean=self._clean,
+            log_begin=log.begin,
+            log_end=log.end,
+            checked_from=check_from,
+            replayed_from=replay_from,
+            replayed=replayer.replayed,
+            cut_bytes=torn,
+            damage=tuple(damage),
+            lost=replayer.blanks + sum(map(self._count_lost, damage)),
+            repaired=tuple(self._repaired),
+            notes=_orphan_note(replayer.orphans),
+        )
+        return report, last_ms
+
+    def _walk(
+        self, scanner: Scanner, replayer: Replayer, replay_from: int
+    ) -> tuple[list[Damage], int]:
+        suspects: list[Damage] = []
+        last_ms, seen = self._checkpoint.log_ms, 0
+        for record in scanner:
+            for piece in scanner.damage[seen:]:
+                replayer.lost_bytes += max(piece.end - max(piece.begin, replay_from), 0)
+            seen = len(scanner.damage)
+            offset = record.physical_offset
+            if offset < replay_from:
+                wrong = replayer.check(record)
+                if wrong and self._blames_queue(replayer, record):
+                    wrong = ""
+            else:
+                self._make_again(replayer, replay_from)
+                wrong = replayer.replay(record)
+            if wrong:
+                suspects.append(Damage(offset, offset + record.size, wrong))
+                replayer.lost_bytes += record.size
+            elif record.store_ms > last_ms:
+                last_ms = record.store_ms
+            if replayer.replayed % _REPLAYED_AT_ONCE == 0:
+                replayer.finish()
+        replayer.finish()
+        self._make_again(replayer, replay_from)
+        return suspects, last_ms
+
+    def _blames_queue(self, replayer: Replayer, record: Summary) -> bool:
+        """Whether a queue is wrong where it and a record of the log disagree; then note that."""
+        queue, number = replayer.queue_of(record), record.queue_offset
+        if queue is None:
+            return False
+        offset = record.physical_offset
+        at = queue.first_where(lambda _, begin, size: size <= 0 or begin >= offset)
+        here = queue.entry(at) if at < queue.max else None
+        if here is not None and here[0] == offset and at != number:
+            return False  # the queue knows it by another number: the record has lost its own
+        if number >= queue.max and at < queue.max:
+            return False
+        if number < queue.min:
+            return False
+        if number < queue.max:
+            entry = queue.entry(number)
+            other = None if entry is None else Scanner(self._log, 0, 0).record_at(entry[0])
+            place = (record.topic, record.queue_id, number)
+            if (
+                other is not None
+                and other.physical_offset != offset
+                and (other.topic, other.queue_id, other.queue_offset) == place
+            ):
+                return False
+        first, _ = self._flaws.get(queue, (queue.max, ""))
+        self._flaws[queue] = min(first, number), "it does not fit the log"
+        return True
+
+    def _make_again(
+        self, replayer: Replayer, replay_from: int, *, index_again: bool = False
+    ) -> None:
+        """Make entries of damaged queues again from the log before X, and keys where they lack."""
+        flaws, self._flaws = self._flaws, {}
+        if not flaws and not index_again:
+            return
+        replayer.finish()
+        start = self._log.begin if index_again else replay_from
+        for queue, (first, _) in flaws.items():
+            start = min(start, self._restart(queue, first))
+        lost_bytes, replayer.lost_bytes = replayer.lost_bytes, 0
+        scanner, seen = Scanner(self._log, start, replay_from), 0
+        for count, record in enumerate(scanner, 1):
+            if record.physical_offset >= replay_from:
+                break
+            replayer.lost_bytes += sum(one.end - one.begin for one in scanner.damage[seen:])
+            seen = len(scanner.damage)
+            if replayer.queue_of(record) in flaws:
+                replayer.restore(record)
+            if index_again:
+                replayer.index_again(record)
+            if count % _REPLAYED_AT_ONCE == 0:
+                replayer.finish()
+        replayer.finish()
+        replayer.forget_windows()
+        replayer.lost_bytes = lost_bytes
+        self._found += [piece for piece in scanner.damage if piece.begin < replay_from]
+        self._repaired += [
+            f"Queue {queue.topic}/{queue.queue_id} was damaged ({reason}); its entries "
+            f"{max(first, queue.first_file // ENTRY_BYTES)} to {queue.max} were made again from "
+            "the log."
+            for queue, (first, reason) in flaws.items()
+        ]
+        if index_again:
+            self._repaired.append("The key index was damaged; it was made again from the log.")
+
+    def _restart(self, queue: ConsumeQueue, first: int) -> int:
+        """Take away the entries from `first` on; give where the log has the first of them."""
+        entry = queue.entry(first - 1) if first * ENTRY_BYTES > queue.first_file else None
+        if (
+            entry is None
+            or not 0 < entry[1] < BLANK_SIZE
+            or Scanner(self._log, 0, 0).record_at(entry[0]) is None
+        ):
+            queue.restart()
+            return self._log.begin
+        queue.withdraw(first)
+        return entry[0] + entry[1]
+
+    def _count_lost(self, piece: Damage) -> int:
+        """Count the entries of queues for messages in a piece of the log."""
+        count = 0
+        for queue in self._queues.values():
+            begin = queue.first_where(lambda _, at, size: size <= 0 or at >= piece.begin)
+            end = queue.first_where(lambda _, at, size: size <= 0 or at >= piece.end)
+            count += max(end - begin, 0)
+        return count
+
+    def _replay_from(self) -> int:
+        begin = self._log.begin
+        if self._checkpoint.offset is not None:
+            return max(self._checkpoint.offset, begin)
+        if self._clean:
+            ends = [self._end_of(queue) for queue in self._queues.values()]
+            return max([begin, *ends])
+        for segment in reversed(self._log.segments):
+            head = memoryview(self._log.read(segment, segment.begin, FIXED_BYTES))
+            whole = len(head) == FIXED_BYTES and HEAD.unpack_from(head)[1] == MAGIC
+            if whole and 0 < store_ms_of(head) <= self._checkpoint.replay_ms:
+                return segment.begin
+        return begin
+
+    def _end_of(self, queue: ConsumeQueue) -> int:
+        entry = queue.entry(queue.max - 1) if queue.max > queue.min else None
+        return 0 if entry is None or entry[1] == BLANK_SIZE else entry[0] + entry[1]
+
+    def _cut_queue(self, queue: ConsumeQueue, replay_from: int) -> None:
+        def holds(index: int, offset: int, size: int) -> bool:
+            # Entries before X are whole. Behind it anything may stand, also half an entry in a
+            # page of its own: then the entry before it is missing or does not fit.
+            if size <= 0 or offset + size > replay_from:
+                return True
+            before = queue.entry(index - 1) if index > queue.min else None
+            if before is None:
+                return index > queue.min
+            return before[1] <= 0 or (before[1] != BLANK_SIZE and before[0] + before[1] > offset)
+
+        queue.withdraw(queue.first_where(holds))
+
+    def _check_from(self, scanner: Scanner, wanted: int, replay_from: int) -> int:
+        """Find where a record begins, at `wanted` or behind it, at most at `replay_from`."""
+        if wanted <= self._log.begin:
+            return self._log.begin
+        segment = self._log.segment_at(wanted)
+        if segment is None:  # it is missing, and perhaps others before it
+            ends = [one.end for one in self._log.segments if one.end <= wanted]
+            return max(ends, default=self._log.begin)
+        if wanted == segment.begin:
+            return min(wanted, replay_from)
+        found = scanner.next_valid(wanted)
+        return replay_from if found is None else min(found, replay_from)
+
+    def _trim(self, queue: ConsumeQueue) -> None:
+        entry = queue.entry(queue.min) if queue.max > queue.min else None
+        if entry is not None and entry[0] < self._log.begin:
+            queue.trim(self._log.begin)
+
+
+def find_gaps(log: CommitLog) -> list[Damage]:
+    """Find files of the log that are missing between others."""
+    return [
+        Damage(before.end, after.begin, "a file is missing")
+        for before, after in pairwise(log.segments)
+        if before.end != after.begin
+    ]
+
+
+def _is_in(piece: Damage, others: list[Damage]) -> bool:
+    return any(one.begin <= piece.begin and piece.end <= one.end for one in others)
+
+
+def _orphan_note(count: int) -> tuple[str, ...]:
+    return (f"{count} records are in no queue: their topics were deleted",) if count else ()
+
+
+def verify(log: CommitLog) -> list[Damage]:
+    """Read the whole log; give the pieces that hold no valid record."""
+    scanner = Scanner(log, log.begin, log.end)
+    for record in scanner:
+        if record.physical_offset >= log.end:  # written since we began
+            break
+    return [piece for piece in scanner.damage if piece.begin < log.end]

@@ -1,0 +1,1 @@
+"""The wire protocols, sans-IO: bytes to messages and back."""

@@ -1,0 +1,241 @@
+"""Bodies of administration (protocol page, 2.7, 2.11, 2.12, 2.16, 4.4, 4.5, 6.10)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import field
+
+from coherer._common.masking import masked
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.bodies.base import Body, DataVersion, Offsets
+from coherer._wire.rocketmq.bodies.heartbeat import SubscriptionData
+from coherer._wire.rocketmq.names import Queue
+
+RETRY_TIMES_DEFAULT: Final = 16
+
+
+class SubscriptionGroup(Body, frozen=True):
+    """200: a group of consumers (Java: SubscriptionGroupConfig)."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = RETRY_TIMES_DEFAULT
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class SubscriptionGroups(Body, frozen=True):
+    """The answer to 201: all groups of a broker."""
+
+    subscription_group_table: dict[str, SubscriptionGroup] = field(
+        default_factory=dict[str, SubscriptionGroup]
+    )
+    data_version: DataVersion = DataVersion()
+
+
+class ConsumerOffsets(Body, frozen=True):
+    """The answer to 43: `topic@group` → queue → offset."""
+
+    offset_table: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
+
+
+class DelayOffsets(Body, frozen=True):
+    """The answer to 45: delay level → offset."""
+
+    offset_table: dict[int, int] = field(default_factory=dict[int, int])
+
+
+class CorrectionOffsets(Body, frozen=True):
+    """The answer to 308: queue → offset."""
+
+    correction_offsets: dict[int, int] = field(default_factory=dict[int, int])
+
+
+class TopicOffset(Body, frozen=True):
+    """A queue of a topic; the time is the newest message's, ms since 1970."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+class TopicStats(Body, frozen=True):
+    """The answer to 202."""
+
+    offset_table: dict[Queue, TopicOffset] = field(default_factory=dict[Queue, TopicOffset])
+
+
+class OffsetWrapper(Body, frozen=True):
+    """Where a group stands in a queue; the time is that of the message before."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_timestamp: int = 0
+
+
+class ConsumeStats(Body, frozen=True):
+    """The answer to 208: how far behind a group is."""
+
+    offset_table: dict[Queue, OffsetWrapper] = field(default_factory=dict[Queue, OffsetWrapper])
+    consume_tps: float = 0.0
+
+
+class BrokerConsumeStats(Body, frozen=True):
+    """The answer to 317: how far behind all groups are."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(
+        default_factory=list[dict[str, list[ConsumeStats]]]
+    )
+    broker_addr: str = ""
+    total_diff: int = 0
+
+
+class GroupList(Body, frozen=True):
+    """The answer to 300: groups that read a topic."""
+
+    group_list: list[str] = field(default_factory=list[str])
+
+
+class QueueTimeSpan(Body, frozen=True):
+    """Which times of a queue a group has to read, ms since 1970, and the same as text."""
+
+    message_queue: Queue | None = None
+    min_time_stamp: int = 0
+    max_time_stamp: int = 0
+    consume_time_stamp: int = 0
+    delay_time: int = 0
+    min_time_stamp_str: str | None = None
+    max_time_stamp_str: str | None = None
+    consume_time_stamp_str: str | None = None
+
+
+class ConsumeTimeSpan(Body, frozen=True):
+    """The answer to 303."""
+
+    consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list[QueueTimeSpan])
+
+
+class StatsItem(Body, frozen=True):
+    """A counter over a time: sum, per second, and per count."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStats(Body, frozen=True):
+    """The answer to 315: a counter over the last minute, hour and day."""
+
+    stats_minute: StatsItem = StatsItem()
+    stats_hour: StatsItem = StatsItem()
+    stats_day: StatsItem = StatsItem()
+
+
+class ConsumeQueueEntry(Body, frozen=True):
+    """One entry of a queue's index."""
+
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class ConsumeQueuePage(Body, frozen=True):
+    """The answer to 321: entries of a queue's index, and what a group's filter says of each."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueEntry] | None = None
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+
+
+class ConsumerStatus(Body, frozen=True):
+    """The answer to 221 and 223: where a client stands; where each client stands."""
+
+    message_queue_table: Offsets = field(default_factory=Offsets)
+    consumer_table: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
+
+
+class ResetOffset(Body, frozen=True):
+    """220 and the answer to 222: where to read on.
+
+    Clients in C++ want a list, all others a map (4.4); `read` takes both.
+    """
+
+    offset_table: Offsets = field(default_factory=Offsets)
+
+    def encode_for_c(self) -> bytes:
+        """Returns the body as clients in C++ want it."""
+        items = [
+            {"brokerName": at.broker, "offset": offset, "queueId": at.id, "topic": at.topic}
+            for at, offset in self.offset_table.items()
+        ]
+        return fastjson.dumps({"offsetTable": items})
+
+    @classmethod
+    def read(cls, data: bytes | memoryview) -> ResetOffset:
+        """Reads either form; no body at all is an empty table.
+
+        Raises:
+            ProtocolError: it is neither.
+        """
+        if not data:
+            return cls()
+        value = fastjson.loads(data)
+        table = value.get("offsetTable") if isinstance(value, dict) else None
+        if not isinstance(table, list):
+            return cls.of(value)
+        offsets = [_COffset.of(item) for item in table]
+        return cls(
+            offset_table={
+                Queue(each.topic, each.broker_name, each.queue_id): each.offset for each in offsets
+            }
+        )
+
+
+class _COffset(Body, frozen=True):
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+class PlainAccessConfig(Body, frozen=True):
+    """An account of access control."""
+
+    access_key: str | None = None
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+    def __repr__(self) -> str:
+        return masked(self, "secret_key")
+
+
+class AclConfig(Body, frozen=True):
+    """The answer to 54: all accounts, secrets included."""
+
+    global_white_addrs: list[str] = field(default_factory=list[str])
+    plain_access_configs: list[PlainAccessConfig] = field(default_factory=list[PlainAccessConfig])
+
+
+class OffsetMoved(Body, frozen=True):
+    """What is told of a consumer whose offset lay outside its queue (2.6)."""
+
+    consumer_group: str = ""
+    message_queue: Queue | None = None
+    offset_request: int = 0
+    offset_new: int = 0

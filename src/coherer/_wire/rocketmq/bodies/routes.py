@@ -1,0 +1,187 @@
+"""What name servers know, and what brokers tell them (protocol page, 2.15 and 9)."""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct as Layout
+from typing import Annotated, Final
+
+from msgspec import field
+
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.bodies.base import Body, DataVersion
+from coherer._wire.rocketmq.bodies.fitting import words
+from coherer.errors import ProtocolError
+from coherer.limits import REMOTING_BYTES_MAX
+
+_INT: Final = Layout(">i")
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+FilterType = Annotated[str, words(*_FILTER_TYPES)]
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+class QueueData(Body, frozen=True):
+    """A topic's queues on one broker."""
+
+    broker_name: str = ""
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Body, frozen=True):
+    """A broker: id → `host:port`; id 0 is the master."""
+
+    cluster: str | None = None
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict[int, str])
+
+
+class TopicRoute(Body, frozen=True):
+    """The answer to 105: where a topic is."""
+
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = field(default_factory=list[QueueData])
+    broker_datas: list[BrokerData] = field(default_factory=list[BrokerData])
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+
+class ClusterInfo(Body, frozen=True):
+    """The answer to 106: brokers by name, their names by cluster."""
+
+    broker_addr_table: dict[str, BrokerData] = field(default_factory=dict[str, BrokerData])
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+
+class TopicList(Body, frozen=True):
+    """The answer to 206, 224, 304, 305, 311, 312 and 313."""
+
+    broker_addr: str | None = None
+    topic_list: list[str] = field(default_factory=list[str])
+
+
+class KVTable(Body, frozen=True, kw_only=False):
+    """Names and values: the answer to 28, 103 and 219."""
+
+    table: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class TopicConfig(Body, frozen=True):
+    """A topic on a broker."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: FilterType | None = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+
+class TopicConfigs(Body, frozen=True):
+    """The answer to 21: all topics of a broker (Java: TopicConfigSerializeWrapper)."""
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict[str, TopicConfig])
+    data_version: DataVersion = DataVersion()
+
+
+class RegisterBody(Body, frozen=True):
+    """103: a broker's topics and filter servers (Java: RegisterBrokerBody)."""
+
+    topic_config_serialize_wrapper: TopicConfigs = TopicConfigs()
+    filter_server_list: list[str] | None = field(default_factory=list[str])
+
+    def compressed(self) -> bytes:
+        """Returns the short form; system flags and order of topics are lost in it."""
+        topics = self.topic_config_serialize_wrapper
+        pieces = [_sized(topics.data_version.encode()), _INT.pack(len(topics.topic_config_table))]
+        pieces += [
+            _sized(fastjson.utf8(_topic_text(topic)))
+            for topic in topics.topic_config_table.values()
+        ]
+        pieces.append(_sized(fastjson.dumps(self.filter_server_list or [])))
+        return zlib.compress(b"".join(pieces), 9)
+
+    @classmethod
+    def read(cls, data: bytes | memoryview, *, compressed: bool) -> RegisterBody:
+        """Reads either form.
+
+        Raises:
+            ProtocolError: it is neither.
+        """
+        if not compressed:
+            return cls.decode(data)
+        return _read_compressed(data)
+
+
+def crc(body: bytes | memoryview) -> int:
+    """Returns the check sum that goes with a registration."""
+    return zlib.crc32(body) & _CRC_MASK
+
+
+def _topic_text(topic: TopicConfig) -> str:
+    return (
+        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} "
+        f"{topic.perm} {topic.topic_filter_type}"
+    )
+
+
+def _sized(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _read_compressed(data: bytes | memoryview) -> RegisterBody:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, REMOTING_BYTES_MAX)
+    except zlib.error as error:
+        raise ProtocolError(f"A registration cannot be inflated: {error}.") from error
+    if inflater.unconsumed_tail:
+        raise ProtocolError(f"A registration inflates to more than {REMOTING_BYTES_MAX} bytes.")
+    try:
+        return _read_pieces(plain)
+    except (IndexError, ValueError) as error:
+        raise ProtocolError(f"A registration is cut short or wrong: {error}.") from error
+
+
+def _read_pieces(plain: bytes) -> RegisterBody:
+    version, position = _piece(plain, 0)
+    (count,) = _INT.unpack(_exactly(plain, position, _INT.size))
+    position += _INT.size
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(count):
+        text, position = _piece(plain, position)
+        topic = _topic(str(text, "utf-8", "replace"))
+        topics[topic.topic_name] = topic
+    servers, position = _piece(plain, position)
+    wrapper = TopicConfigs(data_version=DataVersion.decode(version), topic_config_table=topics)
+    found = fastjson.loads(servers)
+    names = [fastjson.text(name) for name in found] if isinstance(found, list) else None
+    return RegisterBody(topic_config_serialize_wrapper=wrapper, filter_server_list=names)
+
+
+def _topic(text: str) -> TopicConfig:
+    name, read, write, perm, kind = text.split(" ")
+    if kind not in _FILTER_TYPES:
+        raise ValueError(kind)
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=int(read),
+        write_queue_nums=int(write),
+        perm=int(perm),
+        topic_filter_type=kind,
+    )
+
+
+def _piece(data: bytes, position: int) -> tuple[bytes, int]:
+    (size,) = _INT.unpack(_exactly(data, position, _INT.size))
+    start = position + _INT.size
+    return _exactly(data, start, size), start + size
+
+
+def _exactly(data: bytes, start: int, size: int) -> bytes:
+    if not 0 <= size <= len(data) - start:
+        raise IndexError(start)
+    return data[start : start + size]

@@ -1,0 +1,392 @@
+"""Request and response codes, and an exception class for each answer that means no.
+
+Numbers that Java 4.9.3 defines but nobody serves are here too: a broker answers them with
+REQUEST_CODE_NOT_SUPPORTED, a name server not at all (protocol page, 2.1). 351 and 361 are those of
+5.x that its clients and tools cannot do without.
+
+>>> refused(17, "topic[x] not exist", server="b:10911", topic="x")
+TopicNotExistError('topic[x] not exist')
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from coherer._common.refusals import CodedError, by_code, refusal
+from coherer.errors import RefusedError
+
+FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+"""What Java appends to some remarks."""
+
+NOT_SET: Final = "not set any response code"
+"""The remark of an answer that nobody gave one: successes carry it too (1.4)."""
+
+
+class RequestCode(IntEnum):
+    """Every request, by Java's name for it."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_BROKER_OFFSET = 13
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    GET_ALL_TOPIC_CONFIG = 21
+    GET_TOPIC_CONFIG_LIST = 22
+    GET_TOPIC_NAME_LIST = 23
+    UPDATE_BROKER_CONFIG = 25
+    GET_BROKER_CONFIG = 26
+    TRIGGER_DELETE_FILES = 27
+    GET_BROKER_RUNTIME_INFO = 28
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
+    CHECK_CLIENT_CONFIG = 46
+    UPDATE_AND_CREATE_ACL_CONFIG = 50
+    DELETE_ACL_CONFIG = 51
+    GET_BROKER_CLUSTER_ACL_INFO = 52
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54
+    PUT_KV_CONFIG = 100
+    GET_KV_CONFIG = 101
+    DELETE_KV_CONFIG = 102
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    GET_TOPIC_STATS_INFO = 202
+    GET_CONSUMER_CONNECTION_LIST = 203
+    GET_PRODUCER_CONNECTION_LIST = 204
+    WIPE_WRITE_PERM_OF_BROKER = 205
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    DELETE_SUBSCRIPTIONGROUP = 207
+    GET_CONSUME_STATS = 208
+    SUSPEND_CONSUMER = 209
+    RESUME_CONSUMER = 210
+    RESET_CONSUMER_OFFSET_IN_CONSUMER = 211
+    RESET_CONSUMER_OFFSET_IN_BROKER = 212
+    ADJUST_CONSUMER_THREAD_POOL = 213
+    WHO_CONSUME_THE_MESSAGE = 214
+    DELETE_TOPIC_IN_BROKER = 215
+    DELETE_TOPIC_IN_NAMESRV = 216
+    GET_KVLIST_BY_NAMESPACE = 219
+    RESET_CONSUMER_CLIENT_OFFSET = 220
+    GET_CONSUMER_STATUS_FROM_CLIENT = 221
+    INVOKE_BROKER_TO_RESET_OFFSET = 222
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
+    GET_TOPICS_BY_CLUSTER = 224
+    QUERY_TOPIC_CONSUME_BY_WHO = 300
+    REGISTER_FILTER_SERVER = 301
+    REGISTER_MESSAGE_FILTER_CLASS = 302
+    QUERY_CONSUME_TIME_SPAN = 303
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
+    CLEAN_EXPIRED_CONSUMEQUEUE = 306
+    GET_CONSUMER_RUNNING_INFO = 307
+    QUERY_CORRECTION_OFFSET = 308
+    CONSUME_MESSAGE_DIRECTLY = 309
+    SEND_MESSAGE_V2 = 310
+    GET_UNIT_TOPIC_LIST = 311
+    GET_HAS_UNIT_SUB_TOPIC_LIST = 312
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
+    CLONE_GROUP_OFFSET = 314
+    VIEW_BROKER_STATS_DATA = 315
+    CLEAN_UNUSED_TOPIC = 316
+    GET_BROKER_CONSUME_STATS = 317
+    UPDATE_NAMESRV_CONFIG = 318
+    GET_NAMESRV_CONFIG = 319
+    SEND_BATCH_MESSAGE = 320
+    QUERY_CONSUME_QUEUE = 321
+    QUERY_DATA_VERSION = 322
+    RESUME_CHECK_HALF_MESSAGE = 323
+    SEND_REPLY_MESSAGE = 324
+    SEND_REPLY_MESSAGE_V2 = 325
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326
+    ADD_WRITE_PERM_OF_BROKER = 327
+    GET_TOPIC_CONFIG = 351
+    LITE_PULL_MESSAGE = 361
+
+
+class ResponseCode(IntEnum):
+    """Every answer, by Java's name for it."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    TRANSACTION_FAILED = 4
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FILTER_DATA_NOT_EXIST = 27
+    FILTER_DATA_NOT_LATEST = 28
+    TRANSACTION_SHOULD_COMMIT = 200
+    TRANSACTION_SHOULD_ROLLBACK = 201
+    TRANSACTION_STATE_UNKNOW = 202
+    TRANSACTION_STATE_GROUP_WRONG = 203
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
+    DELETE_ACL_CONFIG_FAILED = 210
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
+
+
+class _CodedError(CodedError):
+    """What the classes below have in common."""
+
+
+class SystemFailureError(_CodedError):
+    """1: The server could not do it."""
+
+    result = ResponseCode.SYSTEM_ERROR
+    meaning = "The server could not do it."
+    advice = "Its text says why; more is in the server's log."
+
+
+class SystemBusyError(_CodedError):
+    """2: The server is too busy."""
+
+    result = ResponseCode.SYSTEM_BUSY
+    meaning = "The server is too busy."
+    advice = "Send more slowly, or try again later."
+
+
+class NotSupportedError(_CodedError):
+    """3: The server does not know this request."""
+
+    result = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    meaning = "The server does not know this request."
+    advice = "Is the address that of a name server, or of a broker's main port, as it should be?"
+
+
+class FlushDiskTimeoutError(_CodedError):
+    """10: The message is stored, but was not on the disk in time."""
+
+    result = ResponseCode.FLUSH_DISK_TIMEOUT
+    meaning = "The message is stored, but was not on the disk in time."
+
+
+class SlaveNotAvailableError(_CodedError):
+    """11: The message is stored, but no slave has it."""
+
+    result = ResponseCode.SLAVE_NOT_AVAILABLE
+    meaning = "The message is stored, but no slave has it."
+
+
+class FlushSlaveTimeoutError(_CodedError):
+    """12: The message is stored, but no slave had it in time."""
+
+    result = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    meaning = "The message is stored, but no slave had it in time."
+
+
+class MessageIllegalError(_CodedError):
+    """13: The message is not acceptable."""
+
+    result = ResponseCode.MESSAGE_ILLEGAL
+    meaning = "The message is not acceptable."
+    advice = "Look at the length of its topic, body and properties."
+
+
+class ServiceNotAvailableError(_CodedError):
+    """14: The broker does not take messages now."""
+
+    result = ResponseCode.SERVICE_NOT_AVAILABLE
+    meaning = "The broker does not take messages now."
+    advice = "It is a slave, is stopping, or its disk is full."
+
+
+class NoPermissionError(_CodedError):
+    """16: The broker, topic or group is closed for this."""
+
+    result = ResponseCode.NO_PERMISSION
+    meaning = "The broker, topic or group is closed for this."
+    advice = "An administrator has to open it."
+
+
+class TopicNotExistError(_CodedError):
+    """17: The topic does not exist."""
+
+    result = ResponseCode.TOPIC_NOT_EXIST
+    meaning = "The topic does not exist."
+    advice = "Create it first."
+
+
+class PullNotFoundError(_CodedError):
+    """19: There is no message yet."""
+
+    result = ResponseCode.PULL_NOT_FOUND
+    meaning = "There is no message yet."
+    advice = "Try again later."
+
+
+class PullRetryError(_CodedError):
+    """20: None of the messages looked at matches."""
+
+    result = ResponseCode.PULL_RETRY_IMMEDIATELY
+    meaning = "None of the messages looked at matches."
+    advice = "Pull again from the next offset."
+
+
+class PullOffsetMovedError(_CodedError):
+    """21: The offset lies outside the queue."""
+
+    result = ResponseCode.PULL_OFFSET_MOVED
+    meaning = "The offset lies outside the queue."
+    advice = "Pull again from the next offset that it named."
+
+
+class QueryNotFoundError(_CodedError):
+    """22: There is no such thing."""
+
+    result = ResponseCode.QUERY_NOT_FOUND
+    meaning = "There is no such thing."
+
+
+class SubscriptionParseError(_CodedError):
+    """23: The broker cannot read the filter."""
+
+    result = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    meaning = "The broker cannot read the filter."
+    advice = "Look at the expression."
+
+
+class SubscriptionNotExistError(_CodedError):
+    """24: The broker does not know the subscription."""
+
+    result = ResponseCode.SUBSCRIPTION_NOT_EXIST
+    meaning = "The broker does not know the subscription."
+    advice = "The next heartbeat tells it."
+
+
+class SubscriptionNotLatestError(_CodedError):
+    """25: The broker knows an older subscription."""
+
+    result = ResponseCode.SUBSCRIPTION_NOT_LATEST
+    meaning = "The broker knows an older subscription."
+    advice = "The next heartbeat tells it."
+
+
+class GroupNotExistError(_CodedError):
+    """26: The group does not exist."""
+
+    result = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    meaning = "The group does not exist."
+    advice = "Create it first."
+
+
+class FilterDataNotExistError(_CodedError):
+    """27: The broker does not know the filter."""
+
+    result = ResponseCode.FILTER_DATA_NOT_EXIST
+    meaning = "The broker does not know the filter."
+    advice = "Look at the expression."
+
+
+class FilterDataNotLatestError(_CodedError):
+    """28: The broker knows an older filter."""
+
+    result = ResponseCode.FILTER_DATA_NOT_LATEST
+    meaning = "The broker knows an older filter."
+    advice = "The next heartbeat tells it."
+
+
+class ConsumerNotOnlineError(_CodedError):
+    """206: No consumer of the group is connected."""
+
+    result = ResponseCode.CONSUMER_NOT_ONLINE
+    meaning = "No consumer of the group is connected."
+
+
+class ConsumeTimeoutError(_CodedError):
+    """207: The consumer did not answer in time."""
+
+    result = ResponseCode.CONSUME_MSG_TIMEOUT
+    meaning = "The consumer did not answer in time."
+
+
+class AclUpdateError(_CodedError):
+    """209: The account was not changed."""
+
+    result = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+    meaning = "The account was not changed."
+    advice = "Is access control switched on there?"
+
+
+class AclDeleteError(_CodedError):
+    """210: The account was not deleted."""
+
+    result = ResponseCode.DELETE_ACL_CONFIG_FAILED
+    meaning = "The account was not deleted."
+    advice = "Is access control switched on there?"
+
+
+class AclWhiteListError(_CodedError):
+    """211: The list of trusted addresses was not changed."""
+
+    result = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+    meaning = "The list of trusted addresses was not changed."
+    advice = "Is access control switched on there?"
+
+
+ERRORS: Final = by_code(_CodedError)
+"""Code → class."""
+
+
+def refused(
+    code: int,
+    remark: str | None = None,
+    *,
+    server: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+) -> RefusedError:
+    """Returns the exception for an answer that is not a success.
+
+    Args:
+        code: the answer's code.
+        remark: what the server said, of which the address of Java's questions and answers is left
+            out; the meaning of the code stands in for nothing.
+        server: who answered, `host:port`.
+        topic: the topic that it was about.
+        partition: the queue that it was about.
+    """
+    said = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
+    error = refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
+    if "AclException" in error.text:  # access has no code of its own
+        error.hint = "Look at user and password, and at what the broker's accounts allow."
+    return error

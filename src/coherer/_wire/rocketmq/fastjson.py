@@ -1,0 +1,405 @@
+r"""The JSON of Java's peers, in and out (protocol page, 1.8).
+
+Java's library writes map keys that are no strings without quotes, objects as keys too, and a
+reference where the same object occurs again:
+
+>>> loads(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5},"t":{3:12}}')
+{'offsetTable': {Queue(topic='T', broker='b', id=0): 5}, 't': {3: 12}}
+>>> loads(b'{"a":[{"x":1}],"b":{"$ref":"$.a[0]"}}')
+{'a': [{'x': 1}], 'b': {'x': 1}}
+>>> dumps({"offsetTable": {Queue("T", "b", 0): 5}, "t": {3: 12}})
+b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5},"t":{3:12}}'
+
+Strict JSON is read by msgspec; the reader here takes over where that fails. It reads any value as a
+key: queues become `Queue`, other objects and lists tuples. Both are bounded in depth.
+"""
+
+from __future__ import annotations
+
+import json
+import json.decoder
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from typing import Final, TypeAlias, cast
+
+import msgspec
+
+from coherer._wire.rocketmq.names import Queue
+from coherer.errors import ProtocolError
+from coherer.limits import JSON_DEPTH_MAX, JSON_VALUES_MAX
+
+Key: TypeAlias = "str | int | float | bool | Queue | tuple[object, ...] | None"
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[Key, Value] | None"
+
+_NODES_MAX: Final = 1_000_000
+"""Values that a text may stand for once its references are resolved: a small one could mean a
+thousand million otherwise."""
+# The scanner in C of the standard library: public by name, though not by its type stubs.
+_scan: Callable[[str, int, bool], tuple[str, int]] = vars(json.decoder)["scanstring"]
+_SPACE: Final = re.compile(r"[ \t\r\n\f]*")
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_WORDS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
+_STEP: Final = re.compile(r"\[([0-9]+)\]|\.((?:\\+.|[^.\[\\])+)")
+_ESCAPED: Final = re.compile(r"\\+(.)")
+_QUEUE_MEMBERS: Final = {"topic", "brokerName", "queueId"}
+_PLAIN_DOUBLES: Final = (1e-3, 1e7)
+
+
+def loads(data: bytes | memoryview | str) -> Value:
+    """Reads JSON as Java's library writes it, from a peer: it may hold `JSON_VALUES_MAX` values.
+
+    Args:
+        data: the text, UTF-8.
+
+    Returns:
+        What msgspec would return; keys are strings, numbers, `Queue` or tuples.
+
+    Raises:
+        ProtocolError: it cannot be read, or holds or stands for too much.
+    """
+    _check_signs(data)
+    return _loads(data, JSON_VALUES_MAX)
+
+
+def load_whole(data: bytes | memoryview | str) -> Value:
+    """Reads JSON as `loads` does, however much it holds: files, and what a master gives its slave.
+
+    Raises:
+        ProtocolError: it cannot be read, or stands for too much.
+    """
+    return _loads(data, _NODES_MAX * 100)
+
+
+def _check_signs(data: bytes | memoryview | str) -> None:
+    """Refuses at a glance what must hold too much: making millions of lists takes seconds."""
+    if len(data) > JSON_VALUES_MAX:
+        text = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
+        if text.count(b",") + text.count(b"[") + text.count(b"{") > 2 * JSON_VALUES_MAX:
+            raise _too_many(JSON_VALUES_MAX)
+
+
+def _loads(data: bytes | memoryview | str, values_max: int) -> Value:
+    try:
+        try:
+            value: Value = msgspec.json.decode(data)
+            _check_size(value, values_max)
+        except (msgspec.MsgspecError, UnicodeError):
+            source = data if isinstance(data, str) else str(data, "utf-8", "replace")
+            value = _Reader(source, values_max).read()
+        found = '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data)
+        return _References(value, min(values_max, _NODES_MAX)).resolved() if found else value
+    except (RecursionError, ValueError) as error:
+        raise ProtocolError(f"This is no JSON: {error}.") from error
+
+
+def _check_size(value: Value, values_max: int) -> None:
+    """Refuses what is deeper than our own reader takes, since its reader may recurse, or larger."""
+    level: list[Value] = [value]
+    for _ in range(JSON_DEPTH_MAX + 1):
+        inner: list[Value] = []
+        for each in level:
+            if isinstance(each, dict | list):
+                if len(each) > values_max:
+                    raise _too_many(values_max)
+                inner += each.values() if isinstance(each, dict) else each
+        values_max -= len(inner)
+        if values_max < 0:
+            raise _too_many(values_max + len(inner))
+        if not inner:
+            return
+        level = inner
+    raise ProtocolError(f"JSON deeper than {JSON_DEPTH_MAX} is not read.")
+
+
+def _too_many(values_max: int) -> ProtocolError:
+    return ProtocolError(f"JSON with more than {values_max} values is not read.")
+
+
+class _Reader:
+    """Recursive descent over the text; positions are handed along."""
+
+    def __init__(self, source: str, values_max: int) -> None:
+        self._source = source
+        self._values_max = values_max
+        self._values_left = values_max
+
+    def read(self) -> Value:
+        value, at = self._value(0, 0)
+        if self._skip(at) != len(self._source):
+            raise ProtocolError(f"This is no JSON: something follows at {at}.")
+        return value
+
+    def _skip(self, at: int) -> int:
+        found = _SPACE.match(self._source, at)
+        return found.end() if found else at
+
+    def _value(self, at: int, depth: int) -> tuple[Value, int]:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise _too_many(self._values_max)
+        at = self._skip(at)
+        first = self._source[at : at + 1]
+        if first == '"':
+            return self._string(at)
+        if first == "{":
+            return self._object(at, depth + 1)
+        if first == "[":
+            return self._list(at, depth + 1)
+        number = _NUMBER.match(self._source, at)
+        if number:
+            whole = number.group()
+            return (float(whole) if number.lastindex else int(whole)), number.end()
+        word = _WORD.match(self._source, at)
+        if word and word.group() in _WORDS:
+            return _WORDS[word.group()], word.end()
+        raise ProtocolError(f"This is no JSON: unexpected {first!r} at {at}.")
+
+    def _string(self, at: int) -> tuple[str, int]:
+        found, end = _scan(self._source, at + 1, False)
+        return (found if found.isascii() else utf8(found).decode()), end
+
+    def _object(self, at: int, depth: int) -> tuple[Value, int]:
+        self._check(depth)
+        members: dict[Key, Value] = {}
+        at = self._skip(at + 1)
+        if self._source[at : at + 1] == "}":
+            return members, at + 1
+        while True:
+            at = self._skip(at)
+            word = _WORD.match(self._source, at)
+            key: Value
+            if word and word.group() not in _WORDS:
+                key, at = word.group(), word.end()
+            else:
+                key, at = self._value(at, depth)
+            at = self._expect(at, ":")
+            members[_key(key)], at = self._value(at, depth)
+            at = self._skip(at)
+            if self._source[at : at + 1] == "}":
+                return members, at + 1
+            at = self._expect(at, ",")
+
+    def _list(self, at: int, depth: int) -> tuple[Value, int]:
+        self._check(depth)
+        items: list[Value] = []
+        at = self._skip(at + 1)
+        if self._source[at : at + 1] == "]":
+            return items, at + 1
+        while True:
+            item, at = self._value(at, depth)
+            items.append(item)
+            at = self._skip(at)
+            if self._source[at : at + 1] == "]":
+                return items, at + 1
+            at = self._expect(at, ",")
+
+    def _expect(self, at: int, mark: str) -> int:
+        at = self._skip(at)
+        if self._source[at : at + 1] != mark:
+            raise ProtocolError(f"This is no JSON: {mark!r} is missing at {at}.")
+        return at + 1
+
+    def _check(self, depth: int) -> None:
+        if depth > JSON_DEPTH_MAX:
+            raise ProtocolError(f"JSON deeper than {JSON_DEPTH_MAX} is not read.")
+
+
+def _key(value: Value) -> Key:
+    """Turns a value into what can be a key."""
+    if isinstance(value, list):
+        return tuple(_key(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if set(value) == _QUEUE_MEMBERS:
+        topic, broker, number = value["topic"], value["brokerName"], value["queueId"]
+        if isinstance(topic, str) and isinstance(broker, str) and isinstance(number, int):
+            return Queue(topic, broker, number)
+    return tuple((name, _key(item)) for name, item in value.items())
+
+
+class _References:
+    """Puts in what `{"$ref": path}` stands for.
+
+    A reference to something that it stands in is refused: no body of the protocol is endless.
+    """
+
+    def __init__(self, root: Value, nodes_max: int) -> None:
+        self._root = root
+        self._open: set[int] = set()
+        self._nodes = 0
+        self._nodes_max = nodes_max
+
+    def resolved(self) -> Value:
+        return self._expand(self._root)
+
+    def _expand(self, value: Value) -> Value:
+        self._nodes += 1
+        if self._nodes > self._nodes_max:
+            most = self._nodes_max
+            raise ProtocolError(f"JSON that stands for more than {most} values is not read.")
+        if not isinstance(value, dict | list):
+            return value
+        mark = id(value)
+        if mark in self._open or len(self._open) > 2 * JSON_DEPTH_MAX:
+            raise ProtocolError("JSON refers to something that it stands in.")
+        self._open.add(mark)
+        try:
+            if isinstance(value, list):
+                return [self._expand(item) for item in value]
+            path = value.get("$ref")
+            if len(value) == 1 and isinstance(path, str):
+                return self._expand(self._find(path))
+            return {name: self._expand(item) for name, item in value.items()}
+        finally:
+            self._open.discard(mark)
+
+    def _find(self, path: str) -> Value:
+        value, at = self._root, 1
+        self._nodes += len(path)
+        if not path.startswith("$"):
+            raise ProtocolError("JSON refers to something that it stands in.")
+        while at < len(path):
+            step = _STEP.match(path, at)
+            if step is None:
+                raise ProtocolError(f"JSON refers to {path!r}, which is no path.")
+            value, at = _child(value, step), step.end()
+        return value
+
+
+def _child(value: Value, step: re.Match[str]) -> Value:
+    if isinstance(value, list) and step.group(1):
+        index = int(step.group(1))
+        if index < len(value):
+            return value[index]
+    elif isinstance(value, dict):
+        name = step.group(1) or _ESCAPED.sub(r"\1", step.group(2))
+        if name in value:
+            return value[name]
+        if name.isdecimal() and int(name) in value:
+            return value[int(name)]
+    raise ProtocolError(f"JSON refers to {step.group()!r}, where nothing is.")
+
+
+def dumps(value: object) -> bytes:
+    """Writes JSON as Java's library does.
+
+    Args:
+        value: None, bool, int, float, str, bytes, enum, mapping, list, tuple, set or msgspec
+            Struct; members of the latter are written by name, without those that are None.
+
+    Raises:
+        TypeError: it holds something else.
+    """
+    parts: list[str] = []
+    _write(value, parts)
+    return utf8("".join(parts))
+
+
+def plain(members: Mapping[str, object]) -> bytes:
+    """Writes strict JSON of strings and numbers; half characters become question marks."""
+    try:
+        return msgspec.json.encode(members)
+    except UnicodeEncodeError:
+        return dumps(members)
+
+
+def utf8(text: str) -> bytes:
+    """Encodes text; half characters become question marks, as Java's do."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def text(value: object) -> str:
+    """Returns the text that a value has in a map of strings.
+
+    >>> text(True), text(1650000000000), text("a"), text([1])
+    ('true', '1650000000000', 'a', '[1]')
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else dumps(value).decode()
+
+
+def _write(value: object, parts: list[str]) -> None:
+    if value is None:
+        parts.append("null")
+    elif isinstance(value, Enum):
+        parts.append(_quoted(value.name))
+    elif isinstance(value, str):
+        parts.append(_quoted(value))
+    elif isinstance(value, bool | int):
+        parts.append(text(value))
+    elif isinstance(value, float):
+        parts.append(_double(value))
+    elif isinstance(value, bytes):
+        parts.append(f'"{b64encode(value).decode()}"')
+    elif isinstance(value, msgspec.Struct):
+        present = [(name, getattr(value, attribute)) for attribute, name in _members(type(value))]
+        _write_members(present, parts)
+    else:
+        _write_many(value, parts)
+
+
+def _write_many(value: object, parts: list[str]) -> None:
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[object, object]", value)
+        _write_members(list(mapping.items()), parts)
+        return
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise TypeError(f"{value!r} has no form in JSON.")
+    parts.append("[")
+    for number, item in enumerate(cast("list[object]", value)):
+        if number:
+            parts.append(",")
+        _write(item, parts)
+    parts.append("]")
+
+
+def _write_members(
+    members: list[tuple[str, object]] | list[tuple[object, object]], parts: list[str]
+) -> None:
+    mark = "{"
+    for name, value in members:
+        if value is not None:
+            parts.append(mark)
+            mark = ","
+            _write(name, parts)
+            parts.append(":")
+            _write(value, parts)
+    parts.append("{}" if mark == "{" else "}")
+
+
+@cache
+def _members(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Attribute and JSON name of each member, by the latter, as Java writes them."""
+    found = [(each.name, each.encode_name) for each in msgspec.structs.fields(kind)]
+    return sorted(found, key=lambda names: names[1])
+
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _double(value: float) -> str:
+    """Writes a number as Java's `Double.toString` does.
+
+    >>> [_double(value) for value in (0.0, 12.5, 1e10, -2.5e-7, float("nan"))]
+    ['0.0', '12.5', '1.0E10', '-2.5E-7', 'null']
+    """
+    if value != value or value in (float("inf"), float("-inf")):
+        return "null"
+    low, high = _PLAIN_DOUBLES
+    if value == 0 or low <= abs(value) < high:
+        return repr(value)
+    sign, digits, _ = Decimal(repr(value)).normalize().as_tuple()
+    shown = "".join(map(str, digits))
+    exponent = Decimal(repr(value)).adjusted()
+    return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{exponent}"

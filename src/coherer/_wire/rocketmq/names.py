@@ -1,0 +1,166 @@
+"""Names: queues, topics, groups, and the namespaces around them.
+
+>>> retry_topic("billing"), dlq_topic("billing")
+('%RETRY%billing', '%DLQ%billing')
+>>> with_namespace("team", "%RETRY%billing")
+'%RETRY%team%billing'
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from coherer._record import reserved
+from coherer.errors import UsageError
+from coherer.limits import TOPIC_BYTES_MAX
+
+RETRY_PREFIX: Final = reserved.RETRY_PREFIX
+DLQ_PREFIX: Final = reserved.DLQ_PREFIX
+SYSTEM_GROUP_PREFIX: Final = reserved.SYSTEM_GROUP_PREFIX
+SYSTEM_TOPIC_PREFIX: Final = reserved.SYSTEM_TOPIC_PREFIX
+REPLY_TOPIC_SUFFIX: Final = reserved.REPLY_TOPIC_SUFFIX
+AUTO_CREATE_TOPIC: Final = reserved.AUTO_CREATE_TOPIC
+SCHEDULE_TOPIC: Final = reserved.SCHEDULE_TOPIC
+BENCHMARK_TOPIC: Final = reserved.BENCHMARK_TOPIC
+HALF_TOPIC: Final = reserved.HALF_TOPIC
+OP_HALF_TOPIC: Final = reserved.OP_HALF_TOPIC
+FEATURES: Final = "cohererFeatures"
+"""A field of our clients' heartbeats and of our brokers' answers to them: what each can do that 4.9
+cannot, in words with commas between."""
+FEATURE_TIMERS: Final = "timers"
+"""Messages are kept until any time, as by brokers of 5.x."""
+TRACE_TOPIC: Final = reserved.TRACE_TOPIC
+CHECK_MAX_TIME_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
+SELF_TEST_TOPIC: Final = reserved.SELF_TEST_TOPIC
+OFFSET_MOVED_TOPIC: Final = reserved.OFFSET_MOVED_TOPIC
+SYSTEM_TOPICS: Final = reserved.SYSTEM_TOPICS
+TOOLS_GROUP: Final = reserved.TOOLS_GROUP
+SYSTEM_GROUPS: Final = reserved.SYSTEM_GROUPS
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+GROUP_CHARS_MAX: Final = 255
+"""Length of a group's name, checked by Java's clients."""
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
+is_system_topic = reserved.is_system_topic
+_RESERVED_GROUPS: Final = ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER")
+
+
+class Queue(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A queue of a topic on one broker: what Java calls MessageQueue.
+
+    Args:
+        topic: the topic.
+        broker: the name of the broker (of a master and its slaves together).
+        id: the queue's number there, from 0.
+
+    >>> Queue("orders", "broker-a", 0) < Queue("orders", "broker-a", 1)
+    True
+    """
+
+    topic: str
+    broker: str = msgspec.field(name="brokerName")
+    id: int = msgspec.field(name="queueId")
+
+
+def retry_topic(group: str) -> str:
+    """Returns the topic where the messages wait that a group wants again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Returns the topic of the messages that a group has given up."""
+    return DLQ_PREFIX + group
+
+
+def topic_fault(topic: str) -> str | None:
+    """Says what is wrong with the name of a topic, in Java's words; None when nothing is.
+
+    >>> topic_fault("a b")
+    'The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$'
+    """
+    if not topic.strip():
+        return "The specified topic is blank."
+    if _ALLOWED.fullmatch(topic) is None:
+        return f"The specified topic contains illegal characters, allowing only {_ALLOWED_TEXT}"
+    if len(topic) > TOPIC_BYTES_MAX:
+        return "The specified topic is longer than topic max length."
+    return None
+
+
+def group_fault(group: str) -> str | None:
+    """Says what is wrong with the name of a group; None when nothing is."""
+    if not group.strip():
+        return "The name of a group is blank."
+    if len(group) > GROUP_CHARS_MAX:
+        return f"The name of a group has {len(group)} characters; {GROUP_CHARS_MAX} are allowed."
+    if _ALLOWED.fullmatch(group) is None:
+        return f"The name of group [{group}] has characters outside {_ALLOWED_TEXT}."
+    return None
+
+
+def check_topic(topic: str) -> None:
+    """Checks the name of a topic before it is sent to a server.
+
+    Raises:
+        UsageError: no server would accept it.
+    """
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise UsageError(fault, topic=topic)
+
+
+def check_group(group: str) -> None:
+    """Checks the name of a group before it is sent to a server.
+
+    Raises:
+        UsageError: no server would accept it, or it is one that Java keeps for "not set".
+    """
+    fault = group_fault(group)
+    if fault is None and group in _RESERVED_GROUPS:
+        fault = f"The name {group} stands for none: choose another."
+    if fault is not None:
+        raise UsageError(fault)
+
+
+def with_namespace(namespace: str, name: str) -> str:
+    """Returns the name of a topic or group as servers know it (8.1).
+
+    >>> with_namespace("team", "orders"), with_namespace("team", "team%orders")
+    ('team%orders', 'team%orders')
+    >>> with_namespace("", "orders"), with_namespace("team", "TBW102")
+    ('orders', 'TBW102')
+    """
+    if not namespace or not name or _outside_namespaces(name):
+        return name
+    prefix, bare = _split(name)
+    if bare.startswith(f"{namespace}%"):
+        return name
+    return f"{prefix}{namespace}%{bare}"
+
+
+def without_namespace(namespace: str, name: str) -> str:
+    """Returns the name as the user gave it.
+
+    >>> without_namespace("team", "%RETRY%team%billing"), without_namespace("team", "orders")
+    ('%RETRY%billing', 'orders')
+    """
+    if not namespace or not name or _outside_namespaces(name):
+        return name
+    prefix, bare = _split(name)
+    return prefix + bare.removeprefix(f"{namespace}%")
+
+
+def _outside_namespaces(name: str) -> bool:
+    return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def _split(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name

@@ -1,0 +1,201 @@
+"""Tree to nodes, with the checks that Java makes when it compiles (7.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from coherer._wire.rocketmq.selector import nodes
+from coherer._wire.rocketmq.selector.errors import SelectorError, UnmatchableError
+from coherer._wire.rocketmq.selector.nodes import Node
+from coherer._wire.rocketmq.selector.parsing import PARSE_EXCEPTION
+from coherer._wire.rocketmq.selector.values import (
+    INT_MAX,
+    LONG_MAX,
+    NUMBERS,
+    Kind,
+    Value,
+    order_for,
+)
+from coherer.limits import SELECTOR_DEPTH_MAX
+
+if TYPE_CHECKING:
+    from lark import Token, Tree
+
+    Part: TypeAlias = "Tree[Token] | Token"
+
+_NUMBER_FORMAT: Final = "java.lang.NumberFormatException"
+_STACK: Final = "java.lang.StackOverflowError"
+_SMALLEST: Final = 5e-324
+_PLAIN: Final = (1e-3, 1e7)
+"""Doubles between these are printed by Java without an exponent."""
+
+
+def build(tree: Tree[Token]) -> Node:
+    """Give the node of a whole selector.
+
+    Raises:
+        SelectorError: a check fails.
+    """
+    return _truth(_build(tree.children[0], 0))
+
+
+def _build(part: Part, depth: int) -> Node:
+    if depth > SELECTOR_DEPTH_MAX:
+        raise SelectorError(f"It is nested more than {SELECTOR_DEPTH_MAX} deep.", _STACK)
+    tree = cast("Tree[Token]", part)
+    name = str(tree.data)
+    if name in _LEAVES:
+        return _LEAVES[name](str(tree.children[0]))
+    words = [str(child) for child in tree.children if _is_token(child, "STRING")]
+    operands = [_build(child, depth + 1) for child in tree.children if not _is_token(child)]
+    if words:
+        return _among(name, operands[0], words)
+    return _RULES[name](operands)
+
+
+def _is_token(part: Part, kind: str | None = None) -> bool:
+    found = getattr(part, "type", None)
+    return found is not None and kind in (None, found)
+
+
+def _word(quoted: str) -> str:
+    return quoted[1:-1].replace("''", "'")
+
+
+def _decimal(text: str) -> Node:
+    digits = text.rstrip("lL")
+    # Python would not read more than 4300 digits, and need not.
+    number = int(digits) if len(digits) < 20 else LONG_MAX + 1
+    if number > LONG_MAX:
+        raise SelectorError(f'For input string: "{digits}"', _NUMBER_FORMAT)
+    return nodes.literal(Kind.INT if number <= INT_MAX else Kind.LONG, number, str(number))
+
+
+def _float(text: str) -> Node:
+    number = float(text)
+    if math.isinf(number):
+        raise SelectorError(f"{text} is greater than 1.7976931348623157E308")
+    if number < _SMALLEST:
+        raise SelectorError(f"{text} is less than 4.9E-324")
+    return nodes.literal(Kind.DOUBLE, number, double_text(number))
+
+
+def double_text(number: float) -> str:
+    """Give a positive double as Java prints it.
+
+    >>> double_text(1e10), double_text(0.5), double_text(123456789.125), double_text(0.0001)
+    ('1.0E10', '0.5', '1.23456789125E8', '1.0E-4')
+    """
+    if _PLAIN[0] <= number < _PLAIN[1]:
+        return repr(number)
+    digits = repr(number).partition("e")[0].replace(".", "").strip("0")
+    exponent = int(f"{number:.17e}".partition("e")[2])
+    return f"{digits[0]}.{digits[1:] or '0'}E{exponent}"
+
+
+def _truth(node: Node) -> Node:
+    if node.kind in (Kind.PROPERTY, Kind.TRUTH) or (node.kind is Kind.NOTHING and node.literal):
+        evaluate = nodes.truth_of(node)
+        return node._replace(evaluate=evaluate)
+    raise SelectorError(
+        f"Expression will not result in a boolean value: {node.text}", PARSE_EXCEPTION
+    )
+
+
+def _among(name: str, operand: Node, words: Sequence[str]) -> Node:
+    if operand.kind is not Kind.PROPERTY:
+        raise SelectorError(f"Expected a property for In expression, got: {operand.text}")
+    return nodes.among(operand, [_word(word) for word in words], wanted=name == "among")
+
+
+def _ordered(sign: str) -> Callable[[Sequence[Node]], Node]:
+    def build_ordered(operands: Sequence[Node]) -> Node:
+        for operand in operands:
+            if operand.kind is Kind.TRUTH or (operand.literal and operand.kind not in NUMBERS):
+                raise SelectorError(f"Value '{operand.text}' cannot be compared.")
+        return nodes.ordered(sign, *operands)
+
+    return build_ordered
+
+
+def _equal(operands: Sequence[Node]) -> Node:
+    left, right = operands
+    for operand in operands:
+        if operand.literal and operand.kind is Kind.NOTHING:
+            raise SelectorError("'NULL' cannot be compared.")
+    if left.literal and left.kind is Kind.TRUTH and right.literal and right.kind is not Kind.TRUTH:
+        raise SelectorError(f"'{left.text}' cannot be compared with '{right.text}'")
+    return nodes.equal(left, right)
+
+
+def _between(operands: Sequence[Node]) -> Node:
+    value, low, high = operands
+    if low.literal and high.literal:
+        _check_range(low, high)
+    return nodes.all_of([_ordered(">=")([value, low]), _ordered("<=")([value, high])])
+
+
+def _check_range(low: Node, high: Node) -> None:
+    if low.value is None or high.value is None:
+        raise SelectorError("Illegal values of between, values can not be null!")
+    try:
+        order = _literal_order(low.value, low.kind, high.value, high.kind)
+    except UnmatchableError as error:
+        raise SelectorError(error.text, _NUMBER_FORMAT) from None
+    if order > 0:
+        raise SelectorError(
+            f"Illegal values of between, left value({_java(low)}) "
+            f"must less than or equal to right value({_java(high)})"
+        )
+
+
+def _literal_order(low: Value, low_kind: Kind, high: Value, high_kind: Kind) -> int:
+    if low_kind is high_kind is Kind.STRING:
+        return 1 if str(low) > str(high) else 0
+    if (low_kind is Kind.TRUTH) is not (high_kind is Kind.TRUTH):
+        return 1
+    return order_for(low_kind, high_kind)(low, high)
+
+
+def _java(node: Node) -> str:
+    if node.kind is Kind.TRUTH:
+        return node.text.lower()
+    return str(node.value) if node.kind is Kind.STRING else node.text
+
+
+def _not_between(operands: Sequence[Node]) -> Node:
+    value, low, high = operands
+    return nodes.any_of([_ordered("<")([value, low]), _ordered(">")([value, high])])
+
+
+_LEAVES: Final[dict[str, Callable[[str], Node]]] = {
+    "string": lambda text: nodes.literal(Kind.STRING, _word(text), text),
+    "decimal": _decimal,
+    "float": _float,
+    "true": lambda _: nodes.literal(Kind.TRUTH, value=True, text="TRUE"),
+    "false": lambda _: nodes.literal(Kind.TRUTH, value=False, text="FALSE"),
+    "null": lambda _: nodes.literal(Kind.NOTHING, None, "NULL"),
+    "property": nodes.property_of,
+}
+
+_RULES: Final[dict[str, Callable[[Sequence[Node]], Node]]] = {
+    "any_of": lambda operands: nodes.any_of([_truth(operand) for operand in operands]),
+    "all_of": lambda operands: nodes.all_of([_truth(operand) for operand in operands]),
+    "equal": _equal,
+    "unequal": lambda operands: nodes.inverted(_equal(operands)),
+    "is_null": lambda operands: nodes.is_null(operands[0]),
+    "is_not_null": lambda operands: nodes.inverted(nodes.is_null(operands[0])),
+    "greater": _ordered(">"),
+    "greater_equal": _ordered(">="),
+    "less": _ordered("<"),
+    "less_equal": _ordered("<="),
+    "between": _between,
+    "not_between": _not_between,
+    "plus": lambda operands: operands[0],
+    "inner": lambda operands: operands[0],
+    "negated": lambda operands: nodes.negated(operands[0]),
+    "inverted": lambda operands: nodes.inverted(_truth(operands[0])),
+}
+"""Rules of the grammar to what makes their nodes."""

@@ -1,0 +1,233 @@
+"""The hot path of sending: requests and answers put together from their bytes.
+
+A producer sends the same group and topic with every message. `SendEncoder` keeps the bytes of
+these. What comes out is byte for byte what `command.encode` makes of a `headers.SendHeader` or
+`headers.SendResult`; tests prove it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from coherer._record.layout import NO_HOST
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command
+from coherer._wire.rocketmq.frame import PREFIX
+from coherer._wire.rocketmq.headers import SendResult, parse
+from coherer._wire.rocketmq.language import PYTHON
+from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC
+from coherer._wire.rocketmq.versions import V4_9_3
+from coherer.errors import ProtocolError
+from coherer.limits import REMOTING_BYTES_MAX
+
+QUEUES_DEFAULT: Final = 4
+"""Queues that a client asks for when its send creates the topic."""
+
+_quote: Final = msgspec.json.Encoder().encode
+_AROUND: Final = 4  # the word of type and header length
+
+
+class SendEncoder:
+    """Makes the frames of sends to one topic.
+
+    Args:
+        group: the producer's group.
+        topic: the topic.
+        default_topic: the topic that is the model when the send creates it.
+        default_topic_queue_nums: how many queues it shall have then.
+        unit_mode: the producer belongs to a unit.
+
+    >>> frame = SendEncoder("p", "demo").encode(1, 0, b"hello", "", born_ms=5)
+    >>> frame[8:].decode()[:56]
+    '{"code":310,"extFields":{"a":"p","b":"demo","c":"TBW102"'
+    """
+
+    __slots__ = ("_end", "_start")
+
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        *,
+        default_topic: str = AUTO_CREATE_TOPIC,
+        default_topic_queue_nums: int = QUEUES_DEFAULT,
+        unit_mode: bool = False,
+    ) -> None:
+        fields = {"a": group, "b": topic, "c": default_topic, "d": str(default_topic_queue_nums)}
+        # The names and values, without the brace behind them.
+        self._start = fastjson.plain(fields)[:-1].replace(b"%", b"%%")
+        self._end = b"true" if unit_mode else b"false"
+
+    def encode(
+        self,
+        opaque: int,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: str,
+        *,
+        born_ms: int,
+        sys_flag: int = 0,
+        flag: int = 0,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        batch: bool = False,
+        oneway: bool = False,
+    ) -> bytes:
+        """Returns the frame of one send.
+
+        Args:
+            opaque: from `Session.next_opaque`.
+            queue_id: the queue; the broker chooses when it is negative.
+            body: the message's body, or a batch.
+            properties: the property text.
+            born_ms: now, ms since 1970.
+            sys_flag: bits of the message (5.3).
+            flag: the user's number.
+            reconsume_times: how often it has been given back.
+            max_reconsume_times: how often it may be; only retry topics have it.
+            code: 310, 320 or 325.
+            batch: the body is a batch.
+            oneway: the broker shall not answer.
+
+        Raises:
+            ProtocolError: the frame would be larger than any broker accepts.
+        """
+        try:
+            text = _quote(properties)
+        except UnicodeEncodeError:
+            text = fastjson.dumps(properties)
+        template = _template(self._start, self._end, code, max_reconsume_times, batch, oneway)
+        header = template % (queue_id, sys_flag, born_ms, flag, text, reconsume_times, opaque)
+        size = len(header)
+        length = _AROUND + size + len(body)
+        if length + _AROUND > REMOTING_BYTES_MAX:
+            raise ProtocolError(f"A frame of {length} bytes is larger than {REMOTING_BYTES_MAX}.")
+        return b"".join((PREFIX.pack(length, size), header, body))
+
+
+@lru_cache(maxsize=4096)
+def _template(
+    start: bytes,
+    unit_mode: bytes,
+    code: int,
+    max_reconsume_times: int | None,
+    batch: bool,
+    oneway: bool,
+) -> bytes:
+    """Returns the header of a send with gaps for what changes from message to message."""
+    limit = b"" if max_reconsume_times is None else b'"l":"%d",' % max_reconsume_times
+    return b"".join(
+        (
+            b'{"code":%d,"extFields":' % code,
+            start,
+            b',"e":"%d","f":"%d","g":"%d","h":"%d","i":%b,"j":"%d","k":"',
+            unit_mode,
+            b'",',
+            limit,
+            b'"m":"true"}' if batch else b'"m":"false"}',
+            b',"flag":%d,"language":"%b","opaque":' % (ONEWAY if oneway else 0, PYTHON.encode()),
+            b'%d,"serializeTypeCurrentRPC":"JSON","version":',
+            b"%d}" % V4_9_3,
+        )
+    )
+
+
+class SendAnswers:
+    """Makes the frames of answers to sends: one for each broker.
+
+    Args:
+        region: the broker's region.
+        trace_on: whether producers shall trace.
+        store_host: the address and port that the broker's offset ids begin with.
+
+    >>> answers = SendAnswers()
+    >>> frame = answers.encode(7, "0A00000100002A9F0000000000001000", 1, 42)
+    >>> frame[8:].decode()[:75]
+    '{"code":0,"extFields":{"msgId":"0A00000100002A9F0000000000001000","queueId"'
+    """
+
+    __slots__ = ("_end", "_usual")
+
+    def __init__(
+        self, region: str = "DefaultRegion", *, trace_on: bool = True, store_host: bytes = NO_HOST
+    ) -> None:
+        fields = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
+        flag = b'"flag":%d,"language":"%b"' % (RESPONSE, PYTHON.encode())
+        self._end = b",%b,%b" % (fastjson.plain(fields)[1:], flag)
+        self._usual = b"".join(
+            (
+                b'{"code":0,"extFields":{"msgId":"',
+                store_host.hex().upper().encode(),
+                b'%016X","queueId":"%d","queueOffset":"%d"',
+                self._end.replace(b"%", b"%%"),
+                b',"opaque":%d,"serializeTypeCurrentRPC":"JSON",',
+                b'"version":%d}' % V4_9_3,
+            )
+        )
+
+    def encode_usual(
+        self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int
+    ) -> tuple[bytes, bytes]:
+        """Returns the two pieces of the answer to a single message that is as safe as it should be.
+
+        Args:
+            opaque: of the request.
+            physical_offset: where the record begins: with the store's host, its offset id.
+            queue_id: the queue.
+            queue_offset: its place there.
+        """
+        header = self._usual % (physical_offset, queue_id, queue_offset, opaque)
+        size = len(header)
+        return PREFIX.pack(_AROUND + size, size), header
+
+    def encode(
+        self,
+        opaque: int,
+        msg_id: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        code: int = 0,
+        transaction_id: str | None = None,
+    ) -> bytes:
+        """Returns the frame that says that a message has been taken.
+
+        Args:
+            opaque: of the request.
+            msg_id: the offset message id; of a batch all of them, joined by commas.
+            queue_id: the queue.
+            queue_offset: the (first) message's place there.
+            code: 0, or 10, 11, 12: stored, but not as safely as it should be.
+            transaction_id: of a half message.
+        """
+        transaction = b""
+        if transaction_id is not None:
+            transaction = b',"transactionId":%b' % _quote(transaction_id)
+        header = b'{"code":%d,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d"%b%b' % (
+            code,
+            msg_id.encode(),
+            queue_id,
+            queue_offset,
+            transaction,
+            self._end,
+        )
+        header += b',"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (opaque, V4_9_3)
+        size = len(header)
+        return PREFIX.pack(_AROUND + size, size) + header
+
+
+def parse_send_answer(answer: Command) -> SendResult:
+    """Reads the answer to a send that a broker has taken.
+
+    Raises:
+        ProtocolError: it does not say where the message is.
+    """
+    result = parse(SendResult, answer.fields)
+    if result.msg_id is None or result.queue_id is None or result.queue_offset is None:
+        raise ProtocolError("The answer to a send does not say where the message is.")
+    return result

@@ -1,0 +1,153 @@
+"""One connection, either side: both may ask, and both answer (protocol page, 1.1 and 1.4).
+
+A peer's requests and its answers come in one stream; `Command.is_response` tells them apart even
+where their numbers are the same.
+"""
+
+from __future__ import annotations
+
+from coherer._wire.rocketmq import command as commands
+from coherer._wire.rocketmq.command import INT32_MAX, INT32_MIN, ONEWAY, RESPONSE, Command
+from coherer._wire.rocketmq.frame import FrameDecoder
+from coherer._wire.rocketmq.language import PYTHON
+from coherer.errors import ProtocolError
+
+
+class Session:
+    """One end of a connection.
+
+    Args:
+        language: the language that our headers name.
+        binary: write requests with the binary header; answers are always JSON, which every client
+            reads.
+
+    >>> client, server = Session(), Session()
+    >>> opaque, frame = client.request(105, {"topic": "T"})
+    >>> [request] = server.receive(frame)
+    >>> [answer] = client.receive(server.response(request, 17, "No such topic."))
+    >>> answer.opaque == opaque, answer.is_response, answer.code, answer.remark
+    (True, True, 17, 'No such topic.')
+    """
+
+    __slots__ = ("_binary", "_decoder", "_language", "_opaque")
+
+    def __init__(self, language: str = PYTHON, *, binary: bool = False) -> None:
+        self._decoder = FrameDecoder()
+        self._language = language
+        self._binary = binary
+        self._opaque = 0
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Takes what came from the socket.
+
+        Args:
+            data: the next bytes of the stream.
+
+        Returns:
+            Requests and answers, in order.
+
+        Raises:
+            ProtocolError: these are no commands; close the connection. Those before the wrong one
+                are returned, and the next call raises.
+        """
+        received: list[Command] = []
+        try:
+            for kind, header, body in self._decoder.feed(data):
+                received.append(commands.decode(kind, header, body))
+        except ProtocolError as error:
+            self._decoder.fail(error)
+            if not received:
+                raise
+        return received
+
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """How many bytes there are of an incomplete command, 0 for none, and how many it lacks."""
+        return self._decoder.unfinished
+
+    def next_opaque(self) -> int:
+        """Returns a number for a request: 1, 2, … and on as a signed 32-bit number."""
+        self._opaque = opaque = self._opaque + 1 if self._opaque < INT32_MAX else INT32_MIN
+        return opaque
+
+    def request(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+        *,
+        oneway: bool = False,
+        language: str | None = None,
+        remark: str | None = None,
+    ) -> tuple[int, bytes]:
+        """Returns number and frame of a request.
+
+        Args:
+            code: what is wanted.
+            fields: the custom header.
+            body: the payload.
+            oneway: nobody shall answer.
+            language: another one than this end's.
+            remark: text for people.
+
+        Raises:
+            ProtocolError: the frame would be larger than any peer accepts.
+        """
+        opaque = self.next_opaque()
+        request = Command(
+            code,
+            opaque,
+            ONEWAY if oneway else 0,
+            language or self._language,
+            remark=remark,
+            fields=fields or {},
+            body=body,
+        )
+        return opaque, commands.encode(request, binary=self._binary)
+
+    def response(
+        self,
+        request: Command,
+        code: int = 0,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+    ) -> bytes:
+        """Returns the frame of an answer.
+
+        Args:
+            request: what is answered.
+            code: how it went.
+            remark: text for people, mostly what went wrong.
+            fields: the custom header.
+            body: the payload.
+
+        Raises:
+            ProtocolError: the frame would be larger than any peer accepts.
+        """
+        return self.response_head(request, code, remark, fields, len(body)) + body
+
+    def response_head(
+        self,
+        request: Command,
+        code: int = 0,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body_bytes: int = 0,
+    ) -> bytes:
+        """Returns the frame of an answer without its body, which the caller writes behind it.
+
+        Args:
+            request: what is answered.
+            code: how it went.
+            remark: text for people.
+            fields: the custom header.
+            body_bytes: how long the body will be.
+
+        Raises:
+            ProtocolError: the frame would be larger than any peer accepts.
+        """
+        answer = Command(
+            code, request.opaque, RESPONSE, self._language, remark=remark, fields=fields or {}
+        )
+        return commands.encode_head(answer, body_bytes)

@@ -1,0 +1,278 @@
+"""The result codes of TubeMQ, and an exception class for each that a server may answer.
+
+The codes without a class are made by a client for itself and never travel (section 9 of the
+protocol page); Coherer's own client uses the error tree for those, with the code in the error's
+field `code`.
+
+>>> refused(431, "topic [x] not deployed", server="m:8715", topic="x")
+TopicNotDeployedError('topic [x] not deployed')
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from coherer._common.refusals import CodedError, by_code, refusal
+from coherer.errors import RefusedError
+
+
+class ResultCode(IntEnum):
+    """Every code, by Java's name for it."""
+
+    SUCCESS = 200
+    NOT_READY = 201
+    MOVED = 301
+    BAD_REQUEST = 400
+    UNAUTHORIZED = 401
+    CONNECT_RETURN_NULL = 402
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    ALL_PARTITION_FROZEN = 405
+    NO_PARTITION_ASSIGNED = 406
+    ALL_PARTITION_WAITING = 407
+    ALL_PARTITION_INUSE = 408
+    PARTITION_OCCUPIED = 410
+    HB_NO_NODE = 411
+    DUPLICATE_PARTITION = 412
+    CERTIFICATE_FAILURE = 415
+    SERVER_RECEIVE_OVERFLOW = 419
+    CLIENT_SHUTDOWN = 420
+    CLIENT_HIGH_FREQUENCY_REQUEST = 421
+    PARTITION_UNSUBSCRIBABLE = 422
+    PARTITION_UNPUBLISHABLE = 423
+    CLIENT_INCONSISTENT_CONSUMETYPE = 424
+    CLIENT_INCONSISTENT_TOPICSET = 425
+    CLIENT_INCONSISTENT_FILTERSET = 426
+    CLIENT_INCONSISTENT_SESSIONKEY = 427
+    CLIENT_INCONSISTENT_SELECTBIG = 428
+    CLIENT_INCONSISTENT_SOURCECOUNT = 429
+    CLIENT_DUPLICATE_INDEXID = 430
+    TOPIC_NOT_DEPLOYED = 431
+    PARAMETER_MSG_NULL = 440
+    PARAMETER_MSG_TOPIC_BLANK = 441
+    PARAMETER_MSG_BODY_EMPTY = 442
+    PARAMETER_MSG_TOPIC_UNPUBLISHED = 443
+    PARAMETER_MSG_TOPIC_NO_PARTITION = 444
+    PARAMETER_MSG_OVER_MAX_LENGTH = 445
+    CONSUME_GROUP_FORBIDDEN = 450
+    SERVER_CONSUME_SPEED_LIMIT = 452
+    CONSUME_CONTENT_FORBIDDEN = 455
+    INTERNAL_SERVER_ERROR = 500
+    SERVICE_UNAVAILABLE = 503
+    INTERNAL_SERVER_ERROR_MSGSET_NULL = 510
+    UNSPECIFIED_ABNORMAL = 599
+
+
+class _CodedError(CodedError):
+    """What the classes below have in common."""
+
+
+class NotReadyError(_CodedError):
+    """201: The master's data are not ready."""
+
+    result = ResultCode.NOT_READY
+    meaning = "The master's data are not ready."
+    advice = "Try again in a moment."
+
+
+class MovedError(_CodedError):
+    """301: The offset lies below the oldest message."""
+
+    result = ResultCode.MOVED
+    meaning = "The offset lies below the oldest message."
+    advice = "Read on: the broker has moved the offset to the oldest message."
+
+
+class BadRequestError(_CodedError):
+    """400: A parameter is wrong."""
+
+    result = ResultCode.BAD_REQUEST
+    meaning = "A parameter is wrong."
+
+
+class UnauthorizedError(_CodedError):
+    """401: The partition is not held by this consumer."""
+
+    result = ResultCode.UNAUTHORIZED
+    meaning = "The partition is not held by this consumer."
+    advice = "It was given to another, or its lease ran out; the messages will come again."
+
+
+class ForbiddenError(_CodedError):
+    """403: The topic or the partition is unknown or closed, or the check sum is wrong."""
+
+    result = ResultCode.FORBIDDEN
+    meaning = "The topic or the partition is unknown or closed, or the check sum is wrong."
+    advice = "Look whether the topic exists there and is open."
+
+
+class NotFoundError(_CodedError):
+    """404: There is no message at this place."""
+
+    result = ResultCode.NOT_FOUND
+    meaning = "There is no message at this place."
+    advice = "Try again later."
+
+
+class PartitionOccupiedError(_CodedError):
+    """410: Another consumer of the group holds the partition."""
+
+    result = ResultCode.PARTITION_OCCUPIED
+    meaning = "Another consumer of the group holds the partition."
+    advice = "It becomes free when that one gives it up or its lease runs out."
+
+
+class NotRegisteredError(_CodedError):
+    """411: The server does not know this client (any more)."""
+
+    result = ResultCode.HB_NO_NODE
+    meaning = "The server does not know this client (any more)."
+    advice = "Register again."
+
+
+class DuplicatePartitionError(_CodedError):
+    """412: The partition is now held by another consumer."""
+
+    result = ResultCode.DUPLICATE_PARTITION
+    meaning = "The partition is now held by another consumer."
+
+
+class CertificateError(_CodedError):
+    """415: The server does not accept the credentials."""
+
+    result = ResultCode.CERTIFICATE_FAILURE
+    meaning = "The server does not accept the credentials."
+    advice = "Check user, password and the clocks of both machines."
+
+
+class ServerOverflowError(_CodedError):
+    """419: The broker has no room for the message."""
+
+    result = ResultCode.SERVER_RECEIVE_OVERFLOW
+    meaning = "The broker has no room for the message."
+    advice = "Send more slowly; the broker's log says what it lacks."
+
+
+class ConsumeTypeError(_CodedError):
+    """424: The other consumers of the group consume in another way."""
+
+    result = ResultCode.CLIENT_INCONSISTENT_CONSUMETYPE
+    meaning = "The other consumers of the group consume in another way."
+    advice = "All members of a group must be bound, unbound, or balanced by the client."
+
+
+class TopicSetError(_CodedError):
+    """425: The other consumers of the group read other topics."""
+
+    result = ResultCode.CLIENT_INCONSISTENT_TOPICSET
+    meaning = "The other consumers of the group read other topics."
+    advice = "All members of a group must name the same topics."
+
+
+class FilterSetError(_CodedError):
+    """426: The other consumers of the group use other filters."""
+
+    result = ResultCode.CLIENT_INCONSISTENT_FILTERSET
+    meaning = "The other consumers of the group use other filters."
+    advice = "All members of a group must name the same filters."
+
+
+class SessionKeyError(_CodedError):
+    """427: The other consumers of the group use another session key."""
+
+    result = ResultCode.CLIENT_INCONSISTENT_SESSIONKEY
+    meaning = "The other consumers of the group use another session key."
+
+
+class SelectBigError(_CodedError):
+    """428: The other consumers of the group choose between offsets in another way."""
+
+    result = ResultCode.CLIENT_INCONSISTENT_SELECTBIG
+    meaning = "The other consumers of the group choose between offsets in another way."
+
+
+class SourceCountError(_CodedError):
+    """429: The other consumers of the group expect another number of members."""
+
+    result = ResultCode.CLIENT_INCONSISTENT_SOURCECOUNT
+    meaning = "The other consumers of the group expect another number of members."
+
+
+class DuplicateIndexError(_CodedError):
+    """430: The node id is used by another consumer of the group."""
+
+    result = ResultCode.CLIENT_DUPLICATE_INDEXID
+    meaning = "The node id is used by another consumer of the group."
+
+
+class TopicNotDeployedError(_CodedError):
+    """431: A topic does not exist."""
+
+    result = ResultCode.TOPIC_NOT_DEPLOYED
+    meaning = "A topic does not exist."
+    advice = "Create it first."
+
+
+class GroupForbiddenError(_CodedError):
+    """450: The group may not read a topic."""
+
+    result = ResultCode.CONSUME_GROUP_FORBIDDEN
+    meaning = "The group may not read a topic."
+    advice = "An administrator of the cluster has to allow it."
+
+
+class SpeedLimitError(_CodedError):
+    """452: The broker limits how fast this consumer reads."""
+
+    result = ResultCode.SERVER_CONSUME_SPEED_LIMIT
+    meaning = "The broker limits how fast this consumer reads."
+    advice = "Read again after the time that it named."
+
+
+class ContentForbiddenError(_CodedError):
+    """455: The group may not use these filters."""
+
+    result = ResultCode.CONSUME_CONTENT_FORBIDDEN
+    meaning = "The group may not use these filters."
+    advice = "An administrator of the cluster has to allow them."
+
+
+class InternalServerError(_CodedError):
+    """500: The server failed."""
+
+    result = ResultCode.INTERNAL_SERVER_ERROR
+    meaning = "The server failed."
+    advice = "Look at the server's log."
+
+
+class ServiceUnavailableError(_CodedError):
+    """503: The server does not serve now."""
+
+    result = ResultCode.SERVICE_UNAVAILABLE
+    meaning = "The server does not serve now."
+    advice = "It is starting, stopping or stopped on order; try again later or elsewhere."
+
+
+ERRORS: Final = by_code(_CodedError)
+"""Code → class."""
+
+
+def refused(
+    code: int,
+    text: str,
+    *,
+    server: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+) -> RefusedError:
+    """Returns the exception for an answer that is not a success.
+
+    Args:
+        code: the answer's errCode.
+        text: its errMsg; the meaning of the code stands in for an empty one.
+        server: who answered, `host:port`.
+        topic: the topic that it was about.
+        partition: the partition that it was about.
+    """
+    return refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)

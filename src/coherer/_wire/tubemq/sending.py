@@ -1,0 +1,191 @@
+"""The hot path of sending: requests and answers of method 13, put together from their bytes.
+
+A producer sends the same client id, topic, partition and address with every message, and mostly the
+same tag, time and tokens. `SendEncoder` keeps the bytes of these, and of the frame's beginning for
+each length that it has met. What comes out is byte for byte what protobuf and `ClientSession` would
+have made of a `SendMessageRequestP2B`; tests prove it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct as Layout
+from typing import Final
+
+import msgspec
+
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.envelope import answer_head, request_head
+from coherer._wire.tubemq.frame import TOKEN, encode_frame
+from coherer._wire.tubemq.methods import BROKER_WRITE, SEND_MESSAGE, VERSION, parse
+from coherer._wire.tubemq.wire import VARINTS, field, varint
+from coherer.limits import BLOCK_BYTES
+
+_TOKEN_SERIAL: Final = Layout(">Ii")
+_SIZES: Final = Layout(">ii")  # number of blocks, length of the first
+_CACHE_MAX: Final = 4096
+_NO_CHECKSUM: Final = -1
+SUCCESS: Final = 200
+
+
+class SendEncoder:
+    """Makes the frames of sends to one partition.
+
+    Args:
+        client_id: the producer's id.
+        topic: the topic.
+        partition: the partition's number.
+        sent_addr: the producer's IPv4 as a signed number, first octet highest.
+
+    >>> encoder = SendEncoder("p", "demo", 0, 2130706433)
+    >>> len(encoder.encode(1, b"hello", 0, "t1", None, b"", 10000))
+    73
+    """
+
+    __slots__ = ("_address", "_begin", "_heads", "_tails")
+
+    def __init__(self, client_id: str, topic: str, partition: int, sent_addr: int) -> None:
+        request = field(1, client_id.encode()) + field(2, topic.encode())
+        self._begin = request + b"\x18" + varint(partition) + b"\x22"
+        self._address = b"\x30" + varint(_NO_CHECKSUM) + b"\x38" + varint(sent_addr)
+        self._tails: dict[tuple[int, str | None, str | None, bytes], bytes] = {}
+        self._heads: dict[tuple[int, int, int], bytes] = {}
+
+    def encode(
+        self,
+        serial: int,
+        data: bytes,
+        flag: int,
+        tag: str | None,
+        time_text: str | None,
+        authorized: bytes,
+        timeout_ms: int,
+    ) -> bytes:
+        """Returns the frame of one send.
+
+        Args:
+            serial: from `ClientSession.next_serial`.
+            data: the payload of `payload.encode_payload`.
+            flag: its flag.
+            tag: what consumers filter by.
+            time_text: the message's time as `yyyyMMddHHmm`.
+            authorized: a serialized `AuthorizedInfo`; empty for none.
+            timeout_ms: how long the broker may take, above zero.
+        """
+        tail = self._tails.get((flag, tag, time_text, authorized))
+        if tail is None:
+            tail = self._tail(flag, tag, time_text, authorized)
+        head = self._heads.get((len(data), len(tail), timeout_ms))
+        if head is None:
+            head = self._head(len(data), len(tail), timeout_ms)
+        if head:
+            return _TOKEN_SERIAL.pack(TOKEN, serial) + head + data + tail
+        return self._large(serial, data, tail, timeout_ms)
+
+    def _tail(self, flag: int, tag: str | None, time_text: str | None, authorized: bytes) -> bytes:
+        tail = b"\x28" + varint(flag) + self._address
+        if tag is not None:
+            tail += field(8, tag.encode())
+        if time_text is not None:
+            tail += field(9, time_text.encode())
+        if authorized:
+            tail += field(10, authorized)
+        if len(self._tails) >= _CACHE_MAX:
+            self._tails.clear()
+        self._tails[flag, tag, time_text, authorized] = tail
+        return tail
+
+    def _head(self, data_size: int, tail_size: int, timeout_ms: int) -> bytes:
+        """What stands between the serial number and the data; empty when one block is too small."""
+        begin = self._begin + varint(data_size)
+        size = len(begin) + data_size + tail_size
+        around = request_head(BROKER_WRITE, SEND_MESSAGE, timeout_ms, VERSION, size)
+        length = len(around) + size
+        head = _SIZES.pack(1, length) + around + begin if length <= BLOCK_BYTES else b""
+        if len(self._heads) >= _CACHE_MAX:
+            self._heads.clear()
+        self._heads[data_size, tail_size, timeout_ms] = head
+        return head
+
+    def _large(self, serial: int, data: bytes, tail: bytes, timeout_ms: int) -> bytes:
+        begin = self._begin + varint(len(data))
+        size = len(begin) + len(data) + len(tail)
+        head = request_head(BROKER_WRITE, SEND_MESSAGE, timeout_ms, VERSION, size)
+        return encode_frame(serial, b"%b%b%b%b" % (head, begin, data, tail))
+
+
+_REPLY_BEGIN: Final = b"\x08\x01\x10\xc8\x01\x1a"  # success, 200, tag of the text
+_REPLY_MAX: Final = 80
+
+
+def _reply_head(size: int) -> bytes:
+    """From the number of blocks to the beginning of a reply with `size` bytes behind that."""
+    head = answer_head(SEND_MESSAGE, len(_REPLY_BEGIN) + size) + _REPLY_BEGIN
+    return _SIZES.pack(1, len(head) + size) + head
+
+
+_REPLY_HEADS: Final = tuple(_reply_head(size) for size in range(_REPLY_MAX))
+
+
+@lru_cache(maxsize=4)
+def _append_time(time_ms: int) -> bytes:
+    """The field of the time, and the tag behind it: the same for all that came in together."""
+    return b"\x30" + varint(time_ms) + b"\x38"
+
+
+def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> bytes:
+    """Returns the frame that says that a message has been taken.
+
+    Args:
+        serial: of the request.
+        message_id: the broker's id for the message.
+        append_ms: the broker's clock, ms since 1970.
+        offset: the message's place in its partition.
+
+    >>> send_reply(3, 5, 1700000000500, 0).hex()[-32:]
+    '1a01352000280530f4d395ffbc313800'
+    """
+    text = b"%d" % message_id
+    inner = b"%b%b\x20\x00\x28%b%b%b" % (
+        VARINTS[len(text)],
+        text,
+        varint(message_id),
+        _append_time(append_ms),
+        varint(offset),
+    )
+    return _TOKEN_SERIAL.pack(TOKEN, serial) + _REPLY_HEADS[len(inner)] + inner
+
+
+class SendReply(msgspec.Struct, frozen=True, gc=False):
+    """A broker's answer to a send.
+
+    Args:
+        success: whether the message was taken.
+        code: 200, or why not.
+        text: why not, in words; empty on success.
+        message_id: the broker's id for the message.
+        append_ms: the broker's clock when it took it, ms since 1970.
+        offset: its place in the partition, in the broker's unit.
+    """
+
+    success: bool
+    code: int
+    text: str = ""
+    message_id: int = 0
+    append_ms: int = 0
+    offset: int = 0
+
+
+def parse_send_reply(body: bytes) -> SendReply:
+    """Reads the answer to a send.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    reply = parse(pb.SendMessageResponseB2P, body)
+    if not reply.success:
+        return SendReply(False, reply.errCode, reply.errMsg)
+    message_id = reply.messageId
+    if not message_id and reply.errMsg.isdecimal():
+        message_id = int(reply.errMsg)  # old brokers have no field for it
+    return SendReply(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)

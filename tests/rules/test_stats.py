@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+
+from coherer._rules.rocketmq.stats import DAY, HOUR, MINUTE, StatsTable, Sum, Totals
+
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+
+
+def test_a_minute_an_hour_and_a_day() -> None:
+    stats = StatsTable(0)
+    for second in range(25 * 3600):
+        stats.add("TOPIC_PUT_NUMS", "t", 2)
+        if second % 10 == 9:
+            stats.tick((second + 1) * 1000)
+    found = stats.view("TOPIC_PUT_NUMS", "t")
+    assert found is not None
+    assert found[MINUTE] == Sum(120, 2.0, 2.0)
+    assert found[HOUR] == Sum(7200, 2.0, 2.0)
+    assert found[DAY] == Sum(2 * 24 * 3600, 2.0, 2.0)
+
+
+def test_what_rests_sinks_to_nothing_in_a_minute_but_not_in_an_hour() -> None:
+    stats = StatsTable(0)
+    stats.add("TOPIC_PUT_NUMS", "t", 60)
+    stats.tick(10_000)
+    assert stats.per_s("TOPIC_PUT_NUMS", "t") == 6.0
+    for at_ms in range(20_000, 120_000, 10_000):
+        stats.tick(at_ms)
+    assert stats.view("TOPIC_PUT_NUMS", "t") == (Sum(), Sum(), Sum())
+    stats.tick(600_000)
+    found = stats.view("TOPIC_PUT_NUMS", "t")
+    assert found is not None
+    assert found[HOUR] == Sum(60, 0.1, 60.0)
+
+
+def test_a_clock_that_is_set_back_does_not_end_the_looks() -> None:
+    stats, totals = StatsTable(HOUR_MS), Totals(["put"], HOUR_MS, 0)
+    for at_ms in range(0, 120_000, 1_000):
+        stats.add("TOPIC_PUT_NUMS", "t", 2)
+        totals.numbers["put"] += 2
+        stats.tick(at_ms)
+        totals.tick(at_ms)
+    assert stats.per_s("TOPIC_PUT_NUMS", "t") == 2.0
+    assert totals.rates("put")[0] == 2.0
+
+
+def test_before_the_first_look_there_is_no_rate() -> None:
+    stats = StatsTable(5)
+    stats.add("X", "k", 3)
+    assert stats.view("X", "k") == (Sum(), Sum(), Sum())
+    assert stats.per_s("X", "other") == 0.0
+
+
+def test_batches_of_several_topics_and_queues() -> None:
+    stats = StatsTable(0)
+    stats.stored({("a", 0): 2, ("a", 1): 1, ("b", 7): 1}, 400)
+    stats.stored({}, 0)
+    stats.read("g", "a", 1, 3, 300)
+    stats.tick(10_000)
+
+    def total(name: str, key: str) -> int:
+        found = stats.view(name, key)
+        assert found is not None, key
+        return found[MINUTE].sum
+
+    assert (total("TOPIC_PUT_NUMS", "a"), total("TOPIC_PUT_NUMS", "b")) == (3, 1)
+    assert (total("TOPIC_PUT_SIZE", "a"), total("TOPIC_PUT_SIZE", "b")) == (300, 100)
+    assert (total("QUEUE_PUT_NUMS", "a@0"), total("QUEUE_PUT_NUMS", "a@1")) == (2, 1)
+    assert (total("QUEUE_PUT_SIZE", "a@0"), total("QUEUE_PUT_SIZE", "b@7")) == (200, 100)
+    assert (total("GROUP_GET_NUMS", "a@g"), total("GROUP_GET_SIZE", "a@g")) == (3, 300)
+    assert (total("QUEUE_GET_NUMS", "a@1@g"), total("QUEUE_GET_SIZE", "a@1@g")) == (3, 300)
+
+
+@pytest.mark.parametrize(
+    ("forget", "left"),
+    [
+        (lambda stats: stats.forget_topic("a"), {"b@g", "b@0", "b"}),
+        (lambda stats: stats.forget_group("g"), {"a", "a@0", "b", "b@0"}),
+        (lambda stats: stats.forget_group("a"), {"a", "a@0", "a@g", "b", "b@0", "b@g"}),
+    ],
+)
+def test_topics_and_groups_are_forgotten(forget: object, left: set[str]) -> None:
+    stats = StatsTable(0)
+    for topic in ("a", "b"):
+        stats.stored({(topic, 0): 1}, 5)
+        stats.read("g", topic, 0, 1, 5)
+    assert callable(forget)
+    forget(stats)
+    names = ("TOPIC_PUT_NUMS", "QUEUE_PUT_NUMS", "GROUP_GET_NUMS")
+    keys = {"a", "b", "a@0", "b@0", "a@g", "b@g"}
+    assert {key for key in keys for name in names if stats.view(name, key)} == left
+
+
+def test_a_topic_that_comes_again_counts_from_nothing() -> None:
+    stats = StatsTable(0)
+    stats.stored({("a", 0): 3}, 30)
+    stats.forget_topic("a")
+    stats.stored({("a", 0): 1}, 10)
+    stats.tick(10_000)
+    for name, key, count in (("TOPIC_PUT_NUMS", "a", 1), ("QUEUE_PUT_SIZE", "a@0", 10)):
+        found = stats.view(name, key)
+        assert found is not None
+        assert found[MINUTE].sum == count
+
+
+def test_rates_of_ten_seconds_a_minute_and_ten_minutes() -> None:
+    totals = Totals(["x", "y"], 0, 0)
+    assert totals.rates("x") == (0.0, 0.0, 0.0)
+    for second in range(1, 601):
+        totals.numbers["x"] += 10 if second > 590 else 1
+        totals.tick(second * 1000)
+        totals.tick(second * 1000 + 500)
+    assert totals.rates("x") == pytest.approx((10.0, 2.5, 1.15))
+    assert totals.rates("y") == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("offset_ms", [0, 8 * HOUR_MS, -5 * HOUR_MS])
+def test_what_the_days_began_with(offset_ms: int) -> None:
+    midnight_ms = 20_000 * DAY_MS - offset_ms
+    totals = Totals(["x"], midnight_ms - MINUTE_MS, offset_ms)
+    totals.numbers["x"] = 5
+    totals.tick(midnight_ms - 1)
+    assert totals.mornings("x") == (0, 0)
+    totals.tick(midnight_ms)
+    assert totals.mornings("x") == (0, 5)
+    totals.numbers["x"] = 9
+    totals.tick(midnight_ms + DAY_MS)
+    assert totals.mornings("x") == (5, 9)
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_rates_and_days_when_the_clock_is_set(by_ms: int) -> None:
+    """Rates count what passed; a day begins when the time of day says so."""
+    noon_ms = 20_000 * DAY_MS + 12 * HOUR_MS
+    totals = Totals(["x"], noon_ms, 0)
+    for second in range(1, 21):
+        totals.numbers["x"] += 10
+        totals.tick(noon_ms + second * 1000, 0 if second < 10 else by_ms)
+    assert totals.rates("x")[0] == pytest.approx(10.0)
+    assert totals.mornings("x") == (0, 0)
+    totals.tick(noon_ms + 12 * HOUR_MS - by_ms - 1, by_ms)
+    assert totals.mornings("x") == (0, 0)
+    totals.tick(noon_ms + 12 * HOUR_MS - by_ms, by_ms)
+    assert totals.mornings("x") == (0, 200)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from coherer._wire.tubemq.codes import ERRORS, ResultCode, refused
+from coherer.errors import RefusedError
+
+LOCAL = {402, 405, 406, 407, 408, 420, 421, 422, 440, 441, 442, 443, 444, 445, 599}
+UNUSED = {423, 510}
+
+
+def test_every_code_that_a_server_answers_has_a_class() -> None:
+    answered = {int(code) for code in ResultCode} - LOCAL - UNUSED - {ResultCode.SUCCESS}
+    assert set(ERRORS) == answered
+    assert len(ResultCode) == 42  # as many as section 9 lists
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_refusals(code: int) -> None:
+    error = refused(code, "no", server="b:1", topic="t", partition=7)
+    assert type(error) is ERRORS[code]
+    assert isinstance(error, RefusedError)
+    assert (error.code, error.text, error.server) == (code, "no", "b:1")
+    assert (error.topic, error.partition) == ("t", 7)
+    assert f"{code}:" in (type(error).__doc__ or "")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (type(error), str(error))
+
+
+def test_a_code_says_itself_when_the_server_does_not() -> None:
+    assert refused(410, "").text == "Another consumer of the group holds the partition."
+
+
+def test_codes_that_nobody_knows() -> None:
+    error = refused(999, "")
+    assert type(error) is RefusedError
+    assert (error.code, str(error)) == (999, "Refused. [code 999]")

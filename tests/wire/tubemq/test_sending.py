@@ -1,0 +1,122 @@
+"""What is put together by hand is what protobuf and the session would have made."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods, sending
+from coherer._wire.tubemq.session import ClientSession, Request, ServerSession
+from coherer.errors import ProtocolError
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+words = st.text(st.characters(codec="utf-8"), max_size=40)
+data_sizes = st.one_of(
+    st.integers(0, 300), st.integers(8000, 8200), st.integers(16_200, 16_600), st.just(100_000)
+)
+
+
+@st.composite
+def sends(draw: st.DrawFn) -> tuple[pb.SendMessageRequestP2B, int, int]:
+    message = pb.SendMessageRequestP2B(
+        clientId=draw(words),
+        topicName=draw(words),
+        partitionId=draw(int32),
+        data=bytes(draw(data_sizes)),
+        flag=draw(st.one_of(st.sampled_from([0, 1]), int32)),
+        checkSum=-1,
+        sentAddr=draw(int32),
+        msgType=draw(st.none() | words),
+        msgTime=draw(st.none() | words),
+    )
+    if draw(st.booleans()):
+        message.authInfo.visitAuthorizedToken = draw(int64)
+    return message, draw(int32), draw(st.sampled_from([1, 10_000, 600_000, 2**40]))
+
+
+def encoded(
+    encoder: sending.SendEncoder, message: pb.SendMessageRequestP2B, serial: int, timeout_ms: int
+) -> bytes:
+    return encoder.encode(
+        serial,
+        message.data,
+        message.flag,
+        message.msgType if message.HasField("msgType") else None,
+        message.msgTime if message.HasField("msgTime") else None,
+        message.authInfo.SerializeToString() if message.HasField("authInfo") else b"",
+        timeout_ms,
+    )
+
+
+@given(sends())
+def test_the_encoder_writes_what_protobuf_writes(
+    send: tuple[pb.SendMessageRequestP2B, int, int],
+) -> None:
+    message, serial, timeout_ms = send
+    encoder = sending.SendEncoder(
+        message.clientId, message.topicName, message.partitionId, message.sentAddr
+    )
+    client = ClientSession()
+    client._serial = serial - 1 if serial > -(2**31) else 2**31 - 1
+    _, expected = client.request(methods.SEND_MESSAGE, message, timeout_ms)
+    assert encoded(encoder, message, serial, timeout_ms) == expected
+    assert encoded(encoder, message, serial, timeout_ms) == expected  # from its caches
+    message.data += b"x"
+    client._serial -= 1
+    _, expected = client.request(methods.SEND_MESSAGE, message, timeout_ms)
+    assert encoded(encoder, message, serial, timeout_ms) == expected
+
+
+def test_the_encoders_caches_are_bounded() -> None:
+    encoder = sending.SendEncoder("p", "t", 0, 0)
+    for size in range(5000):
+        encoder.encode(1, bytes(size), 0, str(size), None, b"", 1000)
+    assert len(encoder._heads) <= 4096
+    assert len(encoder._tails) <= 4096
+
+
+@given(int32, int64, int64, int64)
+def test_replies_are_what_protobuf_writes(
+    serial: int, message_id: int, append_ms: int, offset: int
+) -> None:
+    message = pb.SendMessageResponseB2P(
+        success=True,
+        errCode=200,
+        errMsg=str(message_id),
+        requireAuth=False,
+        messageId=message_id,
+        appendTime=append_ms,
+        appendOffset=offset,
+    )
+    request = Request(serial, methods.BROKER_WRITE, methods.SEND_MESSAGE, 1, 3, b"")
+    expected = ServerSession().reply(request, message)
+    assert sending.send_reply(serial, message_id, append_ms, offset) == expected
+    reply = sending.parse_send_reply(message.SerializeToString())
+    assert reply == sending.SendReply(True, 200, "", message_id, append_ms, offset)
+
+
+def test_an_old_brokers_reply() -> None:
+    body = pb.SendMessageResponseB2P(success=True, errCode=200, errMsg="77").SerializeToString()
+    assert sending.parse_send_reply(body).message_id == 77
+
+
+def test_a_refusal() -> None:
+    body = pb.SendMessageResponseB2P(success=False, errCode=403, errMsg="no").SerializeToString()
+    assert sending.parse_send_reply(body) == sending.SendReply(False, 403, "no")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_as_a_reply(body: bytes) -> None:
+    try:
+        sending.parse_send_reply(body)
+    except ProtocolError:
+        return
+    assert pb.SendMessageResponseB2P.FromString(body).IsInitialized()
+
+
+def test_half_a_reply() -> None:
+    with pytest.raises(ProtocolError, match="lacks errCode"):
+        sending.parse_send_reply(b"\x08\x01")
