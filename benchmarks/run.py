@@ -23,8 +23,9 @@ from bench.results import CPP_PAIR, PAIRS, Results, Sample
 from bench.singles import embedded, idle, memory, spark
 from bench.sites import SETTINGS, Bench, RocketBench, TubeBench
 from bench.usage import cpu_seconds, machine, versions
-from peers.cache import JavaSystem, UnavailableError, prepare
 from rich.console import Console
+
+from tests.interop.peers.cache import JavaSystem, UnavailableError, prepare
 
 REPETITIONS = 5
 QUICK_REPETITIONS = 1

@@ -3,4 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent.parent.parent / "tests" / "interop"))
+sys.path.append(str(Path(__file__).parents[2]))

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from peers.driver_main import lines_until_end
-
 import coherer
 from coherer import Message
 from coherer import _net as net
+from tests.interop.peers.driver_main import lines_until_end
 
 if TYPE_CHECKING:
     from coherer._client.tubemq.consumer import Consumer

@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from peers.process import Child
-
 from bench.results import Single
 from bench.usage import resident_mb
+from tests.interop.peers.process import Child
 
 HERE = Path(__file__).parent
 IDLE_S = 3.0

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from peers.cache import JavaSystem, UnavailableError
-from peers.driver import Driver, JavaDriver
-from peers.java import HOST, JavaBroker, JavaMaster, WebApi, wait_writable
-from peers.others import CppDriver, cpp_python
-from peers.ours import start_node
-from peers.process import free_ports, listens
-from peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver
-
 from bench.cases import CPP, JAVA, OURS
+from tests.interop.peers.cache import JavaSystem, UnavailableError
+from tests.interop.peers.driver import Driver, JavaDriver
+from tests.interop.peers.java import HOST, JavaBroker, JavaMaster, WebApi, wait_writable
+from tests.interop.peers.others import CppDriver, cpp_python
+from tests.interop.peers.ours import start_node
+from tests.interop.peers.process import free_ports, listens
+from tests.interop.peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver
 
 PARTITIONS = 4
 TOPICS = ("produce", "consume", "latency")

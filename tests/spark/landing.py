@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 WAIT_S = 120
 ATTEMPTS = 5
 LATE = "Python worker failed to connect back"
-JOB = Path(__file__).with_name("landing_job.py")
+ROOT = Path(__file__).parents[2]
+JOB = ["-m", "tests.spark.landing_job"]
 
 
 def send(client: Client | RocketClient, topic: str, numbers: range) -> None:
@@ -111,11 +112,12 @@ def land_and_kill(format_: str, url: str, topic: str, home: Path, rows: int) -> 
     """Runs the job, kills all its processes when `rows` have landed; how many it said had."""
     with (home / "errors").open("ab") as errors:
         job = subprocess.Popen(
-            [sys.executable, str(JOB), format_, url, topic, str(home)],
+            [sys.executable, *JOB, format_, url, topic, str(home)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             start_new_session=True,
+            cwd=ROOT,
         )
     watchdog = threading.Timer(WAIT_S, os.killpg, (job.pid, signal.SIGKILL))
     watchdog.start()

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-JOB = Path(__file__).with_name("begin_job.py")
+ROOT = Path(__file__).parents[2]
+JOB = ["-m", "tests.spark.begin_job"]
 PARTITIONS = 3
 
 
@@ -119,10 +120,11 @@ def kill_when(door: Door, topic: str, home: Path, reached: Callable[[], bool]) -
     """Runs the job until a step is reached, and kills all its processes."""
     with (home / "errors").open("ab") as errors:
         job = subprocess.Popen(
-            [sys.executable, str(JOB), door.format, door.url, topic, str(home)],
+            [sys.executable, *JOB, door.format, door.url, topic, str(home)],
             stdout=errors,
             stderr=errors,
             start_new_session=True,
+            cwd=ROOT,
         )
     deadline = time.monotonic() + WAIT_S
     try:

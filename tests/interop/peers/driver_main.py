@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.interop.peers.clients import Package, Puller
 from tests.interop.peers.our_clients import our_puller, to_json
