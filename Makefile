@@ -5,14 +5,22 @@ VENV ?= .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 ROWS ?=
 TESTS ?=
+PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test check lint types bench clean
+.PHONY: demo test check lint types docs bench clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/coherer demo $(if $(ROWS),--rows $(ROWS))
 
+# All tests, those that start Apache's systems last, when nothing else needs the processor; or TESTS.
 test: $(VENV)/check.stamp
-	$(BIN)/python -m pytest $(TESTS)
+ifeq ($(TESTS),)
+	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark" --cov --cov-report=
+	$(PYTEST) -m spark --cov --cov-append
+	$(PYTEST) -m interop
+else
+	$(PYTEST) $(TESTS)
+endif
 
 check: lint types test
 
@@ -24,6 +32,9 @@ lint: $(VENV)/check.stamp
 types: $(VENV)/check.stamp
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(VENV)/check.stamp
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 bench: $(VENV)/check.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
@@ -43,4 +54,4 @@ $(VENV)/check.stamp: $(VENV)/demo.stamp
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build .coverage
