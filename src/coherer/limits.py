@@ -42,8 +42,8 @@ TOPIC_PARTITIONS_MAX: Final = 10_000
 TOPIC_STORES_MAX: Final = 1_000
 """Stores of a topic on one broker. Java has no limit; the id of a partition has 31 bits."""
 
-UNSIGNED_MAX: Final = 1_000
-UNSIGNED_BYTES_MAX: Final = 64 * 1024
+UNSIGNED_REGISTRATIONS_MAX: Final = 1_000
+UNSIGNED_REGISTRATION_BYTES_MAX: Final = 64 * 1024
 """Registrations, and the size of each, that a master with authentication remembers until the
 consumer has signed: Java's consumers cannot sign before their second heartbeat."""
 
@@ -124,7 +124,7 @@ ADMIN_FIELDS_MAX: Final = 1_000
 ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
 
-ATTRIBUTE_BLOCKS_CACHED: Final = 4096
+ATTRIBUTES_CACHED: Final = 4096
 """Attribute blocks whose translation a broker remembers; beyond, it starts anew."""
 
 ATTRIBUTE_BYTES_CACHED: Final = 512
@@ -136,14 +136,14 @@ FRAMES_CACHED: Final = 16
 KEPT_BYTES: Final = 8 * 1024 * 1024
 """What the process keeps of freed memory (`net.memory`)."""
 
-LANES_CACHED: Final = 32_768
+SEND_PERMISSIONS_CACHED: Final = 32_768
 """Pairs of client and topic whose rights a broker remembers, about 1 KiB each: sends that are
 spread over 10,000 topics are still read with two comparisons."""
 
-TAILS_CACHED: Final = 8192
+SEND_TAILS_CACHED: Final = 8192
 """Ends of send requests that a broker remembers."""
 
-TAIL_BYTES_CACHED: Final = 256
+SEND_TAIL_BYTES_CACHED: Final = 256
 """Longer ends of send requests are not remembered."""
 
 LEASES_MAX: Final = 65_536
@@ -155,7 +155,7 @@ SCANS_PER_GET: Final = 8
 MESSAGES_PER_GET: Final = 16_384
 """Messages that one get delivers at most: small ones cost time rather than bytes."""
 
-INFLATED_PER_GET_BYTES: Final = 1024 * 1024
+DECOMPRESSED_BYTES_PER_GET: Final = 1024 * 1024
 """Bodies that a TubeMQ broker inflates for one get, beyond the first: inflating takes the event
 loop's time, and a consumer reads no frame above `FRAME_BYTES_MAX`."""
 
@@ -165,27 +165,27 @@ FILTER_NEAR_END: Final = 100_000
 WINDOW_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 """What a producer has under way at a time, however few messages that are: it is in memory here."""
 
-APPEND_AT_ONCE: Final = 128
+SENDS_PER_APPEND: Final = 128
 """So many sends are stored together at once; fewer wait for others until the loop's turn ends."""
 
 REMOTING_BYTES_MAX: Final = 16 * 1024 * 1024
 """A frame of RocketMQ's remoting, its length included (Java's `frameMaxLength`)."""
 
-REQUESTS_AT_ONCE: Final = 512
+REQUESTS_PER_TURN: Final = 512
 """So many requests of RocketMQ are served in a turn of the loop, shared by the connections that
 have more: a socket read of each of 50 can bring 1,000, and others wait meanwhile."""
 
-REQUESTS_AT_ONCE_MIN: Final = 8
+REQUESTS_PER_TURN_MIN: Final = 8
 """But so many of each."""
 
-ANSWERED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
+ANSWER_BYTES_PER_TURN: Final = 4 * 1024 * 1024
 """The same for answers: then others have their turn, and the outbox is measured."""
 
-HELD_PULLS_MAX: Final = 100_000
+WAITING_PULLS_MAX: Final = 100_000
 """Pulls that wait for a message at one broker, about 2 KiB each: so many requests wait in Java's
 queue for its threads. Further ones are told that the system is busy."""
 
-HELD_PULLS_AT_ONCE: Final = 256
+WAITING_PULLS_PER_TURN: Final = 256
 """So many are answered before others have their turn: one message can wake all of them."""
 
 REMOTING_HEADER_BYTES_MAX: Final = 1024 * 1024

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from coherer._net.limits import PLACES
 
 from coherer import _net as net
 from coherer import limits
-from coherer._net import places
-from coherer._net.places import PLACES
+from coherer._net import limits
 from coherer.errors import ConnectError, DisconnectedError, ProtocolError, UsageError
 
 
@@ -396,8 +396,8 @@ def test_a_server_asks_for_files() -> None:
     few = min(200, before[0])
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
     try:
-        assert places.files_max() == few
-        assert net.allow_files() >= min(before[0], limits.FILES_MAX)
+        assert limits.files_max() == few
+        assert net.raise_open_files_limit() >= min(before[0], limits.FILES_MAX)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

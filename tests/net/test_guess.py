@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coherer import _net as net
-from coherer._net.guess import Guesser
+from coherer._net.listener import Guesser
 from coherer.errors import UsageError
 
 SERVER = net.TlsOptions(certificate=Path(__file__).with_name("localhost.pem"))

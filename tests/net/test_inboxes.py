@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from coherer._net.limits import Inboxes
 
 from coherer import limits
-from coherer._net.inboxes import Inboxes
 
 MIB = 1024 * 1024
 LIMIT = 32 * MIB
@@ -146,7 +146,7 @@ async def test_beyond_twice_the_limit_the_largest_are_cut_off_at_once(
 async def test_rounds_are_made_while_anyone_waits(
     inboxes: Inboxes, peer: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer._net.inboxes.ROUND_S", 0.001)
+    monkeypatch.setattr("coherer._net.limits.ROUND_S", 0.001)
     peer().has(31 * MIB, 32 * MIB)
     waiting = peer().has(MIB, 15 * MIB)
     async with asyncio.timeout(10):

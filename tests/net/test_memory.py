@@ -5,8 +5,7 @@ from __future__ import annotations
 import platform
 
 import pytest
-
-from coherer._net.memory import keep_freed
+from coherer._net.process import keep_freed
 
 
 def test_freed_memory_is_kept() -> None:

@@ -6,12 +6,10 @@ batch.
 
 from __future__ import annotations
 
-from coherer._net.connection import Connection, Receiver
-from coherer._net.dialer import dial
-from coherer._net.inboxes import Inboxes
+from coherer._net.connection import Connection, Receiver, dial
+from coherer._net.limits import Inboxes, raise_open_files_limit, spare_files
 from coherer._net.listener import Listener, listen
-from coherer._net.loop import new_event_loop, run, running_loop
-from coherer._net.places import allow_files, spare_files
+from coherer._net.process import new_event_loop, run, running_loop
 from coherer._net.tls import TlsOptions
 
 __all__ = [
@@ -20,7 +18,7 @@ __all__ = [
     "Listener",
     "Receiver",
     "TlsOptions",
-    "allow_files",
+    "raise_open_files_limit",
     "dial",
     "listen",
     "new_event_loop",

@@ -29,8 +29,7 @@ from typing import Protocol, cast
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._net.inboxes import Inboxes
-from coherer._net.outboxes import OUTBOXES
+from coherer._net.limits import OUTBOXES, Inboxes
 from coherer.errors import CohererError, DisconnectedError, ProtocolError
 
 _log = Log(logging.getLogger(__name__))

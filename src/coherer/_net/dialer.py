@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
 from coherer._net.connection import Connection, Receiver
-from coherer._net.loop import running_loop
-from coherer._net.memory import keep_freed
+from coherer._net.process import keep_freed, running_loop
 from coherer._net.tls import TlsOptions
 from coherer.errors import ConnectError, UsageError
 

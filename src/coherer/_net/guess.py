@@ -16,7 +16,7 @@ from typing import Final
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._net.places import PLACES
+from coherer._net.limits import PLACES
 
 _log = Log(logging.getLogger(__name__))
 

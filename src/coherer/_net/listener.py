@@ -12,10 +12,9 @@ from typing import Final
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._net.connection import Connection, Nobody, Receiver
-from coherer._net.guess import HANDSHAKE_S, Guesser
-from coherer._net.inboxes import Inboxes
-from coherer._net.memory import keep_freed
-from coherer._net.places import PLACES
+from coherer._net.limits import PLACES, Inboxes
+from coherer._net.listener import HANDSHAKE_S, Guesser
+from coherer._net.process import keep_freed
 from coherer._net.tls import TlsOptions
 from coherer.errors import UsageError
 

@@ -67,7 +67,7 @@ if sys.platform == "win32":
         """How many files and sockets the process may open; Windows has no such limit."""
         return limits.FILES_MAX
 
-    def allow_files() -> int:
+    def raise_open_files_limit() -> int:
         """Nothing to do."""
         return files_max()
 
@@ -79,7 +79,7 @@ else:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return limits.FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
-    def allow_files() -> int:
+    def raise_open_files_limit() -> int:
         """Let the process open as many files as the system lets it, but no more than we can use.
 
         For a process that is a server and nothing else. Gives how many it may open.

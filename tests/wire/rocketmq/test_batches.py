@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._wire.rocketmq.batches import (
+from coherer._wire.rocketmq.messages import (
+    EncodedMessage,
     decode_batch,
     encode_batch,
-    encode_item,
+    encode_batch_item,
     item_bytes,
     split_by_size,
 )
-from coherer._wire.rocketmq.messages import Outgoing
 from coherer.errors import ProtocolError, UsageError
 
 EXAMPLE = bytes.fromhex(
@@ -25,8 +25,8 @@ EXAMPLE = bytes.fromhex(
 )
 """13.14."""
 ITEMS = [
-    Outgoing(b"b1", "TAGS\x01TagA\x02WAIT\x01true", 0),
-    Outgoing(b"b2", "WAIT\x01true", 0),
+    EncodedMessage(b"b1", "TAGS\x01TagA\x02WAIT\x01true", 0),
+    EncodedMessage(b"b2", "WAIT\x01true", 0),
 ]
 
 
@@ -40,7 +40,7 @@ def test_the_worked_example_13_14() -> None:
 
 @given(st.lists(st.tuples(st.binary(), st.binary(max_size=50), st.integers(-(2**31), 2**31 - 1))))
 def test_there_and_back(items: list[tuple[bytes, bytes, int]]) -> None:
-    data = b"".join(encode_item(*item) for item in items)
+    data = b"".join(encode_batch_item(*item) for item in items)
     found = decode_batch(data)
     assert list(zip(found.bodies, found.properties, found.flags, strict=True)) == items
 
@@ -57,10 +57,10 @@ def test_there_and_back(items: list[tuple[bytes, bytes, int]]) -> None:
 def test_equal_lengths_are_read_as_others_are(
     items: list[tuple[bytes, int]], draw: st.DataObject
 ) -> None:
-    data = bytearray(b"".join(encode_item(body, b"k\x01v", flag) for body, flag in items))
+    data = bytearray(b"".join(encode_batch_item(body, b"k\x01v", flag) for body, flag in items))
     assert decode_batch(bytes(data)).bodies == [body for body, _ in items]
     data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    odd = encode_item(b"another length", b"")
+    odd = encode_batch_item(b"another length", b"")
     try:
         found = decode_batch(memoryview(data))
     except ProtocolError:
@@ -85,7 +85,7 @@ def test_what_no_batch_holds() -> None:
     with pytest.raises(UsageError):
         encode_batch([])
     with pytest.raises(UsageError):
-        encode_batch([Outgoing(b"x", "", 1)])
+        encode_batch([EncodedMessage(b"x", "", 1)])
 
 
 @given(st.lists(st.integers(1, 100)), st.integers(1, 150))

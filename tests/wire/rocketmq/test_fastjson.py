@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._wire.rocketmq.fastjson import dumps, load_whole, loads, plain, text
+from coherer._wire.rocketmq.fastjson import dumps, loads, loads_unlimited, plain, text
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 from coherer.limits import JSON_DEPTH_MAX, JSON_VALUES_MAX
@@ -210,7 +210,7 @@ def test_a_peer_s_text_holds_so_much_and_a_file_more(item: str) -> None:
     source = f"[{','.join([item] * (JSON_VALUES_MAX + 1))}]"
     with pytest.raises(ProtocolError, match="more than"):
         loads(source)
-    found = load_whole(source)
+    found = loads_unlimited(source)
     assert isinstance(found, list)
     assert len(found) == JSON_VALUES_MAX + 1
     assert len(str(loads(f"[{item},{item}]"))) > 2

@@ -14,7 +14,7 @@ from coherer._wire.rocketmq.messages import (
     RocketMessage,
     RocketReceipt,
     born_time,
-    outgoing,
+    encode_message,
     time_of,
     user_properties,
 )
@@ -30,7 +30,7 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min
 
 
 def test_tag_keys_and_system_properties_as_example_13_9() -> None:
-    made = outgoing(
+    made = encode_message(
         Message("TopicTest", b"x", tag="TagA", keys=("k1", "k2")), system={"DELAY": "3"}
     )
     assert made.properties.encode().hex() == (
@@ -39,7 +39,7 @@ def test_tag_keys_and_system_properties_as_example_13_9() -> None:
 
 
 def test_the_unique_id_stands_first() -> None:
-    made = outgoing(Message("a", b"x", tag="T"), unique_id="0A")
+    made = encode_message(Message("a", b"x", tag="T"), unique_id="0A")
     assert properties.decode(made.properties.encode()) == {"UNIQ_KEY": "0A", "TAGS": "T"}
 
 
@@ -54,7 +54,7 @@ def test_the_unique_id_stands_first() -> None:
     ],
 )
 def test_times(time: datetime, written: str) -> None:
-    made = outgoing(Message("a", b"x", time=time))
+    made = encode_message(Message("a", b"x", time=time))
     assert made.properties == f"$msgTime$\x01{written}"
     read = time_of({"$msgTime$": written}, 0)
     utc = time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
@@ -93,11 +93,11 @@ def test_a_birth_that_is_no_date(born_ms: int) -> None:
 )
 def test_what_cannot_be_sent(message: Message) -> None:
     with pytest.raises(UsageError):
-        outgoing(message)
+        encode_message(message)
 
 
 def test_properties_may_fill_the_record() -> None:
-    made = outgoing(Message("a", b"x", properties={"k": "v" * 32765}))
+    made = encode_message(Message("a", b"x", properties={"k": "v" * 32765}))
     assert len(made.properties.encode()) == 32767
 
 
@@ -107,7 +107,7 @@ def test_properties_may_fill_the_record() -> None:
     st.dictionaries(words.filter(lambda word: word not in properties.RESERVED), words, max_size=4),
 )
 def test_there_and_back(tag: str | None, keys: tuple[str, ...], others: dict[str, str]) -> None:
-    made = outgoing(Message("a", b"x", tag, NOON, keys, others), unique_id="0A")
+    made = encode_message(Message("a", b"x", tag, NOON, keys, others), unique_id="0A")
     stored = properties.decode(made.properties.encode())
     assert stored.get("TAGS") == tag
     assert stored.get("KEYS") == (" ".join(keys) or None)
@@ -117,13 +117,13 @@ def test_there_and_back(tag: str | None, keys: tuple[str, ...], others: dict[str
 @pytest.mark.parametrize(("size", "flag"), [(4095, 0), (4096, 1)])
 def test_compression_begins_where_javas_does(size: int, flag: int) -> None:
     body = b"a" * size
-    made = outgoing(Message("a", body))
+    made = encode_message(Message("a", body))
     assert made.sys_flag == flag
     assert (compression.decompress(made.body, limit_bytes=size) if flag else made.body) == body
 
 
 def test_no_compression_when_not_wanted() -> None:
-    assert outgoing(Message("a", bytes(9999)), compress_from_bytes=0).sys_flag == 0
+    assert encode_message(Message("a", bytes(9999)), compress_from_bytes=0).sys_flag == 0
 
 
 def test_a_time_that_is_none_stays_a_property() -> None:

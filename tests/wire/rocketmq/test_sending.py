@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from coherer._record.ids import encode_offset_id
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command, encode
 from coherer._wire.rocketmq.headers import SendHeader, SendResult
-from coherer._wire.rocketmq.sending import SendAnswers, SendEncoder, parse_send_answer
+from coherer._wire.rocketmq.sending import SendEncoder, SendResponseEncoder, parse_send_answer
 from coherer._wire.rocketmq.session import Session
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
@@ -102,7 +102,7 @@ def test_answers_are_what_a_command_is_written_as(
     region: str,
     trace_on: bool,
 ) -> None:
-    answers = SendAnswers(region, trace_on=trace_on)
+    answers = SendResponseEncoder(region, trace_on=trace_on)
     frame = answers.encode(
         opaque, msg_id, queue_id, queue_offset, code=code, transaction_id=transaction_id
     )
@@ -118,8 +118,8 @@ def test_answers_are_what_a_command_is_written_as(
 def test_usual_answers_are_what_the_general_encoder_writes(
     opaque: int, physical_offset: int, queue_id: int, queue_offset: int
 ) -> None:
-    answers = SendAnswers("100%", store_host=HOST)
-    pieces = answers.encode_usual(opaque, physical_offset, queue_id, queue_offset)
+    answers = SendResponseEncoder("100%", store_host=HOST)
+    pieces = answers.encode_success(opaque, physical_offset, queue_id, queue_offset)
     msg_id = encode_offset_id(HOST, physical_offset)
     assert b"".join(pieces) == answers.encode(opaque, msg_id, queue_id, queue_offset)
 

@@ -20,10 +20,11 @@ from coherer._wire.tubemq.names import (
     TopicInfo,
     TopicMeta,
     TopicSettings,
+    parse_number,
     parse_required_partitions,
+    parse_rows,
     required_partitions,
 )
-from coherer._wire.tubemq.texts import number, rows
 from coherer.errors import ProtocolError
 
 ids = st.integers(0, 2**31 - 1)
@@ -209,16 +210,19 @@ def test_the_texts_of_a15() -> None:
 
 def test_numbers_that_python_would_take_hours_for() -> None:
     with pytest.raises(ProtocolError):
-        number("9" * 100_000, "number", "")
+        parse_number("9" * 100_000, "parse_number", "")
 
 
 def test_numbers_that_are_none() -> None:
     for text in ("", "-", "1_0", "\u0663", "0x1", "1.0", "--1"):
         with pytest.raises(ProtocolError):
-            number(text, "number", text)
-    assert (number(" -2 ", "number", ""), number("+3", "number", "")) == (-2, 3)
+            parse_number(text, "parse_number", text)
+    assert (parse_number(" -2 ", "parse_number", ""), parse_number("+3", "parse_number", "")) == (
+        -2,
+        3,
+    )
 
 
 def test_rows() -> None:
-    assert rows("", 2, "list", "") == []
-    assert rows("1:2, ,3:4,", 2, "list", "") == [(1, 2), (3, 4)]
+    assert parse_rows("", 2, "list", "") == []
+    assert parse_rows("1:2, ,3:4,", 2, "list", "") == [(1, 2), (3, 4)]

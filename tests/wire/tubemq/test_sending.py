@@ -93,25 +93,25 @@ def test_replies_are_what_protobuf_writes(
     )
     request = Request(serial, methods.BROKER_WRITE, methods.SEND_MESSAGE, 1, 3, b"")
     expected = ServerSession().reply(request, message)
-    assert sending.send_reply(serial, message_id, append_ms, offset) == expected
-    reply = sending.parse_send_reply(message.SerializeToString())
-    assert reply == sending.SendReply(True, 200, "", message_id, append_ms, offset)
+    assert sending.encode_send_response(serial, message_id, append_ms, offset) == expected
+    reply = sending.parse_send_response(message.SerializeToString())
+    assert reply == sending.SendResponse(True, 200, "", message_id, append_ms, offset)
 
 
 def test_an_old_brokers_reply() -> None:
     body = pb.SendMessageResponseB2P(success=True, errCode=200, errMsg="77").SerializeToString()
-    assert sending.parse_send_reply(body).message_id == 77
+    assert sending.parse_send_response(body).message_id == 77
 
 
 def test_a_refusal() -> None:
     body = pb.SendMessageResponseB2P(success=False, errCode=403, errMsg="no").SerializeToString()
-    assert sending.parse_send_reply(body) == sending.SendReply(False, 403, "no")
+    assert sending.parse_send_response(body) == sending.SendResponse(False, 403, "no")
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_as_a_reply(body: bytes) -> None:
     try:
-        sending.parse_send_reply(body)
+        sending.parse_send_response(body)
     except ProtocolError:
         return
     assert pb.SendMessageResponseB2P.FromString(body).IsInitialized()
@@ -119,4 +119,4 @@ def test_any_bytes_as_a_reply(body: bytes) -> None:
 
 def test_half_a_reply() -> None:
     with pytest.raises(ProtocolError, match="lacks errCode"):
-        sending.parse_send_reply(b"\x08\x01")
+        sending.parse_send_response(b"\x08\x01")

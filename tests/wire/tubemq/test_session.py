@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coherer._wire.tubemq import envelope, methods
 from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.envelope import varint
 from coherer._wire.tubemq.frame import TOKEN, FrameDecoder, encode_frame
 from coherer._wire.tubemq.session import (
     JAVA_EXCEPTION,
@@ -22,7 +23,6 @@ from coherer._wire.tubemq.session import (
     Response,
     ServerSession,
 )
-from coherer._wire.tubemq.wire import varint
 from coherer.errors import CohererError, ProtocolError, RefusedError, UnavailableError
 
 serials = st.integers(-(2**31), 2**31 - 1)
@@ -211,7 +211,7 @@ def test_answers_however_they_come(
     for serial, (service, method), body in given_answers:
         request = Request(serial, service, method, 1, 3, b"")
         frames += [server.reply_raw(request, body), server.error(request, STOPPING, "bye")]
-        frames.append(in_blocks(serial, envelope.answer_head(method, len(body)) + body, 7_000))
+        frames.append(in_blocks(serial, envelope.response_head(method, len(body)) + body, 7_000))
         answer = Response(serial, method, body)
         expected += [answer, Failure(serial, False, STOPPING, "bye"), answer]
     stream = b"".join(frames)
@@ -224,17 +224,17 @@ def test_answers_however_they_come(
 
 @given(bodies, st.integers(1, 22))
 def test_the_quick_ways_see_what_protobuf_sees(body: bytes, method: int) -> None:
-    answer = envelope.answer_head(method, len(body)) + body
-    read = envelope.read_answer(answer)
+    answer = envelope.response_head(method, len(body)) + body
+    read = envelope.read_response(answer)
     assert isinstance(read, pb.RspResponseBody)
     assert (read.method, read.data) == (method, body)
-    found = envelope.usual_answer(answer[:64], len(answer))
+    found = envelope.match_response(answer[:64], len(answer))
     assert found is not None
     assert (found[0], answer[found[1] :]) == (method, body)
 
     request = envelope.request_head(3, method, 10_000, 3, len(body)) + body
     service, version, request_body = envelope.read_request(request)
-    seen = envelope.usual_request(request[:64], len(request))
+    seen = envelope.match_request(request[:64], len(request))
     assert seen is not None
     assert seen[:4] == (service, request_body.method, request_body.timeout, version)
     assert request[seen[4] :] == request_body.request == body
@@ -244,8 +244,8 @@ def test_the_quick_ways_see_what_protobuf_sees(body: bytes, method: int) -> None
 def test_the_quick_ways_take_nothing_that_protobuf_refuses(garbage: bytes, size: int) -> None:
     """The beginning is usual, the rest is anything."""
     for begin, usual, read in (
-        (envelope.ANSWER_BEGIN, envelope.usual_answer, envelope.read_answer),
-        (envelope.REQUEST_BEGIN, envelope.usual_request, envelope.read_request),
+        (envelope.RESPONSE_BEGIN, envelope.match_response, envelope.read_response),
+        (envelope.REQUEST_BEGIN, envelope.match_request, envelope.read_request),
     ):
         payload = (begin + garbage).ljust(size, b"\0")
         if usual(payload[:64], len(payload)) is not None:
@@ -254,7 +254,7 @@ def test_the_quick_ways_take_nothing_that_protobuf_refuses(garbage: bytes, size:
 
 def test_a_client_breaks_on_what_is_no_answer() -> None:
     client = ClientSession()
-    good = envelope.answer_head(3, 0)
+    good = envelope.response_head(3, 0)
     stream = encode_frame(1, good) + encode_frame(2, b"\x01\x02")
     assert client.receive(stream) == [Response(1, 3, b"")]
     with pytest.raises(ProtocolError):

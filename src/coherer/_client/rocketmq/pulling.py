@@ -29,14 +29,14 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import (
-    ANSWERS,
     COMMIT,
     FOUND,
     NOTHING_MATCHED,
     OFFSET_MOVED,
-    PullAnswer,
+    PULL_CODES,
     PullEncoder,
-    pull_answer,
+    PullResponse,
+    parse_pull_response,
 )
 from coherer.errors import ClosedError, CohererError, ProtocolError, UnavailableError
 
@@ -73,15 +73,15 @@ class Source(Protocol):
         """The next pull; None when there should be none until `kick`."""
         ...
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """There are messages."""
         ...
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """There are none; the next pull begins at `answer.next_offset`."""
         ...
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """The offset was outside of the queue; `answer.next_offset` is inside."""
         ...
 
@@ -208,7 +208,7 @@ class Puller:
 
     def _take(self, command: Command) -> bool:
         """Deal with an answer; whether it brought us nowhere."""
-        if command.code not in ANSWERS:
+        if command.code not in PULL_CODES:
             link = self._link
             raise codes.refused(
                 command.code,
@@ -217,7 +217,7 @@ class Puller:
                 topic=self._queue.topic,
                 partition=self._queue.id,
             )
-        answer = pull_answer(command)
+        answer = parse_pull_response(command)
         if answer.suggested != self.broker:
             self.broker = answer.suggested
             self._link = None

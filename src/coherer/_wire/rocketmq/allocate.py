@@ -22,7 +22,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
 
 Strategy: TypeAlias = Callable[[Sequence[Queue], Sequence[str], str], list[Queue]]
-"""(queues, client ids, own client id), the first two sorted (`in_order`), to own queues.
+"""(queues, client ids, own client id), the first two sorted (`sorted_for_allocation`), to own queues.
 
 A client that is not among the ids gets nothing.
 """
@@ -30,10 +30,12 @@ A client that is not among the ids gets nothing.
 VIRTUAL_NODES: Final = 10
 
 
-def in_order(queues: Collection[Queue], clients: Collection[str]) -> tuple[list[Queue], list[str]]:
+def sorted_for_allocation(
+    queues: Collection[Queue], clients: Collection[str]
+) -> tuple[list[Queue], list[str]]:
     """Sort queues and client ids as Java does: text by its UTF-16 units.
 
-    >>> in_order([Queue("b", "x", 1), Queue("b", "x", 0)], ["b", "a"])[1]
+    >>> sorted_for_allocation([Queue("b", "x", 1), Queue("b", "x", 0)], ["b", "a"])[1]
     ['a', 'b']
     """
     return sorted(queues, key=_queue_order), sorted(clients, key=_units)

@@ -13,14 +13,14 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from coherer._wire.rocketmq.messages import Outgoing
+from coherer._wire.rocketmq.messages import EncodedMessage
 from coherer.errors import ProtocolError, UsageError
 
 _HEAD: Final = struct.Struct(">IIIII")
 _HEAD_READ: Final = struct.Struct(">I8xiI")
 _HEAD_BYTES: Final = 20
 _SHORT: Final = struct.Struct(">H")
-ITEM_BYTES: Final = 22
+BATCH_ITEM_BYTES: Final = 22
 """Size of an item without its body and properties."""
 
 
@@ -32,23 +32,25 @@ class BatchItems(NamedTuple):
     properties: list[bytes]
 
 
-def encode_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+def encode_batch_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
     r"""Write one message of a batch.
 
-    >>> encode_item(b"b2", b"WAIT\x01true").hex(" ", -4)
+    >>> encode_batch_item(b"b2", b"WAIT\x01true").hex(" ", -4)
     '00000021 00000000 00000000 00000000 00000002 62320009 57414954 01747275 65'
     """
-    return b"".join(item_parts(body, properties, flag))
+    return b"".join(batch_item_parts(body, properties, flag))
 
 
-def item_parts(body: bytes, properties: bytes, flag: int = 0) -> tuple[bytes, bytes, bytes, bytes]:
+def batch_item_parts(
+    body: bytes, properties: bytes, flag: int = 0
+) -> tuple[bytes, bytes, bytes, bytes]:
     """The pieces of one message of a batch, for who joins those of all messages at once."""
-    size = ITEM_BYTES + len(body) + len(properties)
+    size = BATCH_ITEM_BYTES + len(body) + len(properties)
     head = _HEAD.pack(size, 0, 0, flag & 0xFFFFFFFF, len(body))
     return head, body, _SHORT.pack(len(properties)), properties
 
 
-def encode_batch(messages: Iterable[Outgoing]) -> bytes:
+def encode_batch(messages: Iterable[EncodedMessage]) -> bytes:
     """Write the body of a batch.
 
     Args:
@@ -61,17 +63,17 @@ def encode_batch(messages: Iterable[Outgoing]) -> bytes:
     for message in messages:
         if message.sys_flag:
             raise UsageError("Messages of a batch are not compressed.")
-        items.append(encode_item(message.body, message.properties.encode()))
+        items.append(encode_batch_item(message.body, message.properties.encode()))
     if not items:
         raise UsageError("A batch has at least one message.")
     return b"".join(items)
 
 
-def item_bytes(message: Outgoing) -> int:
+def item_bytes(message: EncodedMessage) -> int:
     """Give the size of a message in a batch."""
     properties = message.properties
     size = len(properties) if properties.isascii() else len(properties.encode())
-    return ITEM_BYTES + len(message.body) + size
+    return BATCH_ITEM_BYTES + len(message.body) + size
 
 
 def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
@@ -100,7 +102,7 @@ def decode_batch(data: bytes | memoryview) -> BatchItems:
     Raises:
         ProtocolError: a length does not fit.
 
-    >>> decode_batch(encode_item(b"b2", b"WAIT\x01true"))
+    >>> decode_batch(encode_batch_item(b"b2", b"WAIT\x01true"))
     BatchItems(flags=[0], bodies=[b'b2'], properties=[b'WAIT\x01true'])
     """
     try:
@@ -117,7 +119,7 @@ def _decode_alike(data: bytes | memoryview) -> BatchItems | None:
     if not data:
         return None
     size, _, length = _HEAD_READ.unpack_from(data)
-    text_bytes = size - ITEM_BYTES - length
+    text_bytes = size - BATCH_ITEM_BYTES - length
     if text_bytes < 0 or len(data) % size or len(data) == size:
         return None
     items = struct.iter_unpack(f">I8xiI{length}sH{text_bytes}s", data)

@@ -7,7 +7,7 @@ there forgets all filters.
 
 Java's defaults (20 % errors, 32 consumers) make k = 3 and m = 112:
 
->>> Bloom().positions("GID_PY#T1")
+>>> BloomFilter().positions("GID_PY#T1")
 (5, 12, 92)
 """
 
@@ -23,7 +23,7 @@ ERROR_PERCENT: Final = 20
 CONSUMERS: Final = 32
 
 
-class Bloom:
+class BloomFilter:
     """Bit positions for texts.
 
     Args:
@@ -51,7 +51,7 @@ class Bloom:
     def positions(self, text: str) -> tuple[int, ...]:
         """Give the bits of a text; some may be equal.
 
-        >>> Bloom().positions("group#topic")
+        >>> BloomFilter().positions("group#topic")
         (79, 21, 21)
         """
         import mmh3
@@ -69,7 +69,7 @@ class Bloom:
     def bitmap(self, positions: Iterable[int]) -> bytes:
         """Give the bits as bytes: bit p is in byte p // 8, with the value 1 << p % 8.
 
-        >>> Bloom().bitmap([5, 12, 92]).hex()
+        >>> BloomFilter().bitmap([5, 12, 92]).hex()
         '2010000000000000000000100000'
         """
         data = bytearray(self.bits // 8)
@@ -81,7 +81,7 @@ class Bloom:
     def holds(bitmap: bytes, positions: Iterable[int]) -> bool:
         """Tell whether all of the bits are set.
 
-        >>> Bloom.holds(bytes.fromhex("2010"), [5, 12]), Bloom.holds(bytes.fromhex("2010"), [4])
+        >>> BloomFilter.contains(bytes.fromhex("2010"), [5, 12]), BloomFilter.contains(bytes.fromhex("2010"), [4])
         (True, False)
         """
         return all(bitmap[position // 8] >> position % 8 & 1 for position in positions)

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from coherer._record import properties as text
 from coherer._record.columns import INSTANT, Form, instants, take_apart
+from coherer._wire.rocketmq.delivery import RecordFields
 from coherer._wire.rocketmq.messages import born_time
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.records import Fields
 
 SCHEMA: Final = pa.schema(
     [
@@ -46,7 +46,7 @@ _YEARS_MS: Final = 1 << 47
 
 
 def record_batch(
-    queue: Queue, fields: Sequence[Fields], texts: Sequence[bytes], bodies: Sequence[bytes]
+    queue: Queue, fields: Sequence[RecordFields], texts: Sequence[bytes], bodies: Sequence[bytes]
 ) -> pa.RecordBatch:
     """Returns the columns of `SCHEMA`; the last three arguments are of the same length."""
     size = len(bodies)
@@ -68,12 +68,12 @@ def record_batch(
     )
 
 
-def _ids(fields: Sequence[Fields]) -> list[str]:
+def _ids(fields: Sequence[RecordFields]) -> list[str]:
     hosts = {host: host.hex().upper() for host in {one[11] for one in fields}}
     return [f"{hosts[one[11]]}{one[6]:016X}" for one in fields]
 
 
-def _times(said: pa.Array, fields: Sequence[Fields]) -> pa.Array:
+def _times(said: pa.Array, fields: Sequence[RecordFields]) -> pa.Array:
     """What senders said, otherwise when the messages were born."""
     born_ms = [one[8] for one in fields]
     if said.null_count < len(said):

@@ -26,9 +26,9 @@ from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text
 from coherer._record.gaps import between
+from coherer._wire.rocketmq.delivery import RecordFields, long_fields, next_record, records
 from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
-from coherer._wire.rocketmq.records import Fields, long_fields, next_record, records
 from coherer.errors import DamagedStoreError, ProtocolError
 from coherer.limits import MESSAGE_BYTES_MAX
 
@@ -267,14 +267,14 @@ class MessageBatch:
         self._starts, self._bodies = starts, bodies
         self._found = True
 
-    def _details(self) -> tuple[list[Fields], list[bytes], list[bytes]]:
-        """Fields, body and property text of each message."""
+    def _details(self) -> tuple[list[RecordFields], list[bytes], list[bytes]]:
+        """RecordFields, body and property text of each message."""
         self._read()
         data, unpack = self._data, _HEAD.unpack_from
-        every: list[Fields] = []
+        every: list[RecordFields] = []
         texts: list[bytes] = []
         for start in self._starts:
-            fields: Fields = unpack(data, start)
+            fields: RecordFields = unpack(data, start)
             begin = start + _FIXED
             if fields[7] & layout.HOSTS_V6:
                 fields, begin = long_fields(data, start, fields)
@@ -310,7 +310,7 @@ def _tag(properties: bytes) -> bytes | None:
 def _message(
     topic: str,
     broker: str,
-    fields: Fields,
+    fields: RecordFields,
     body: bytes,
     properties: bytes,
     make: Callable[..., M],

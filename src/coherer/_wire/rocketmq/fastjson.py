@@ -66,7 +66,7 @@ def loads(data: bytes | memoryview | str) -> Value:
     return _loads(data, JSON_VALUES_MAX)
 
 
-def load_whole(data: bytes | memoryview | str) -> Value:
+def loads_unlimited(data: bytes | memoryview | str) -> Value:
     """Reads JSON as `loads` does, however much it holds: files, and what a master gives its slave.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-NAMES: Final = (
+LANGUAGES: Final = (
     "JAVA",
     "CPP",
     "DOTNET",
@@ -20,7 +20,7 @@ NAMES: Final = (
 )
 """A language's place here is its number in the binary header."""
 
-NUMBERS: Final = {name: number for number, name in enumerate(NAMES)}
+LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGES)}
 
 PYTHON: Final = "PYTHON"
 JAVA: Final = "JAVA"
@@ -28,14 +28,14 @@ CPP: Final = "CPP"
 """The one that servers treat differently: reset offset has another body for it (4.4)."""
 
 
-def name_of(value: str | int | None) -> str | None:
+def language_name(value: str | int | None) -> str | None:
     """Returns the name for a name or number; None for one that nobody knows, as Java does.
 
-    >>> name_of("go"), name_of(9), name_of("COBOL"), name_of(99)
+    >>> language_name("go"), language_name(9), language_name("COBOL"), language_name(99)
     ('GO', 'GO', None, None)
     """
     if isinstance(value, str):
-        return value.upper() if value.upper() in NUMBERS else None
-    if value is None or not 0 <= value < len(NAMES):
+        return value.upper() if value.upper() in LANGUAGE_NUMBERS else None
+    if value is None or not 0 <= value < len(LANGUAGES):
         return None
-    return NAMES[value]
+    return LANGUAGES[value]

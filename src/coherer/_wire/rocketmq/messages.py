@@ -33,7 +33,7 @@ _HIDDEN: Final = text.RESERVED | {text.TIME, text.TUBE_MARK}
 _SURE_BYTES: Final = PROPERTIES_BYTES_MAX // 4
 
 
-class Outgoing(NamedTuple):
+class EncodedMessage(NamedTuple):
     """What of a message goes into a send request.
 
     Args:
@@ -102,14 +102,14 @@ class RocketReceipt(Receipt, frozen=True, gc=False):
     transaction_id: str = ""
 
 
-def outgoing(
+def encode_message(
     message: Message,
     *,
     unique_id: str = "",
     system: Mapping[str, str] = _NOTHING,
     compress_from_bytes: int = compression.THRESHOLD_BYTES,
     level: int = compression.LEVEL,
-) -> Outgoing:
+) -> EncodedMessage:
     r"""Make what is sent of a message.
 
     Args:
@@ -122,8 +122,8 @@ def outgoing(
     Raises:
         UsageError: the body is empty, or a property cannot be carried.
 
-    >>> outgoing(Message("flights", b"{}", tag="UA", keys=("k1", "k2")), unique_id="0A")
-    Outgoing(body=b'{}', properties='UNIQ_KEY\x010A\x02TAGS\x01UA\x02KEYS\x01k1 k2', sys_flag=0)
+    >>> encode_message(Message("flights", b"{}", tag="UA", keys=("k1", "k2")), unique_id="0A")
+    EncodedMessage(body=b'{}', properties='UNIQ_KEY\x010A\x02TAGS\x01UA\x02KEYS\x01k1 k2', sys_flag=0)
     """
     body = message.body
     if not body:
@@ -138,8 +138,8 @@ def outgoing(
     if len(properties) > _SURE_BYTES or not properties.isascii():
         _check_size(properties)
     if 0 < compress_from_bytes <= len(body):
-        return Outgoing(compression.compress(body, level), properties, compression.COMPRESSED)
-    return Outgoing(body, properties, 0)
+        return EncodedMessage(compression.compress(body, level), properties, compression.COMPRESSED)
+    return EncodedMessage(body, properties, 0)
 
 
 @lru_cache(maxsize=1024)

@@ -10,12 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.frame import JSON, prefix
-from coherer._wire.rocketmq.language import PYTHON
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.versions import V4_9_3
 from coherer.errors import ProtocolError
 
 COMMIT: Final = 1
@@ -32,15 +30,15 @@ NOTHING_NEW: Final = ResponseCode.PULL_NOT_FOUND
 NOTHING_MATCHED: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
 OFFSET_MOVED: Final = ResponseCode.PULL_OFFSET_MOVED
 
-ANSWERS: Final = frozenset({FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED})
+PULL_CODES: Final = frozenset({FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED})
 """Codes of answers that say where the next pull begins; all others are refusals."""
 
 
-class PullAnswer(NamedTuple):
+class PullResponse(NamedTuple):
     """What an answer says.
 
     Args:
-        code: one of `ANSWERS`.
+        code: one of `PULL_CODES`.
         next_offset: where the next pull begins.
         min_offset: the first offset that the broker holds.
         max_offset: the offset behind its last.
@@ -143,15 +141,15 @@ class PullEncoder:
         return prefix(JSON, len(header), 0) + header
 
 
-def pull_answer(command: Command) -> PullAnswer:
-    """Read an answer whose code is one of `ANSWERS`.
+def parse_pull_response(command: Command) -> PullResponse:
+    """Read an answer whose code is one of `PULL_CODES`.
 
     Raises:
         ProtocolError: it lacks a number that every such answer has.
     """
     fields = command.fields
     try:
-        return PullAnswer(
+        return PullResponse(
             command.code,
             int(fields["nextBeginOffset"]),
             int(fields["minOffset"]),

@@ -14,13 +14,11 @@ import msgspec
 
 from coherer._record.layout import NO_HOST
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command
 from coherer._wire.rocketmq.frame import PREFIX
 from coherer._wire.rocketmq.headers import SendResult, parse
-from coherer._wire.rocketmq.language import PYTHON
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC
-from coherer._wire.rocketmq.versions import V4_9_3
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 
@@ -59,7 +57,7 @@ class SendEncoder:
     ) -> None:
         fields = {"a": group, "b": topic, "c": default_topic, "d": str(default_topic_queue_nums)}
         # The names and values, without the brace behind them.
-        self._start = fastjson.plain(fields)[:-1].replace(b"%", b"%%")
+        self._start = fastjson.dumps_strict(fields)[:-1].replace(b"%", b"%%")
         self._end = b"true" if unit_mode else b"false"
 
     def encode(
@@ -137,7 +135,7 @@ def _template(
     )
 
 
-class SendAnswers:
+class SendResponseEncoder:
     """Makes the frames of answers to sends: one for each broker.
 
     Args:
@@ -145,7 +143,7 @@ class SendAnswers:
         trace_on: whether producers shall trace.
         store_host: the address and port that the broker's offset ids begin with.
 
-    >>> answers = SendAnswers()
+    >>> answers = SendResponseEncoder()
     >>> frame = answers.encode(7, "0A00000100002A9F0000000000001000", 1, 42)
     >>> frame[8:].decode()[:75]
     '{"code":0,"extFields":{"msgId":"0A00000100002A9F0000000000001000","queueId"'
@@ -158,7 +156,7 @@ class SendAnswers:
     ) -> None:
         fields = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         flag = b'"flag":%d,"language":"%b"' % (RESPONSE, PYTHON.encode())
-        self._end = b",%b,%b" % (fastjson.plain(fields)[1:], flag)
+        self._end = b",%b,%b" % (fastjson.dumps_strict(fields)[1:], flag)
         self._usual = b"".join(
             (
                 b'{"code":0,"extFields":{"msgId":"',
@@ -170,7 +168,7 @@ class SendAnswers:
             )
         )
 
-    def encode_usual(
+    def encode_success(
         self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int
     ) -> tuple[bytes, bytes]:
         """Returns the two pieces of the answer to a single message that is as safe as it should be.

@@ -1,8 +1,8 @@
 """The hot path of receiving: answers of method 17, written by a broker and read by a consumer.
 
 Writing. A delivered message is a `TransferedMessage` around the payload as it was sent. All but the
-payload is two short pieces of bytes (`delivered_head`), and an answer is a sequence of such pieces
-and slices of files between a beginning and an end (`get_reply`).
+payload is two short pieces of bytes (`message_envelope`), and an answer is a sequence of such pieces
+and slices of files between a beginning and an end (`encode_get_response`).
 
 Reading. `MessageBatch` parses an answer when it is made and looks at the messages when it is first
 asked for them. As Java's client does (4.8.1), it leaves out messages whose check sum is wrong or
@@ -29,11 +29,10 @@ from zlib import crc32
 
 from coherer._record.gaps import joined
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import answer_head
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, response_head, varint
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
-from coherer._wire.tubemq.wire import CONTINUED, VARINTS, varint
 from coherer.message import ReceivedMessage
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _TAILS: Final = {0: b"\x20\x00", 1: b"\x20\x01"}
 _BEGIN: Final = b"\x08\x01\x10\xc8\x01\x1a\x03OK!"  # success, 200, OK!
 
 
-def delivered_head(
+def message_envelope(
     message_id: int, checksum: int, data_size: int, flag: int
 ) -> tuple[bytes, bytes]:
     """Returns what stands before and after the payload of a delivered message in an answer.
@@ -58,7 +57,7 @@ def delivered_head(
         data_size: its size in bytes.
         flag: as it was sent.
 
-    >>> before, after = delivered_head(1, 421552847, 5, 0)
+    >>> before, after = message_envelope(1, 421552847, 5, 0)
     >>> answer = pb.GetMessageResponseB2C.FromString(before + b"plain" + after)
     >>> answer.messages[0].payLoadData
     b'plain'
@@ -90,7 +89,7 @@ def _frame(data_size: int, high_id: int) -> tuple[bytes, bytes, tuple[bytes, ...
     return b"\x22" + varint(size) + b"\x08", id_end, middles
 
 
-def get_reply(
+def encode_get_response(
     serial: int,
     chunks: Sequence[bytes | memoryview],
     *,
@@ -126,7 +125,7 @@ def get_reply(
             nextOffset=next_offset, leftOut=runs
         ).SerializePartialToString()
     size = len(_BEGIN) + sum(map(len, chunks)) + len(end)
-    head = answer_head(GET_MESSAGES, size)
+    head = response_head(GET_MESSAGES, size)
     return encode_frame(serial, b"".join((head, _BEGIN, *chunks, end)))
 
 
@@ -158,7 +157,7 @@ class MessageBatch:
     Raises:
         ProtocolError: the bytes are no such answer.
 
-    >>> before, after = delivered_head(1, 421552847, 5, 0)
+    >>> before, after = message_envelope(1, 421552847, 5, 0)
     >>> answer = pb.GetMessageResponseB2C(success=True, errCode=200).SerializeToString()
     >>> batch = MessageBatch(answer + before + b"plain" + after, topic="demo", broker="1",
     ...                      partition=0, exact_offsets=True)
@@ -279,7 +278,7 @@ class MessageBatch:
         Args:
             end: the offset behind the last that is wanted.
 
-        >>> before, after = delivered_head(1, 421552847, 5, 0)
+        >>> before, after = message_envelope(1, 421552847, 5, 0)
         >>> answer = pb.GetMessageResponseB2C(success=True, errCode=200, currOffset=7)
         >>> batch = MessageBatch(
         ...     answer.SerializeToString() + 2 * (before + b"plain" + after),

@@ -15,8 +15,14 @@ from typing import Final, Self
 import msgspec
 
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.settings import BLANK, BrokerDefaults, TopicSettings
-from coherer._wire.tubemq.texts import bad, number, rows
+from coherer._wire.tubemq.names import (
+    BLANK,
+    BrokerDefaults,
+    TopicSettings,
+    invalid,
+    number,
+    parse_rows,
+)
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_CHARS_MAX
 
@@ -152,7 +158,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, order=True):
         if not colon:
             host, port_text = rest, ""
         if not host.strip():
-            raise bad("broker", text)
+            raise invalid("broker", text)
         port = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
         if port_text.strip():
             port = number(port_text, "broker", text)
@@ -191,7 +197,7 @@ class Partition(msgspec.Struct, frozen=True, order=True):
         broker, hash_sign, rest = text.partition("#")
         topic, colon, id_ = rest.rpartition(":")
         if not (hash_sign and colon and topic):
-            raise bad("partition", text)
+            raise invalid("partition", text)
         return cls(BrokerInfo.parse(broker, tls), topic, number(id_, "partition", text))
 
 
@@ -216,7 +222,7 @@ class SubscribeInfo(msgspec.Struct, frozen=True, order=True):
         who, hash_sign, partition = text.partition("#")
         consumer_id, at, group = who.partition("@")
         if not (hash_sign and at and consumer_id and group):
-            raise bad("subscription", text)
+            raise invalid("subscription", text)
         return cls(consumer_id, group, Partition.parse(partition, tls))
 
 
@@ -270,9 +276,9 @@ class TopicInfo(msgspec.Struct, frozen=True):
         """Reads a topic; the limit may be empty, and the last segment missing."""
         segments = text.split("#")
         if len(segments) < 2 or not segments[0].strip():
-            raise bad("topic info", text)
+            raise invalid("topic info", text)
         brokers: dict[int, tuple[int, int]] = {}
-        for broker, partitions, stores in rows(segments[1], 3, "topic info", text):
+        for broker, partitions, stores in parse_rows(segments[1], 3, "topic info", text):
             brokers[broker] = partitions, stores
         limit = segments[2] if len(segments) > 2 else ""
         max_bytes = number(limit, "topic info", text) if limit.strip() else None
@@ -308,9 +314,9 @@ class TopicMeta(msgspec.Struct, frozen=True):
         """Reads a topic's places."""
         topic, hash_sign, rest = text.partition("#")
         if not (hash_sign and topic.strip()):
-            raise bad("topic meta", text)
+            raise invalid("topic meta", text)
         brokers: dict[int, tuple[int, int, bool]] = {}
-        for broker, stores, partitions, status in rows(rest, 4, "topic meta", text):
+        for broker, stores, partitions, status in parse_rows(rest, 4, "topic meta", text):
             brokers[broker] = stores, partitions, status == 1
         return cls(topic.strip(), brokers)
 
@@ -334,8 +340,8 @@ class PartSub(msgspec.Struct, frozen=True):
         """Reads what is held."""
         topic, hash_sign, rest = text.partition("#")
         if not (hash_sign and topic.strip()):
-            raise bad("partition report", text)
-        held = rows(rest, 2, "partition report", text)
+            raise invalid("partition report", text)
+        held = parse_rows(rest, 2, "partition report", text)
         return cls(topic.strip(), tuple((broker, id_) for broker, id_ in held))
 
 
@@ -358,7 +364,7 @@ class TopicCondition(msgspec.Struct, frozen=True):
         """Reads the filters; empty ones are left out."""
         topic, hash_sign, rest = text.partition("#")
         if not (hash_sign and topic.strip()):
-            raise bad("topic condition", text)
+            raise invalid("topic condition", text)
         filters = (item.strip() for item in rest.split(","))
         return cls(topic.strip(), tuple(item for item in filters if item))
 
@@ -389,7 +395,7 @@ def parse_required_partitions(text: str) -> dict[str, int]:
         key, equals, offset = item.strip().partition("=")
         parts = key.split(":")
         if not equals or len(parts) != 3 or not all(part.strip() for part in parts):
-            raise bad("list of required partitions", text)
+            raise invalid("list of required partitions", text)
         number(parts[0], "list of required partitions", text)
         number(parts[2], "list of required partitions", text)
         offsets[key] = number(offset, "list of required partitions", text)

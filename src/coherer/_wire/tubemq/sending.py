@@ -15,10 +15,9 @@ from typing import Final
 import msgspec
 
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import answer_head, request_head
+from coherer._wire.tubemq.envelope import VARINTS, encode_field, request_head, response_head, varint
 from coherer._wire.tubemq.frame import TOKEN, encode_frame
 from coherer._wire.tubemq.methods import BROKER_WRITE, SEND_MESSAGE, VERSION, parse
-from coherer._wire.tubemq.wire import VARINTS, field, varint
 from coherer.limits import BLOCK_BYTES
 
 _TOKEN_SERIAL: Final = Layout(">Ii")
@@ -45,7 +44,7 @@ class SendEncoder:
     __slots__ = ("_address", "_begin", "_heads", "_tails")
 
     def __init__(self, client_id: str, topic: str, partition: int, sent_addr: int) -> None:
-        request = field(1, client_id.encode()) + field(2, topic.encode())
+        request = encode_field(1, client_id.encode()) + encode_field(2, topic.encode())
         self._begin = request + b"\x18" + varint(partition) + b"\x22"
         self._address = b"\x30" + varint(_NO_CHECKSUM) + b"\x38" + varint(sent_addr)
         self._tails: dict[tuple[int, str | None, str | None, bytes], bytes] = {}
@@ -85,11 +84,11 @@ class SendEncoder:
     def _tail(self, flag: int, tag: str | None, time_text: str | None, authorized: bytes) -> bytes:
         tail = b"\x28" + varint(flag) + self._address
         if tag is not None:
-            tail += field(8, tag.encode())
+            tail += encode_field(8, tag.encode())
         if time_text is not None:
-            tail += field(9, time_text.encode())
+            tail += encode_field(9, time_text.encode())
         if authorized:
-            tail += field(10, authorized)
+            tail += encode_field(10, authorized)
         if len(self._tails) >= _CACHE_MAX:
             self._tails.clear()
         self._tails[flag, tag, time_text, authorized] = tail
@@ -120,7 +119,7 @@ _REPLY_MAX: Final = 80
 
 def _reply_head(size: int) -> bytes:
     """From the number of blocks to the beginning of a reply with `size` bytes behind that."""
-    head = answer_head(SEND_MESSAGE, len(_REPLY_BEGIN) + size) + _REPLY_BEGIN
+    head = response_head(SEND_MESSAGE, len(_REPLY_BEGIN) + size) + _REPLY_BEGIN
     return _SIZES.pack(1, len(head) + size) + head
 
 
@@ -129,11 +128,11 @@ _REPLY_HEADS: Final = tuple(_reply_head(size) for size in range(_REPLY_MAX))
 
 @lru_cache(maxsize=4)
 def _append_time(time_ms: int) -> bytes:
-    """The field of the time, and the tag behind it: the same for all that came in together."""
+    """The encode_field of the time, and the tag behind it: the same for all that came in together."""
     return b"\x30" + varint(time_ms) + b"\x38"
 
 
-def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> bytes:
+def encode_send_response(serial: int, message_id: int, append_ms: int, offset: int) -> bytes:
     """Returns the frame that says that a message has been taken.
 
     Args:
@@ -142,7 +141,7 @@ def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> byt
         append_ms: the broker's clock, ms since 1970.
         offset: the message's place in its partition.
 
-    >>> send_reply(3, 5, 1700000000500, 0).hex()[-32:]
+    >>> encode_send_response(3, 5, 1700000000500, 0).hex()[-32:]
     '1a01352000280530f4d395ffbc313800'
     """
     text = b"%d" % message_id
@@ -156,7 +155,7 @@ def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> byt
     return _TOKEN_SERIAL.pack(TOKEN, serial) + _REPLY_HEADS[len(inner)] + inner
 
 
-class SendReply(msgspec.Struct, frozen=True, gc=False):
+class SendResponse(msgspec.Struct, frozen=True, gc=False):
     """A broker's answer to a send.
 
     Args:
@@ -176,7 +175,7 @@ class SendReply(msgspec.Struct, frozen=True, gc=False):
     offset: int = 0
 
 
-def parse_send_reply(body: bytes) -> SendReply:
+def parse_send_response(body: bytes) -> SendResponse:
     """Reads the answer to a send.
 
     Raises:
@@ -184,8 +183,8 @@ def parse_send_reply(body: bytes) -> SendReply:
     """
     reply = parse(pb.SendMessageResponseB2P, body)
     if not reply.success:
-        return SendReply(False, reply.errCode, reply.errMsg)
+        return SendResponse(False, reply.errCode, reply.errMsg)
     message_id = reply.messageId
     if not message_id and reply.errMsg.isdecimal():
-        message_id = int(reply.errMsg)  # old brokers have no field for it
-    return SendReply(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)
+        message_id = int(reply.errMsg)  # old brokers have no encode_field for it
+    return SendResponse(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)

@@ -18,7 +18,7 @@ How: frames come from `FrameDecoder`. Almost all frames of a connection begin al
 length of blocks, headers, method, timeout and the length of the message are the same bytes for
 messages of the same size. So a session remembers what such a beginning means, and reads the next
 frame that begins alike by one look into a dictionary. It remembers a beginning only when
-`envelope.usual_request` or `usual_answer` found that the message, and nothing else, follows up to
+`envelope.match_request` or `match_response` found that the message, and nothing else, follows up to
 the end of the frame; then the same beginning before other bytes of the same number means the same.
 What they do not recognize goes through protobuf. Tests hold the ways against each other.
 """
@@ -34,13 +34,13 @@ from google.protobuf.message import Message
 from coherer._wire.tubemq.envelope import (
     ERROR_BEGIN,
     FATAL_BEGIN,
-    answer_head,
     failure,
-    read_answer,
+    match_request,
+    match_response,
     read_request,
+    read_response,
     request_head,
-    usual_answer,
-    usual_request,
+    response_head,
 )
 from coherer._wire.tubemq.frame import HEAD_ONE, TOKEN, Frame, FrameDecoder, encode_frame
 from coherer._wire.tubemq.methods import METHODS, VERSION, accepts
@@ -200,7 +200,7 @@ class ServerSession:
         """Reads a frame that does not begin as one before; `key` is how it begins."""
         serial, blocks, _ = frame
         size = sum(map(len, blocks))
-        usual = usual_request(bytes(blocks[0][:_LOOK_BYTES]), size)
+        usual = match_request(bytes(blocks[0][:_LOOK_BYTES]), size)
         if usual is None:
             self._read_unusual(serial, b"".join(blocks), requests, answers)
             return
@@ -247,7 +247,7 @@ class ServerSession:
 
     def reply_raw(self, request: Request, body: bytes) -> bytes:
         """Returns the frame of a SUCCESS answer whose message is serialized already."""
-        return encode_frame(request.serial, answer_head(request.method, len(body)) + body)
+        return encode_frame(request.serial, response_head(request.method, len(body)) + body)
 
     def error(self, request: Request, exception: str, text: str) -> bytes:
         """Returns the frame of an ERROR answer.
@@ -337,7 +337,7 @@ class ClientSession:
         """Reads a frame that does not begin as one before; `key` is how it begins."""
         serial, blocks, _ = frame
         size = sum(map(len, blocks))
-        usual = usual_answer(bytes(blocks[0][:_LOOK_BYTES]), size)
+        usual = match_response(bytes(blocks[0][:_LOOK_BYTES]), size)
         if usual is None:
             return _read_unusual(serial, b"".join(blocks))
         method, start = usual
@@ -348,7 +348,7 @@ class ClientSession:
 
 
 def _read_unusual(serial: int, payload: bytes) -> Response | Failure:
-    answer = read_answer(payload)
+    answer = read_response(payload)
     if isinstance(answer, tuple):
         fatal, trouble = answer
         return Failure(serial, fatal, _modern(trouble.exceptionName), trouble.stackTrace)

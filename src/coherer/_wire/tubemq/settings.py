@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import msgspec
 
-from coherer._wire.tubemq.texts import bad
+from coherer._wire.tubemq.names import bad
 
 BLANK: Final = " "
 """What TubeMQ writes for a number that has its usual value, and for "no flow control rules"."""

@@ -59,13 +59,13 @@ def field(number: int, text: bytes) -> bytes:
     return bytes((number << 3 | 2,)) + varint(len(text)) + text
 
 
-def number_at(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Reads a varint of at most five bytes; returns it, and where it ends.
 
     Raises:
         IndexError: it is longer, or the data end too early.
 
-    >>> number_at(bytes.fromhex("ac02"), 0)
+    >>> read_varint(bytes.fromhex("ac02"), 0)
     (300, 2)
     """
     number = shift = 0
@@ -78,7 +78,7 @@ def number_at(data: bytes, position: int) -> tuple[int, int]:
     return number | byte << shift, position + 1
 
 
-def delimited(data: bytes, position: int) -> tuple[bytes, int]:
+def read_delimited(data: bytes, position: int) -> tuple[bytes, int]:
     """Reads bytes that stand behind their length as a varint.
 
     Returns:
@@ -88,7 +88,7 @@ def delimited(data: bytes, position: int) -> tuple[bytes, int]:
         ProtocolError: the data end too early, or the length is no length.
     """
     try:
-        length, start = number_at(data, position)
+        length, start = read_varint(data, position)
     except IndexError:
         raise ProtocolError("The length of a message is missing or too long.") from None
     end = start + length

@@ -10,7 +10,7 @@ from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
 from coherer._wire.rocketmq import bodies
-from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.codes import V3_0_11, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     NULL,
@@ -23,7 +23,6 @@ from coherer._wire.rocketmq.headers import (
     WipeResult,
     parse,
 )
-from coherer._wire.rocketmq.versions import V3_0_11
 from coherer.errors import ProtocolError
 
 
@@ -92,7 +91,7 @@ class Registry:
     def data_version(self, request: Command) -> Command:
         """322: whether a broker's topics are the known ones; if so, it is alive."""
         address = request.fields.get("brokerAddr", NULL)
-        said = bodies.DataVersion.find(request.body)
+        said = bodies.DataVersion.decode_or_none(request.body)
         known = self._routes.version(address)
         same = said is not None and self._routes.unchanged(
             address, DataVersion(said.counter, said.timestamp), self._now_ms()

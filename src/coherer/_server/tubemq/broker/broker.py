@@ -92,7 +92,7 @@ class BrokerService:
         """One socket read."""
         caller = self._caller
         requests, failures = caller.session.receive(data)
-        caller.connection.keeps(caller.session.unfinished)
+        caller.connection.report_unfinished(caller.session.unfinished)
         if failures:
             caller.connection.write_many(failures)
         wall_ms = self._broker.state.wall_ms()

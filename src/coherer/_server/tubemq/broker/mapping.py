@@ -36,9 +36,9 @@ from coherer import limits
 from coherer._record import compression, properties
 from coherer._record.hashing import java_hash, tag_code
 from coherer._record.layout import HOSTS_V6, spans
-from coherer._wire.tubemq.delivery import delivered_head
+from coherer._wire.tubemq.delivery import message_envelope
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, varint
 from coherer._wire.tubemq.payload import checksum as checksum_of
-from coherer._wire.tubemq.wire import CONTINUED, VARINTS, varint
 from coherer.errors import DamagedStoreError
 
 _MARK = properties.TUBE_MARK
@@ -57,7 +57,7 @@ _14_BITS = (1 << 14) - 1
 _FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
 _join = b"".join
 _INFLATED_PER_BYTE = 1032  # what zlib makes of one at most
-_INFLATED = limits.INFLATED_PER_GET_BYTES
+_INFLATED = limits.DECOMPRESSED_BYTES_PER_GET
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 
@@ -87,7 +87,7 @@ class Mapper:
     (b'hello', b'TAGS\x01A\x02k\x01v\x02TUBE\x01a', 65, ())
     """
 
-    def __init__(self, cached_max: int = limits.ATTRIBUTE_BLOCKS_CACHED) -> None:
+    def __init__(self, cached_max: int = limits.ATTRIBUTES_CACHED) -> None:
         self._cached_max = cached_max
         self._blocks: dict[bytes, _Translation] = {}
         self._properties: dict[bytes, _Block] = {b"": _NOTHING}
@@ -176,7 +176,7 @@ class Mapper:
                 )
             else:
                 size = len(entry.block) + length
-                before, after = delivered_head(message_id, checksum, size, flag)
+                before, after = message_envelope(message_id, checksum, size, flag)
                 before += entry.block
             chunks += (before, record[_BODY:end], after)
         return Delivery(chunks, len(chunks) // 3 + len(left_out), left_out)
@@ -228,7 +228,7 @@ class Mapper:
         entry = self._properties.get(text) or self._learn(text)
         payload = entry.block + body
         flag = flag & entry.flag_kept | entry.flag_set
-        before, after = delivered_head(message_id, checksum_of(payload), len(payload), flag)
+        before, after = message_envelope(message_id, checksum_of(payload), len(payload), flag)
         return before + entry.block, body, after
 
 

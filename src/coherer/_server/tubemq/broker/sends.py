@@ -20,9 +20,9 @@ from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import Draft
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.envelope import encode_field
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.payload import checksum
-from coherer._wire.tubemq.wire import field
 
 _HOST = struct.Struct(">iI")
 HISTORY_TOPIC = "__offset_history__"
@@ -75,13 +75,13 @@ class SendMemory:
 
     def keep_lane(self, lane: _Lane) -> None:
         """Remember what a request begins with."""
-        if len(self.lanes) >= limits.LANES_CACHED:
+        if len(self.lanes) >= limits.SEND_PERMISSIONS_CACHED:
             self.lanes.clear()
         self.lanes[lane.prefix] = lane
 
     def learn_tail(self, rest: bytes) -> _Tail | None:
         """What stands behind the payload, when it is just that, and its sender may send."""
-        if len(rest) > limits.TAIL_BYTES_CACHED:
+        if len(rest) > limits.SEND_TAIL_BYTES_CACHED:
             return None
         try:
             request = pb.SendMessageRequestP2B.FromString(rest)
@@ -93,7 +93,7 @@ class SendMemory:
             return None
         if access.refusal(request.authInfo, produce=True, now_ms=now_ms):
             return None
-        if len(self.tails) >= limits.TAILS_CACHED:
+        if len(self.tails) >= limits.SEND_TAILS_CACHED:
             self.tails.clear()
         tail = _Tail(request.flag, request.sentAddr, request.msgType.strip())
         self.tails[rest] = tail
@@ -204,7 +204,11 @@ class SendReader:
             raise Refusal(ResultCode.FORBIDDEN, "The check sum does not match the data.")
 
     def _learn_lane(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
-        prefix = field(1, request.clientId.encode()) + field(2, topic.name.encode()) + b"\x18"
+        prefix = (
+            encode_field(1, request.clientId.encode())
+            + encode_field(2, topic.name.encode())
+            + b"\x18"
+        )
         if body.startswith(prefix):
             state = self._state
             self._memory.refresh()

@@ -2,7 +2,7 @@
 
 Reading is as patient as Java: members that nobody knows are skipped, missing ones keep their
 defaults, null stands for a missing one, maps of queues may have their keys as text, and numbers,
-texts, truth values and words may stand for each other (`fitting`).
+texts, truth values and enum_names may stand for each other (`fitting`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
 import msgspec
 
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.bodies.fitting import fit
+from coherer._wire.rocketmq.bodies.base import fit
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 from coherer.limits import JSON_OBJECTS_MAX
@@ -67,7 +67,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         Raises:
             ProtocolError: it is none.
 
-        >>> DataVersion.find(b"[]"), DataVersion.find(b"{}")
+        >>> DataVersion.decode_or_none(b"[]"), DataVersion.decode_or_none(b"{}")
         (None, DataVersion(counter=0, timestamp=0))
         """
         return None if bytes(data) in _NULLS else cls.decode(data)

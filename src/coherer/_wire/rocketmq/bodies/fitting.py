@@ -36,9 +36,9 @@ _TRUE: Final = frozenset(("true", "1", "y", "t"))
 _FALSE: Final = frozenset(("false", "0", "n", "f"))
 
 
-def words(*known: str) -> msgspec.Meta:
-    """Marks a member as one of some words, in the order of their numbers."""
-    return msgspec.Meta(pattern=f"^(?:{'|'.join(known)})$", extra={"words": known})
+def enum_names(*known: str) -> msgspec.Meta:
+    """Marks a member as one of some enum_names, in the order of their numbers."""
+    return msgspec.Meta(pattern=f"^(?:{'|'.join(known)})$", extra={"enum_names": known})
 
 
 def fit(value: Value, kind: type[msgspec.Struct]) -> Value:
@@ -82,7 +82,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 
 def _fit_of(kind: inspect.Type) -> Fit:
     if isinstance(kind, inspect.Metadata):
-        return _word(cast("tuple[str, ...]", msgspec.structs.asdict(kind)["extra"]["words"]))
+        return _word(cast("tuple[str, ...]", msgspec.structs.asdict(kind)["extra"]["enum_names"]))
     if isinstance(kind, inspect.UnionType):
         [some] = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
         return _fit_of(some)
@@ -104,7 +104,7 @@ def _entries(named: bool, fit_value: Fit) -> Fit:
         if not isinstance(value, dict):
             return value
         return {
-            fastjson.text(name) if named else name: fit_value(member)
+            fastjson.to_text(name) if named else name: fit_value(member)
             for name, member in value.items()
         }
 
@@ -171,12 +171,12 @@ def _blank(value: str) -> bool:
 
 
 def _shown(value: Value) -> str:
-    shown = fastjson.text(value)
+    shown = fastjson.to_text(value)
     return shown if len(shown) <= 40 else f"{shown[:40]}…"
 
 
 _PLAIN: Final[Mapping[type[inspect.Type], Fit]] = {
-    inspect.StrType: fastjson.text,
+    inspect.StrType: fastjson.to_text,
     inspect.IntType: _whole,
     inspect.FloatType: _number,
     inspect.BoolType: _truth,

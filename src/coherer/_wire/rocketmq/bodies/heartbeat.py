@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import field
 
-from coherer._wire.rocketmq.bodies.base import Body
-from coherer._wire.rocketmq.bodies.fitting import words
-from coherer._wire.rocketmq.language import NAMES
+from coherer._wire.rocketmq.bodies.base import Body, enum_names
+from coherer._wire.rocketmq.codes import LANGUAGES
 from coherer._wire.rocketmq.names import Queue
 from coherer.limits import HEARTBEAT_OBJECTS_MAX
 
@@ -42,11 +41,11 @@ OUTCOMES: Final = (
     "CR_RETURN_NULL",
 )
 
-ConsumeType = Annotated[str, words(*TYPES)]
-MessageModel = Annotated[str, words(*MODELS)]
-StartWord = Annotated[str, words(*STARTS)]
-LanguageWord = Annotated[str, words(*NAMES)]
-Outcome = Annotated[str, words(*OUTCOMES)]
+ConsumeType = Annotated[str, enum_names(*TYPES)]
+MessageModel = Annotated[str, enum_names(*MODELS)]
+StartWord = Annotated[str, enum_names(*STARTS)]
+LanguageWord = Annotated[str, enum_names(*LANGUAGES)]
+Outcome = Annotated[str, enum_names(*OUTCOMES)]
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -75,7 +74,7 @@ class SubscriptionData(Body, frozen=True):
 
 
 class ConsumerData(Body, frozen=True):
-    """A consumer; what nobody knows among the three words is None, as Java keeps it."""
+    """A consumer; what nobody knows among the three enum_names is None, as Java keeps it."""
 
     group_name: str = ""
     consume_type: ConsumeType | None = None

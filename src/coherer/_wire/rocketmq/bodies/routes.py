@@ -9,15 +9,14 @@ from typing import Annotated, Final
 from msgspec import field
 
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.bodies.base import Body, DataVersion
-from coherer._wire.rocketmq.bodies.fitting import words
+from coherer._wire.rocketmq.bodies.base import Body, DataVersion, enum_names
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 
 _INT: Final = Layout(">i")
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
-FilterType = Annotated[str, words(*_FILTER_TYPES)]
+FilterType = Annotated[str, enum_names(*_FILTER_TYPES)]
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -158,7 +157,7 @@ def _read_pieces(plain: bytes) -> RegisterBody:
     servers, position = _piece(plain, position)
     wrapper = TopicConfigs(data_version=DataVersion.decode(version), topic_config_table=topics)
     found = fastjson.loads(servers)
-    names = [fastjson.text(name) for name in found] if isinstance(found, list) else None
+    names = [fastjson.to_text(name) for name in found] if isinstance(found, list) else None
     return RegisterBody(topic_config_serialize_wrapper=wrapper, filter_server_list=names)
 
 

@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from coherer._wire.rocketmq.selector import nodes
-from coherer._wire.rocketmq.selector.errors import SelectorError, UnmatchableError
-from coherer._wire.rocketmq.selector.nodes import Node
-from coherer._wire.rocketmq.selector.parsing import PARSE_EXCEPTION
-from coherer._wire.rocketmq.selector.values import (
+from coherer._wire.rocketmq.selector import evaluation
+from coherer._wire.rocketmq.selector.compiler import PARSE_EXCEPTION
+from coherer._wire.rocketmq.selector.evaluation import (
     INT_MAX,
     LONG_MAX,
     NUMBERS,
     Kind,
+    Node,
+    SelectorError,
+    UnmatchableError,
     Value,
     order_for,
 )
@@ -70,7 +71,7 @@ def _decimal(text: str) -> Node:
     number = int(digits) if len(digits) < 20 else LONG_MAX + 1
     if number > LONG_MAX:
         raise SelectorError(f'For input string: "{digits}"', _NUMBER_FORMAT)
-    return nodes.literal(Kind.INT if number <= INT_MAX else Kind.LONG, number, str(number))
+    return evaluation.literal(Kind.INT if number <= INT_MAX else Kind.LONG, number, str(number))
 
 
 def _float(text: str) -> Node:
@@ -79,7 +80,7 @@ def _float(text: str) -> Node:
         raise SelectorError(f"{text} is greater than 1.7976931348623157E308")
     if number < _SMALLEST:
         raise SelectorError(f"{text} is less than 4.9E-324")
-    return nodes.literal(Kind.DOUBLE, number, double_text(number))
+    return evaluation.literal(Kind.DOUBLE, number, double_text(number))
 
 
 def double_text(number: float) -> str:
@@ -97,7 +98,7 @@ def double_text(number: float) -> str:
 
 def _truth(node: Node) -> Node:
     if node.kind in (Kind.PROPERTY, Kind.TRUTH) or (node.kind is Kind.NOTHING and node.literal):
-        evaluate = nodes.truth_of(node)
+        evaluate = evaluation.truth_of(node)
         return node._replace(evaluate=evaluate)
     raise SelectorError(
         f"Expression will not result in a boolean value: {node.text}", PARSE_EXCEPTION
@@ -107,7 +108,7 @@ def _truth(node: Node) -> Node:
 def _among(name: str, operand: Node, words: Sequence[str]) -> Node:
     if operand.kind is not Kind.PROPERTY:
         raise SelectorError(f"Expected a property for In expression, got: {operand.text}")
-    return nodes.among(operand, [_word(word) for word in words], wanted=name == "among")
+    return evaluation.among(operand, [_word(word) for word in words], wanted=name == "among")
 
 
 def _ordered(sign: str) -> Callable[[Sequence[Node]], Node]:
@@ -115,7 +116,7 @@ def _ordered(sign: str) -> Callable[[Sequence[Node]], Node]:
         for operand in operands:
             if operand.kind is Kind.TRUTH or (operand.literal and operand.kind not in NUMBERS):
                 raise SelectorError(f"Value '{operand.text}' cannot be compared.")
-        return nodes.ordered(sign, *operands)
+        return evaluation.ordered(sign, *operands)
 
     return build_ordered
 
@@ -127,14 +128,14 @@ def _equal(operands: Sequence[Node]) -> Node:
             raise SelectorError("'NULL' cannot be compared.")
     if left.literal and left.kind is Kind.TRUTH and right.literal and right.kind is not Kind.TRUTH:
         raise SelectorError(f"'{left.text}' cannot be compared with '{right.text}'")
-    return nodes.equal(left, right)
+    return evaluation.equal(left, right)
 
 
 def _between(operands: Sequence[Node]) -> Node:
     value, low, high = operands
     if low.literal and high.literal:
         _check_range(low, high)
-    return nodes.all_of([_ordered(">=")([value, low]), _ordered("<=")([value, high])])
+    return evaluation.all_of([_ordered(">=")([value, low]), _ordered("<=")([value, high])])
 
 
 def _check_range(low: Node, high: Node) -> None:
@@ -167,26 +168,26 @@ def _java(node: Node) -> str:
 
 def _not_between(operands: Sequence[Node]) -> Node:
     value, low, high = operands
-    return nodes.any_of([_ordered("<")([value, low]), _ordered(">")([value, high])])
+    return evaluation.any_of([_ordered("<")([value, low]), _ordered(">")([value, high])])
 
 
 _LEAVES: Final[dict[str, Callable[[str], Node]]] = {
-    "string": lambda text: nodes.literal(Kind.STRING, _word(text), text),
+    "string": lambda text: evaluation.literal(Kind.STRING, _word(text), text),
     "decimal": _decimal,
     "float": _float,
-    "true": lambda _: nodes.literal(Kind.TRUTH, value=True, text="TRUE"),
-    "false": lambda _: nodes.literal(Kind.TRUTH, value=False, text="FALSE"),
-    "null": lambda _: nodes.literal(Kind.NOTHING, None, "NULL"),
-    "property": nodes.property_of,
+    "true": lambda _: evaluation.literal(Kind.TRUTH, value=True, text="TRUE"),
+    "false": lambda _: evaluation.literal(Kind.TRUTH, value=False, text="FALSE"),
+    "null": lambda _: evaluation.literal(Kind.NOTHING, None, "NULL"),
+    "property": evaluation.property_of,
 }
 
 _RULES: Final[dict[str, Callable[[Sequence[Node]], Node]]] = {
-    "any_of": lambda operands: nodes.any_of([_truth(operand) for operand in operands]),
-    "all_of": lambda operands: nodes.all_of([_truth(operand) for operand in operands]),
+    "any_of": lambda operands: evaluation.any_of([_truth(operand) for operand in operands]),
+    "all_of": lambda operands: evaluation.all_of([_truth(operand) for operand in operands]),
     "equal": _equal,
-    "unequal": lambda operands: nodes.inverted(_equal(operands)),
-    "is_null": lambda operands: nodes.is_null(operands[0]),
-    "is_not_null": lambda operands: nodes.inverted(nodes.is_null(operands[0])),
+    "unequal": lambda operands: evaluation.inverted(_equal(operands)),
+    "is_null": lambda operands: evaluation.is_null(operands[0]),
+    "is_not_null": lambda operands: evaluation.inverted(evaluation.is_null(operands[0])),
     "greater": _ordered(">"),
     "greater_equal": _ordered(">="),
     "less": _ordered("<"),
@@ -195,7 +196,7 @@ _RULES: Final[dict[str, Callable[[Sequence[Node]], Node]]] = {
     "not_between": _not_between,
     "plus": lambda operands: operands[0],
     "inner": lambda operands: operands[0],
-    "negated": lambda operands: nodes.negated(operands[0]),
-    "inverted": lambda operands: nodes.inverted(_truth(operands[0])),
+    "negated": lambda operands: evaluation.negated(operands[0]),
+    "inverted": lambda operands: evaluation.inverted(_truth(operands[0])),
 }
 """Rules of the grammar to what makes their nodes."""

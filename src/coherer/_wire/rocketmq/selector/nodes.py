@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from coherer._wire.rocketmq.selector.values import (
+from coherer._wire.rocketmq.selector.evaluation import (
     NUMBERS,
     TEXTS,
     Kind,

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from coherer._wire.rocketmq.selector.errors import SelectorError
+from coherer._wire.rocketmq.selector.evaluation import SelectorError
 from coherer.limits import SELECTOR_TOKENS_MAX
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import Final
 
 from coherer._common.logs import Log
-from coherer._wire.rocketmq.selector.building import build
-from coherer._wire.rocketmq.selector.errors import SelectorError, UnmatchableError
-from coherer._wire.rocketmq.selector.parsing import parse
+from coherer._wire.rocketmq.selector.compiler import build, parse
+from coherer._wire.rocketmq.selector.evaluation import SelectorError, UnmatchableError
 from coherer.limits import SELECTOR_CHARS_MAX
 
 _log = Log(logging.getLogger(__name__))
@@ -19,7 +18,7 @@ CACHED: Final = 100
 """Compiled selectors, and texts that are none, that are kept."""
 
 
-class Selector:
+class CompiledSelector:
     """A compiled selector; `compile_selector` makes it.
 
     Args:
@@ -33,7 +32,7 @@ class Selector:
         self._evaluate = build(parse(text)).evaluate
 
     def __repr__(self) -> str:
-        return f"Selector({self.text!r})"
+        return f"CompiledSelector({self.text!r})"
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Tell whether a message with these properties matches.
@@ -56,7 +55,7 @@ class Selector:
         return value if isinstance(value, bool) else None
 
 
-def compile_selector(text: str) -> Selector:
+def compile_selector(text: str) -> CompiledSelector:
     """Compile a selector, or take it from the cache.
 
     Raises:
@@ -64,19 +63,19 @@ def compile_selector(text: str) -> Selector:
 
     >>> compile_selector("a BETWEEN 5 AND 1")
     Traceback (most recent call last):
-    coherer._wire.rocketmq.selector.errors.SelectorError: No selector: Illegal values ...
+    coherer._wire.rocketmq.selector.evaluation.SelectorError: No selector: Illegal values ...
     """
     if len(text) > SELECTOR_CHARS_MAX:
         raise SelectorError(f"It has {len(text)} characters; {SELECTOR_CHARS_MAX} are allowed.")
     found = _compiled(text)
-    if isinstance(found, Selector):
+    if isinstance(found, CompiledSelector):
         return found
     raise SelectorError(*found)
 
 
 @lru_cache(maxsize=CACHED)
-def _compiled(text: str) -> Selector | tuple[str, str]:
+def _compiled(text: str) -> CompiledSelector | tuple[str, str]:
     try:
-        return Selector(text)
+        return CompiledSelector(text)
     except SelectorError as error:
         return error.reason, error.java_class

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
-from coherer._wire.rocketmq.selector.errors import UnmatchableError
+from coherer._wire.rocketmq.selector.evaluation import UnmatchableError
 
 Value: TypeAlias = "str | int | float | bool | None"
 Order: TypeAlias = Callable[[Value, Value], int]

@@ -24,7 +24,7 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Handler, of_anyone
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import VersionResult
@@ -120,7 +120,7 @@ class SettingsDesk:
         """All settings, as text."""
         options, core = self._state.options, self._state.core
         shown = {
-            name: fastjson.text(getattr(options, attribute))
+            name: fastjson.to_text(getattr(options, attribute))
             for name, attribute in (FIXED | CHANGEABLE).items()
         }
         shown["brokerIP2"] = options.host
