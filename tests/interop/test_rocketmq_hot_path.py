@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coherer._wire.rocketmq.batches import encode_item
+from coherer._wire.rocketmq.messages import encode_item
 from tests.interop.peers.rocket_scribe import WAIT_S, Scribe, Script
 from tests.server.client_stage import consumer, heartbeat, sql, tags
 from tests.server.rocket_stage import (

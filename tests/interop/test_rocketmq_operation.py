@@ -12,7 +12,7 @@ import pytest
 
 from coherer import _net as net
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader

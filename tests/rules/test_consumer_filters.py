@@ -17,10 +17,10 @@ from coherer._rules.rocketmq.consumer_filters import (
     Filter,
 )
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.bloom import Bloom
+from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import DamagedStoreError, UsageError
 
-BLOOM = Bloom()
+BLOOM = BloomFilter()
 
 
 def bits(text: str) -> BloomBits:

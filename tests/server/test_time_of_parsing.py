@@ -19,7 +19,7 @@ from coherer import limits
 from coherer._record import properties
 from coherer._server.node.admin import AdminService
 from coherer._server.tubemq.broker.mapping import Mapper
-from coherer._wire.rocketmq import command, fastjson, settings
+from coherer._wire.rocketmq import command, fastjson, java_properties
 from coherer._wire.rocketmq.bodies import (
     HeartbeatData,
     LockBatch,
@@ -189,7 +189,7 @@ def test_bodies(kind: type[HeartbeatData], member: str, unit: str) -> None:
 )
 @pytest.mark.parametrize("begin", ["", "k", "k="])
 def test_settings(begin: str, unit: str) -> None:
-    check(settings.parse, begin, unit, "x", limits.SETTINGS_BYTES_MAX)
+    check(java_properties.parse, begin, unit, "x", limits.SETTINGS_BYTES_MAX)
 
 
 @pytest.mark.parametrize(

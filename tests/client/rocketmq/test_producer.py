@@ -14,9 +14,9 @@ from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._record import properties as text
-from coherer._wire.rocketmq.batches import decode_batch
 from coherer._wire.rocketmq.bodies import TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.messages import decode_batch
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
     ClosedError,

@@ -13,9 +13,9 @@ from coherer._record.properties import decode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
-from coherer._wire.rocketmq.batches import encode_item
 from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.messages import encode_item
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
 from tests.server.rocket_stage import (

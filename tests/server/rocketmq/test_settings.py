@@ -9,7 +9,7 @@ import pytest
 
 from coherer._server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer.testing import ManualClock

@@ -8,8 +8,8 @@ import pytest
 
 from coherer._record.properties import decode
 from coherer._rules.rocketmq.timers import TIMER_TOPIC
-from coherer._wire.rocketmq.batches import encode_item
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.messages import encode_item
 from coherer.testing import ManualClock
 from tests.server.rocket_stage import (
     SEND_BACK,

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._wire.rocketmq.batches import (
+from coherer._wire.rocketmq.messages import (
+    EncodedMessage,
     decode_batch,
     encode_batch,
     encode_item,
     item_bytes,
     split_by_size,
 )
-from coherer._wire.rocketmq.messages import Outgoing
 from coherer.errors import ProtocolError, UsageError
 
 EXAMPLE = bytes.fromhex(
@@ -25,8 +25,8 @@ EXAMPLE = bytes.fromhex(
 )
 """13.14."""
 ITEMS = [
-    Outgoing(b"b1", "TAGS\x01TagA\x02WAIT\x01true", 0),
-    Outgoing(b"b2", "WAIT\x01true", 0),
+    EncodedMessage(b"b1", "TAGS\x01TagA\x02WAIT\x01true", 0),
+    EncodedMessage(b"b2", "WAIT\x01true", 0),
 ]
 
 
@@ -85,7 +85,7 @@ def test_what_no_batch_holds() -> None:
     with pytest.raises(UsageError):
         encode_batch([])
     with pytest.raises(UsageError):
-        encode_batch([Outgoing(b"x", "", 1)])
+        encode_batch([EncodedMessage(b"x", "", 1)])
 
 
 @given(st.lists(st.integers(1, 100)), st.integers(1, 150))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._wire.rocketmq.bloom import Bloom
+from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import UsageError
 
 
@@ -19,7 +19,7 @@ from coherer.errors import UsageError
     ],
 )
 def test_the_worked_examples_13_10(text: str, positions: tuple[int, ...], bitmap: str) -> None:
-    bloom = Bloom()
+    bloom = BloomFilter()
     assert (bloom.hashes, bloom.bits) == (3, 112)
     assert bloom.positions(text) == positions
     assert bloom.bitmap(positions).hex() == bitmap
@@ -27,15 +27,15 @@ def test_the_worked_examples_13_10(text: str, positions: tuple[int, ...], bitmap
 
 @given(st.text(st.characters(codec="utf-8")), st.integers(1, 99), st.integers(1, 100))
 def test_what_was_put_in_is_found(text: str, percent: int, consumers: int) -> None:
-    bloom = Bloom(percent, consumers)
+    bloom = BloomFilter(percent, consumers)
     positions = bloom.positions(text)
     assert len(positions) == bloom.hashes
     assert all(0 <= position < bloom.bits for position in positions)
-    assert Bloom.holds(bloom.bitmap(positions), positions)
-    assert not Bloom.holds(bytes(bloom.bits // 8), positions)
+    assert BloomFilter.holds(bloom.bitmap(positions), positions)
+    assert not BloomFilter.holds(bytes(bloom.bits // 8), positions)
 
 
 @pytest.mark.parametrize(("percent", "consumers"), [(0, 32), (100, 32), (20, 0)])
 def test_no_such_filter(percent: int, consumers: int) -> None:
     with pytest.raises(UsageError):
-        Bloom(percent, consumers)
+        BloomFilter(percent, consumers)

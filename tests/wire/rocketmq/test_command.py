@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._wire.rocketmq.codes import LANGUAGES
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command, decode, encode, encode_head
 from coherer._wire.rocketmq.frame import BINARY, JSON, FrameDecoder
-from coherer._wire.rocketmq.language import NAMES
 from coherer._wire.rocketmq.session import Session
 from coherer.errors import ProtocolError, UsageError
 
@@ -20,7 +20,7 @@ commands = st.builds(
     code=st.integers(0, 0x7FFF),
     opaque=int32,
     flag=int32,
-    language=st.sampled_from(NAMES),
+    language=st.sampled_from(LANGUAGES),
     version=st.integers(-(2**15), 2**15 - 1),
     remark=st.one_of(st.none(), st.text(min_size=1, max_size=12)),
     fields=st.dictionaries(texts, texts, max_size=4),

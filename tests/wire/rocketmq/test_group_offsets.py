@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._wire.rocketmq.group_offsets import offset_in
+from coherer._wire.rocketmq.bodies.admin import offset_in
 from coherer.errors import ProtocolError
 
 TABLE = (

@@ -4,8 +4,16 @@ import pickle
 
 import pytest
 
-from coherer._wire.rocketmq.codes import ERRORS, NOT_SET, RequestCode, ResponseCode, refused
-from coherer._wire.rocketmq.language import NAMES, NUMBERS
+from coherer._wire.rocketmq.codes import (
+    ERRORS,
+    LANGUAGE_NUMBERS,
+    LANGUAGES,
+    NOT_SET,
+    RequestCode,
+    ResponseCode,
+    refused,
+    version_name,
+)
 from coherer._wire.rocketmq.names import (
     Queue,
     check_group,
@@ -15,7 +23,6 @@ from coherer._wire.rocketmq.names import (
     with_namespace,
     without_namespace,
 )
-from coherer._wire.rocketmq.versions import version_name
 from coherer.errors import RefusedError, UsageError
 
 
@@ -99,8 +106,14 @@ def test_versions() -> None:
 
 
 def test_languages() -> None:
-    assert [NUMBERS[name] for name in ("JAVA", "CPP", "PYTHON", "GO", "OMS")] == [0, 1, 3, 9, 11]
-    assert len(NAMES) == 12
+    assert [LANGUAGE_NUMBERS[name] for name in ("JAVA", "CPP", "PYTHON", "GO", "OMS")] == [
+        0,
+        1,
+        3,
+        9,
+        11,
+    ]
+    assert len(LANGUAGES) == 12
 
 
 def test_codes_of_the_protocol_page() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer._wire.rocketmq.selector import SelectorError, UnmatchableError, compile_selector
-from coherer._wire.rocketmq.selector.values import read_double, read_int, read_long
+from coherer._wire.rocketmq.selector.evaluation import read_double, read_int, read_long
 
 THREE = {"a": "3"}
 BOTH = {"a": "3", "b": "3"}

@@ -20,10 +20,11 @@ from coherer._wire.tubemq.names import (
     TopicInfo,
     TopicMeta,
     TopicSettings,
+    number,
     parse_required_partitions,
     required_partitions,
+    rows,
 )
-from coherer._wire.tubemq.texts import number, rows
 from coherer.errors import ProtocolError
 
 ids = st.integers(0, 2**31 - 1)

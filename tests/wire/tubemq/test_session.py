@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coherer._wire.tubemq import envelope, methods
 from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.envelope import varint
 from coherer._wire.tubemq.frame import TOKEN, FrameDecoder, encode_frame
 from coherer._wire.tubemq.session import (
     JAVA_EXCEPTION,
@@ -22,7 +23,6 @@ from coherer._wire.tubemq.session import (
     Response,
     ServerSession,
 )
-from coherer._wire.tubemq.wire import varint
 from coherer.errors import CohererError, ProtocolError, RefusedError, UnavailableError
 
 serials = st.integers(-(2**31), 2**31 - 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coherer._client.rocketmq.admin_asking import Asking, unknown_broker
 from coherer._client.rocketmq.admin_records import BrokerState, MemberState
 from coherer._common.logs import Log
-from coherer._wire.rocketmq import settings
+from coherer._wire.rocketmq import java_properties
 from coherer._wire.rocketmq.bodies import (
     AclConfig,
     BrokerStats,
@@ -22,7 +22,7 @@ from coherer._wire.rocketmq.bodies import (
     QueueTimeSpan,
     RunningInfo,
 )
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import RequestCode, version_name
 from coherer._wire.rocketmq.headers import (
     AccessKeyHeader,
     AccountHeader,
@@ -39,7 +39,6 @@ from coherer._wire.rocketmq.headers import (
     ViewStatsHeader,
     WhiteAddressesHeader,
 )
-from coherer._wire.rocketmq.versions import version_name
 from coherer.errors import CohererError, ProtocolError
 
 _log = Log(logging.getLogger(__name__))
@@ -88,24 +87,24 @@ class Servers(Asking):
         """The settings of a master."""
         await self._instance.start()
         answer = await self._ask_broker(broker, RequestCode.GET_BROKER_CONFIG)
-        return settings.parse(_text(answer.body))
+        return java_properties.parse(_text(answer.body))
 
     async def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
         """Change settings of a master that runs."""
         await self._instance.start()
-        body = settings.compose(changes).encode()
+        body = java_properties.compose(changes).encode()
         await self._ask_broker(broker, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def names_config(self) -> dict[str, str]:
         """The settings of a name server."""
         await self._instance.start()
         answer = await self._instance.names.ask(RequestCode.GET_NAMESRV_CONFIG)
-        return settings.parse(_text(answer.body))
+        return java_properties.parse(_text(answer.body))
 
     async def set_names_config(self, changes: Mapping[str, str]) -> None:
         """Change settings of all name servers."""
         await self._instance.start()
-        body = settings.compose(changes).encode()
+        body = java_properties.compose(changes).encode()
         await self._instance.names.ask_all(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
 
     async def values(self, namespace: str) -> dict[str, str]:

@@ -8,8 +8,7 @@ from typing import Final
 
 from coherer._client.engine.misuse import check_body, message_topic, mistaken
 from coherer._record.ids import UniqueIds
-from coherer._wire.rocketmq.batches import item_parts
-from coherer._wire.rocketmq.messages import outgoing
+from coherer._wire.rocketmq.messages import item_parts, outgoing
 from coherer.errors import UsageError
 from coherer.message import Message
 

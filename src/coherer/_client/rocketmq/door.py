@@ -21,9 +21,9 @@ from coherer._wire.rocketmq.bodies import (
     LockedBatch,
     SubscriptionData,
 )
+from coherer._wire.rocketmq.bodies.admin import ZERO_FIELD, offset_in
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.group_offsets import ZERO_FIELD, offset_in
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, ConnectError, ProtocolError, RefusedError, UnavailableError
 

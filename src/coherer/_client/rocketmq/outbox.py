@@ -30,7 +30,7 @@ from coherer._record.ids import UniqueIds
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.messages import Outgoing, outgoing
+from coherer._wire.rocketmq.messages import EncodedMessage, outgoing
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import ClosedError, CohererError, ConnectError, UnavailableError, UsageError
@@ -296,7 +296,7 @@ class Outbox:
             tries: how often it may be tried again.
         """
         properties = "\x02".join(f"{name}\x01{value}" for name, value in self._system.items())
-        parcel, deadline = Outgoing(body, properties, 0), self._loop.time() + self._timeout_s
+        parcel, deadline = EncodedMessage(body, properties, 0), self._loop.time() + self._timeout_s
         sent = Sent(place, message, sink, deadline, parcel, ids, now_ms(), tries, BATCH)
         self.window.take(len(body))
         place.lane.post(sent)
@@ -363,7 +363,7 @@ class Outbox:
 
     # -- inside
 
-    def _pack(self, message: Message, unique_id: str, system: Mapping[str, str]) -> Outgoing:
+    def _pack(self, message: Message, unique_id: str, system: Mapping[str, str]) -> EncodedMessage:
         options = self._options
         if self._system:
             system = {**self._system, **system}

@@ -30,9 +30,8 @@ from coherer._client.rocketmq.sends import SINGLE
 from coherer._client.rocketmq.timing import When, when_of
 from coherer._client.rocketmq.tracing import ProducerTrace, Tracer
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, end_header
-from coherer._wire.rocketmq.batches import ITEM_BYTES, split_by_size
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import ITEM_BYTES, RocketMessage, RocketReceipt, split_by_size
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt

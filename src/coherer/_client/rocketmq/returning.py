@@ -20,7 +20,7 @@ from coherer._client.rocketmq.consumer_options import ConsumerOptions
 from coherer._client.rocketmq.door import SEND_BACK_TIMEOUT_MS, Door
 from coherer._common.logs import Log
 from coherer._record import properties as text
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import V4_9_1, RequestCode
 from coherer._wire.rocketmq.headers import SendHeader
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer._wire.rocketmq.names import (
@@ -29,7 +29,6 @@ from coherer._wire.rocketmq.names import (
     retry_topic,
     with_namespace,
 )
-from coherer._wire.rocketmq.versions import V4_9_1
 from coherer.errors import CohererError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))

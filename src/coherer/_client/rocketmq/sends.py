@@ -32,7 +32,7 @@ from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import Outgoing, RocketReceipt
+from coherer._wire.rocketmq.messages import EncodedMessage, RocketReceipt
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC, Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import (
@@ -87,7 +87,7 @@ class Place:
         """Whether the broker has a connection."""
         return self.lane.open
 
-    def header(self, parcel: Outgoing, born_ms: int, *, batch: bool) -> SendHeader:
+    def header(self, parcel: EncodedMessage, born_ms: int, *, batch: bool) -> SendHeader:
         """The header of a send, where the encoder cannot be used."""
         return SendHeader(
             self.group,
@@ -124,7 +124,7 @@ class Sent(msgspec.Struct, gc=False):
     message: Message
     sink: Sink
     deadline: float
-    parcel: Outgoing
+    parcel: EncodedMessage
     unique_id: str
     born_ms: int
     tries: int = 0
@@ -246,7 +246,7 @@ class Lane(BaseLane[Link, Sent]):
         """Send a message, now or as soon as there is a connection."""
         self._offer(sent)
 
-    async def tell(self, place: Place, parcel: Outgoing, born_ms: int) -> None:
+    async def tell(self, place: Place, parcel: EncodedMessage, born_ms: int) -> None:
         """Send a message that nobody answers; returns when there is room for more.
 
         Raises:

@@ -25,7 +25,7 @@ from coherer._server.tubemq.master.state import check_saved
 from coherer._store import OsFiles, Store, StoreOptions
 from coherer._store.config import ConfigFiles
 from coherer._store.verifying import Problem, Verified, verify_store
-from coherer._wire.rocketmq import fastjson, settings
+from coherer._wire.rocketmq import fastjson, java_properties
 
 CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     TOPICS_FILE: partial(TopicTable.load, loads=fastjson.loads),
@@ -34,7 +34,7 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     DELAY_FILE: DelayPositions.load,
     FILTERS_FILE: fastjson.loads,
     MASTER_FILE: check_saved,
-    SETTINGS_FILE: partial(settings.parse_file, SETTINGS_FILE),
+    SETTINGS_FILE: partial(java_properties.parse_file, SETTINGS_FILE),
     IDENTITY_FILE: Identity.parse,
     **CHECKS,
 }

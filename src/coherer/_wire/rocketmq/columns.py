@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from coherer._record import properties as text
 from coherer._record.columns import INSTANT, Form, instants, take_apart
+from coherer._wire.rocketmq.delivery import Fields
 from coherer._wire.rocketmq.messages import born_time
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.records import Fields
 
 SCHEMA: Final = pa.schema(
     [

@@ -19,9 +19,8 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.codes import LANGUAGE_NUMBERS, LANGUAGES, PYTHON, V4_9_3, language_name
 from coherer._wire.rocketmq.frame import BINARY, JSON, prefix
-from coherer._wire.rocketmq.language import NAMES, NUMBERS, PYTHON, name_of
-from coherer._wire.rocketmq.versions import V4_9_3
 from coherer.errors import ProtocolError, UsageError
 from coherer.limits import REMOTING_HEADER_BYTES_MAX
 
@@ -55,7 +54,7 @@ class Command(Struct, gc=False):
         code: what is wanted (`codes.RequestCode`), or how it went (`codes.ResponseCode`).
         opaque: the number that an answer has in common with its request, 32 bits signed.
         flag: bits `RESPONSE` and `ONEWAY`.
-        language: who wrote it (`language.NAMES`); None for one that nobody knows.
+        language: who wrote it (`language.LANGUAGES`); None for one that nobody knows.
         version: the writer's release (`versions`).
         remark: text for people, mostly what went wrong.
         fields: the custom header; `headers.parse` gives it types.
@@ -142,7 +141,7 @@ def decode(kind: int, header: bytes, body: bytes | memoryview = b"") -> Command:
     else:
         try:
             command = _read_strict(header)
-            if command.language not in NUMBERS:
+            if command.language not in LANGUAGE_NUMBERS:
                 command.language = None
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             command = _read_patiently(header)
@@ -159,7 +158,7 @@ def _json_header(command: Command) -> bytes:
     if fields:
         members["extFields"] = fields
     members["flag"] = command.flag
-    members["language"] = command.language or NAMES[0]
+    members["language"] = command.language or LANGUAGES[0]
     members["opaque"] = command.opaque
     if remark is not None:
         members["remark"] = remark
@@ -178,7 +177,7 @@ def _binary_header(command: Command) -> bytes:
             name_bytes, value_bytes = fastjson.utf8(name), fastjson.utf8(value)
             pairs += (_SHORT.pack(len(name_bytes)), name_bytes)
             pairs += (_INT.pack(len(value_bytes)), value_bytes)
-        language = NUMBERS.get(command.language or "", 0)
+        language = LANGUAGE_NUMBERS.get(command.language or "", 0)
         packed = b"".join(pairs)
         head = _BINARY.pack(
             command.code, language, command.version, command.opaque, command.flag, len(remark)
@@ -200,7 +199,7 @@ def _read_binary(header: bytes) -> Command:
     except struct.error as error:
         raise ProtocolError("A binary header ends too early.") from error
     text = str(remark, "utf-8", "replace") if remark else None
-    return Command(code, opaque, flag, name_of(language), version, text, fields)
+    return Command(code, opaque, flag, language_name(language), version, text, fields)
 
 
 def _read_pairs(data: bytes) -> dict[str, str]:
@@ -236,7 +235,7 @@ def _read_patiently(header: bytes) -> Command:
         _int32(members.get("code"), 0),
         _int32(members.get("opaque"), 0),
         _int32(members.get("flag"), 0),
-        name_of(language if isinstance(language, str | int) else None),
+        language_name(language if isinstance(language, str | int) else None),
         _int32(members.get("version"), V4_9_3),
         None if remark is None else fastjson.text(remark),
         {

@@ -10,12 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.frame import JSON, prefix
-from coherer._wire.rocketmq.language import PYTHON
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.versions import V4_9_3
 from coherer.errors import ProtocolError
 
 COMMIT: Final = 1

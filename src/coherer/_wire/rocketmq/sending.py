@@ -14,13 +14,11 @@ import msgspec
 
 from coherer._record.layout import NO_HOST
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command
 from coherer._wire.rocketmq.frame import PREFIX
 from coherer._wire.rocketmq.headers import SendResult, parse
-from coherer._wire.rocketmq.language import PYTHON
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC
-from coherer._wire.rocketmq.versions import V4_9_3
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 

@@ -7,9 +7,9 @@ where their numbers are the same.
 from __future__ import annotations
 
 from coherer._wire.rocketmq import command as commands
+from coherer._wire.rocketmq.codes import PYTHON
 from coherer._wire.rocketmq.command import INT32_MAX, INT32_MIN, ONEWAY, RESPONSE, Command
 from coherer._wire.rocketmq.frame import FrameDecoder
-from coherer._wire.rocketmq.language import PYTHON
 from coherer.errors import ProtocolError
 
 

@@ -29,11 +29,10 @@ from zlib import crc32
 
 from coherer._record.gaps import joined
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import answer_head
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, answer_head, varint
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
-from coherer._wire.tubemq.wire import CONTINUED, VARINTS, varint
 from coherer.message import ReceivedMessage
 
 if TYPE_CHECKING:

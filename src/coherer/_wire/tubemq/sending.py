@@ -15,10 +15,9 @@ from typing import Final
 import msgspec
 
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import answer_head, request_head
+from coherer._wire.tubemq.envelope import VARINTS, answer_head, field, request_head, varint
 from coherer._wire.tubemq.frame import TOKEN, encode_frame
 from coherer._wire.tubemq.methods import BROKER_WRITE, SEND_MESSAGE, VERSION, parse
-from coherer._wire.tubemq.wire import VARINTS, field, varint
 from coherer.limits import BLOCK_BYTES
 
 _TOKEN_SERIAL: Final = Layout(">Ii")

@@ -19,8 +19,8 @@ from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._store import Draft, Store, StoreOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.names import BrokerDefaults, TopicSettings
 from coherer._wire.tubemq.session import STANDBY, Request, ServerSession
-from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
 from coherer.errors import ProtocolError, RefusedError
 from coherer.testing import ManualClock
 

@@ -14,8 +14,8 @@ from coherer._server.tubemq.broker.sends import SendMemory, SendReader
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal
 from coherer._store import Store, StoreOptions
+from coherer._wire.tubemq.envelope import field
 from coherer._wire.tubemq.payload import checksum
-from coherer._wire.tubemq.wire import field
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
 from tests.server.broker_stage import OPTIONS, TOPICS, send_request

@@ -21,7 +21,15 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel, Handler
 from coherer._wire.rocketmq import bodies
-from coherer._wire.rocketmq.codes import NOT_SET, RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import (
+    CPP,
+    NOT_SET,
+    V3_0_7_SNAPSHOT,
+    V3_1_8_SNAPSHOT,
+    RequestCode,
+    ResponseCode,
+    version_name,
+)
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     CheckTransactionHeader,
@@ -31,9 +39,7 @@ from coherer._wire.rocketmq.headers import (
     RunningInfoHeader,
     parse,
 )
-from coherer._wire.rocketmq.language import CPP
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.versions import V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT, version_name
 from coherer.errors import CohererError, RequestTimeoutError, UsageError
 
 _log = Log(logging.getLogger(__name__))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
-from coherer._wire.rocketmq.bloom import Bloom
+from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import UsageError
 
 SQL92: Final = "SQL92"
-_BLOOM: Final = Bloom()
+_BLOOM: Final = BloomFilter()
 
 
 def compile_expression(expression: str, kind: str) -> Compiled:

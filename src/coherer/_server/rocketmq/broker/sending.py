@@ -28,10 +28,10 @@ from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import Draft, Drafts
-from coherer._wire.rocketmq.batches import decode_batch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
+from coherer._wire.rocketmq.messages import decode_batch
 from coherer._wire.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
 from coherer.errors import CohererError, RefusedError, UsageError
 

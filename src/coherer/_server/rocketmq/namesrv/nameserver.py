@@ -21,7 +21,7 @@ from coherer._server.rocketmq.namesrv.registry import Registry
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer._server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
 from coherer._store.beat import Beat
-from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
 

@@ -10,7 +10,7 @@ from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
 from coherer._wire.rocketmq import bodies
-from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.codes import V3_0_11, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     NULL,
@@ -23,7 +23,6 @@ from coherer._wire.rocketmq.headers import (
     WipeResult,
     parse,
 )
-from coherer._wire.rocketmq.versions import V3_0_11
 from coherer.errors import ProtocolError
 
 

@@ -19,7 +19,7 @@ from coherer._server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.methods import UNDEFINED
-from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
+from coherer._wire.tubemq.names import BrokerDefaults, TopicSettings
 from coherer.errors import ProtocolError
 
 _log = Log(logging.getLogger(__name__))

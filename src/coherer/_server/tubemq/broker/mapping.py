@@ -37,8 +37,8 @@ from coherer._record import compression, properties
 from coherer._record.hashing import java_hash, tag_code
 from coherer._record.layout import HOSTS_V6, spans
 from coherer._wire.tubemq.delivery import delivered_head
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, varint
 from coherer._wire.tubemq.payload import checksum as checksum_of
-from coherer._wire.tubemq.wire import CONTINUED, VARINTS, varint
 from coherer.errors import DamagedStoreError
 
 _MARK = properties.TUBE_MARK

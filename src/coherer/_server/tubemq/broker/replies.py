@@ -12,10 +12,9 @@ from functools import lru_cache
 from struct import Struct as Layout
 
 from coherer._store import Appended
-from coherer._wire.tubemq.envelope import answer_head
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, answer_head, varint
 from coherer._wire.tubemq.frame import TOKEN
 from coherer._wire.tubemq.methods import SEND_MESSAGE
-from coherer._wire.tubemq.wire import CONTINUED, VARINTS, varint
 
 _TOKEN_SERIAL = Layout(">Ii").pack
 _SIZES = Layout(">ii").pack

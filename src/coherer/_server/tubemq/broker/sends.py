@@ -20,9 +20,9 @@ from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import Draft
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.envelope import field
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.payload import checksum
-from coherer._wire.tubemq.wire import field
 
 _HOST = struct.Struct(">iI")
 HISTORY_TOPIC = "__offset_history__"

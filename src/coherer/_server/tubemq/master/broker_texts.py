@@ -15,7 +15,7 @@ from coherer._rules.tubemq.fleet import Hosted
 from coherer._server.tubemq.master.state import MasterState
 from coherer._server.tubemq.refusal import Refusal
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
+from coherer._wire.tubemq.names import BrokerDefaults, TopicSettings
 from coherer.errors import ProtocolError
 
 T = TypeVar("T")

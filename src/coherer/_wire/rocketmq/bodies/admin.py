@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec import field
@@ -11,6 +12,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies.base import Body, DataVersion, Offsets
 from coherer._wire.rocketmq.bodies.heartbeat import SubscriptionData
 from coherer._wire.rocketmq.names import Queue
+from coherer.errors import ProtocolError
 
 RETRY_TIMES_DEFAULT: Final = 16
 
@@ -239,3 +241,50 @@ class OffsetMoved(Body, frozen=True):
     message_queue: Queue | None = None
     offset_request: int = 0
     offset_new: int = 0
+
+
+ZERO_FIELD: Final = "setZeroIfNotFound"
+"""A field of request 14. RocketMQ 5's brokers answer 22 for a group without an offset when it is
+`false`. Our broker does so, too, and repeats the field in its answer. RocketMQ 4's pass over it."""
+
+_TABLE: Final = re.compile(rb"\s*:\s*\{([^{}]*)\}")
+_ENTRY: Final = re.compile(rb'"?(-?\d+)"?\s*:\s*(-?\d+)')
+
+
+def offset_in(body: bytes | memoryview, group: str, topic: str, queue_id: int) -> int | None:
+    """The offset of a group in a queue.
+
+    Args:
+        body: the body of the answer to 43.
+        group: the group.
+        topic: the queue's topic.
+        queue_id: the queue's number.
+
+    Returns:
+        None when the group has none there.
+
+    Raises:
+        ProtocolError: the body is no table of offsets.
+
+    >>> offset_in(b'{"offsetTable":{"flights@readers":{0:5,1:0}}}', "readers", "flights", 1)
+    0
+    >>> offset_in(b'{"offsetTable":{"flights@readers":{0:5,1:0}}}', "others", "flights", 1)
+    """
+    data = bytes(body)
+    if b'"offsetTable"' not in data:
+        raise ProtocolError("The answer holds no table of offsets.", topic=topic)
+    key = f'"{topic}@{group}"'.encode()
+    at = data.find(key)
+    if at < 0:
+        return None
+    found = _TABLE.match(data, at + len(key))
+    if found is None:
+        raise ProtocolError("The table of offsets cannot be read.", topic=topic)
+    return next(
+        (
+            int(offset)
+            for number, offset in _ENTRY.findall(found.group(1))
+            if int(number) == queue_id and int(offset) >= 0
+        ),
+        None,
+    )

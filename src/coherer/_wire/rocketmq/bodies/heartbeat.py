@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import field
 
-from coherer._wire.rocketmq.bodies.base import Body
-from coherer._wire.rocketmq.bodies.fitting import words
-from coherer._wire.rocketmq.language import NAMES
+from coherer._wire.rocketmq.bodies.base import Body, words
+from coherer._wire.rocketmq.codes import LANGUAGES
 from coherer._wire.rocketmq.names import Queue
 from coherer.limits import HEARTBEAT_OBJECTS_MAX
 
@@ -45,7 +44,7 @@ OUTCOMES: Final = (
 ConsumeType = Annotated[str, words(*TYPES)]
 MessageModel = Annotated[str, words(*MODELS)]
 StartWord = Annotated[str, words(*STARTS)]
-LanguageWord = Annotated[str, words(*NAMES)]
+LanguageWord = Annotated[str, words(*LANGUAGES)]
 Outcome = Annotated[str, words(*OUTCOMES)]
 
 TAG: Final = "TAG"

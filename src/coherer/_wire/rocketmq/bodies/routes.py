@@ -9,8 +9,7 @@ from typing import Annotated, Final
 from msgspec import field
 
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.bodies.base import Body, DataVersion
-from coherer._wire.rocketmq.bodies.fitting import words
+from coherer._wire.rocketmq.bodies.base import Body, DataVersion, words
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 

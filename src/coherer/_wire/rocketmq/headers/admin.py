@@ -2,9 +2,96 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from coherer._common.masking import masked
 from coherer._wire.rocketmq.command import Int32, Int64
 from coherer._wire.rocketmq.headers.base import NULL, Header
+
+
+class EndTransactionHeader(Header):
+    """37: what became of a half message."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionHeader(Header):
+    """39: a broker asks what became of a half message."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class MessageIdHeader(Header):
+    """323: a half message is to be checked again."""
+
+    msg_id: str | None = None
+
+
+class GroupHeader(Header):
+    """38, 40, 203: a group of consumers."""
+
+    consumer_group: str
+
+
+class ProducerGroupHeader(Header):
+    """204: a group of producers."""
+
+    producer_group: str
+
+
+class UnregisterClientHeader(Header):
+    """35: a producer or consumer leaves."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ResetOffsetHeader(Header):
+    """222 to a broker, 220 to a consumer: read again from a time; -1 is the end."""
+
+    topic: str
+    group: str = NULL
+    timestamp: Int64 = 0
+    is_force: bool = False
+
+
+class ConsumerStatusHeader(Header, kw_only=True):
+    """223 to a broker, 221 to a consumer: where it stands.
+
+    `client_addr` holds a client id (4.5).
+    """
+
+    topic: str | None = None
+    group: str
+    client_addr: str | None = None
+
+
+class RunningInfoHeader(Header):
+    """307: what a consumer is doing."""
+
+    consumer_group: str
+    client_id: str | None = None
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyHeader(Header):
+    """309: a consumer is to consume one message now."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
 
 
 class TopicHeader(Header):
@@ -112,3 +199,88 @@ class AclVersionResult(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
+
+
+class RegisterBrokerHeader(Header):
+    """103: a broker and its topics."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+    ha_server_addr: str | None = None
+    compressed: bool = False
+    body_crc32: Int32 = 0
+
+
+class RegisterBrokerResult(Header):
+    """The answer to 103."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class BrokerHeader(Header, kw_only=True):
+    """104, 322: a broker."""
+
+    broker_name: str = NULL
+    broker_addr: str = NULL
+    cluster_name: str = NULL
+    broker_id: Int64
+
+
+class DataVersionResult(Header):
+    """The answer to 322."""
+
+    changed: bool
+
+
+class BrokerNameHeader(Header):
+    """205, 327: a broker shall not, or shall, be written to."""
+
+    broker_name: str = NULL
+
+
+class WipeResult(Header):
+    """The answer to 205."""
+
+    wipe_topic_count: Int32
+
+
+class AddResult(Header):
+    """The answer to 327."""
+
+    add_topic_count: Int32
+
+
+class ClusterHeader(Header):
+    """224: a cluster."""
+
+    cluster: str
+
+
+class PutKvHeader(Header):
+    """100: a key and its value."""
+
+    namespace: str | None = None
+    key: str | None = None
+    value: str | None = None
+
+
+class KvHeader(Header):
+    """101, 102: a key."""
+
+    namespace: str
+    key: str
+
+
+class KvResult(Header):
+    """The answer to 101."""
+
+    value: str | None = None
+
+
+class NamespaceHeader(Header):
+    """219: the keys of a namespace."""
+
+    namespace: str

@@ -15,7 +15,7 @@ call, with the cache).
 
 from __future__ import annotations
 
-from coherer._wire.rocketmq.selector.errors import SelectorError, UnmatchableError
-from coherer._wire.rocketmq.selector.selector import CACHED, Selector, compile_selector
+from coherer._wire.rocketmq.selector.compiler import CACHED, Selector, compile_selector
+from coherer._wire.rocketmq.selector.evaluation import SelectorError, UnmatchableError
 
 __all__ = ["CACHED", "Selector", "SelectorError", "UnmatchableError", "compile_selector"]

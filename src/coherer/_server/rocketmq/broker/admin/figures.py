@@ -17,10 +17,9 @@ from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Handler, of_anyone
 from coherer._store import Entry
 from coherer._wire.rocketmq import bodies, fastjson
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import V4_9_3, RequestCode, ResponseCode, version_name
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import QueryConsumeQueueHeader, ViewStatsHeader, parse
-from coherer._wire.rocketmq.versions import V4_9_3, version_name
 
 ENTRIES_MAX: Final = 4096
 """Entries of a queue that one answer shows."""

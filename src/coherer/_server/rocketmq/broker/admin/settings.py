@@ -24,7 +24,7 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Handler, of_anyone
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import VersionResult
