@@ -66,51 +66,6 @@ PROPERTIES_BYTES_MAX: Final = 32767
 TOPIC_BYTES_MAX: Final = 127
 """Topic of a stored record: its length is a signed byte (RocketMQ 4.9)."""
 
-OUTBOX_HIGH_BYTES: Final = 16 * 1024 * 1024
-"""A connection with more unsent bytes is not read from any more: a slow peer costs this much."""
-
-OUTBOX_LOW_BYTES: Final = 4 * 1024 * 1024
-"""Reading goes on when this few unsent bytes are left."""
-
-OUTBOXES_BYTES: Final = 256 * 1024 * 1024
-"""What waits for all peers that lag, together: with more than 16 of them, each may have less."""
-
-OUTBOX_SHARE_BYTES_MIN: Final = 64 * 1024
-"""But so much at least: an answer or two."""
-
-OUTBOX_WEIGHED_BYTES: Final = 64 * 1024
-"""After so many bytes it is looked at whether a peer lags."""
-
-STALLED_WRITE_MS: Final = 60_000
-"""A peer that takes nothing for so long is cut off, if its outbox is full or it is being closed."""
-
-INBOXES_BYTES: Final = 256 * 1024 * 1024
-"""What is kept of requests that are not whole, of all peers together: an option of a node."""
-
-INBOXES_BYTES_MIN: Final = 32 * 1024 * 1024
-"""That option allows the largest request of both protocols at least."""
-
-INBOX_SHARE_BYTES: Final = 64 * 1024
-"""But so much of each is read in any case."""
-
-INBOX_RATE_BYTES: Final = 1024 * 1024
-"""Who brings less of a large request in a second, while others wait for room, is cut off."""
-
-CONNECTIONS_MAX: Final = 32_768
-"""Connections that one port accepts, if the process may open so many files: one that rests takes
-about 10 KiB."""
-
-FILES_MAX: Final = 65_536
-"""What a server asks the system for: all connections of its ports, and the files of its store."""
-
-FILES_RESERVED: Final = 384
-"""Of the files that a process may open, so many are no connections: 256 of queues, the log's, the
-index's, the loop's own. Where few may be open, half of them."""
-
-QUEUE_FILES_MIN: Final = 256
-"""So many files of queues may be open however many connections there are, or a quarter of what the
-process may open."""
-
 QUEUE_ENTRIES_WAITING: Final = 1_000_000
 """Entries of consume queues, of 20 bytes each, that are in memory before they are written: after
 half of them the store begins. A crash leaves so many records for the next start to look at."""
@@ -132,9 +87,6 @@ ATTRIBUTE_BYTES_CACHED: Final = 512
 
 FRAMES_CACHED: Final = 16
 """Body lengths for which a broker remembers what to put around bodies with such a block."""
-
-KEPT_BYTES: Final = 8 * 1024 * 1024
-"""What the process keeps of freed memory (`net.memory`)."""
 
 LANES_CACHED: Final = 32_768
 """Pairs of client and topic whose rights a broker remembers, about 1 KiB each: sends that are

@@ -158,7 +158,7 @@ async def run(options: NodeOptions, *, as_json: bool) -> None:
     from coherer import _net as net
     from coherer._server.node.node import Node
 
-    net.allow_files()
+    net.raise_open_files_limit()
     with _stop_event() as stopped:
         async with Node(options) as node:
             waiting = [asyncio.ensure_future(work) for work in (node.ready(), stopped.wait())]

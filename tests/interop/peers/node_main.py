@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from coherer._net import allow_files, run
+from coherer._net import raise_open_files_limit, run
 from coherer._server.node.node import Node, NodeOptions
 
 
@@ -28,5 +28,5 @@ async def serve(given: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    allow_files()
+    raise_open_files_limit()
     run(serve(json.loads(sys.argv[1])))

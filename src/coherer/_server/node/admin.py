@@ -348,7 +348,7 @@ class _Visitor:
             self._go_on()
         except h11.RemoteProtocolError as error:
             self._fail(error)
-        self._connection.keeps((self._unanswered_bytes, 0))
+        self._connection.report_unfinished((self._unanswered_bytes, 0))
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
         """An answer that waits is for nobody."""

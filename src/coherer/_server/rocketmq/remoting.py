@@ -186,7 +186,7 @@ class Channel:
                 self._answered(command)
             else:
                 requests.append(command)
-        self.connection.keeps(self._session.unfinished)
+        self.connection.report_unfinished(self._session.unfinished)
         served = 0 if self._postponed or self.connection.full else self._serve(requests)
         if served < len(requests):
             self._postponed.extend(requests[served:])

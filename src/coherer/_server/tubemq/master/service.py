@@ -48,7 +48,7 @@ class _Visitor:
     def received(self, data: bytes) -> None:
         """One socket read."""
         requests, answers = self._session.receive(data)
-        self._connection.keeps(self._session.unfinished)
+        self._connection.report_unfinished(self._session.unfinished)
         self._connection.write_many(answers)
         for request in requests:
             before = self._turn
