@@ -14,9 +14,9 @@ from coherer._wire.rocketmq.allocate import (
     average,
     by_circle,
     consistent_hash,
-    in_order,
     machine_room,
     nearby,
+    sorted_for_allocation,
 )
 from coherer._wire.rocketmq.names import Queue
 from tests.interop.peers.rocket_site import RocketSite
@@ -54,7 +54,9 @@ def case(dice: random.Random, strategy: str) -> Case:
 
 
 def our_answer(one: Case) -> list[tuple[str, int]]:
-    queues, clients = in_order([Queue("orders", *place) for place in one.queues], one.clients)
+    queues, clients = sorted_for_allocation(
+        [Queue("orders", *place) for place in one.queues], one.clients
+    )
     mine = STRATEGIES[one.strategy](queues, clients, one.me)
     return [(queue.broker, queue.id) for queue in mine]
 

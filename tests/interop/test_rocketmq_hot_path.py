@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coherer._wire.rocketmq.messages import encode_item
+from coherer._wire.rocketmq.messages import encode_batch_item
 from tests.interop.peers.rocket_scribe import WAIT_S, Scribe, Script
 from tests.server.client_stage import consumer, heartbeat, sql, tags
 from tests.server.rocket_stage import (
@@ -72,7 +72,10 @@ async def test_sends(same: Callable[[Script], Awaitable[None]]) -> None:
 
 async def test_batches(same: Callable[[Script], Awaitable[None]]) -> None:
     async def script(scribe: Scribe) -> None:
-        items = [encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true"), encode_item(b"two", b"", 5)]
+        items = [
+            encode_batch_item(b"one", b"TAGS\x01a\x02WAIT\x01true"),
+            encode_batch_item(b"two", b"", 5),
+        ]
         body = b"".join(items)
 
         async def send(label: str, body: bytes = body, **changes: object) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.messages import encode_item
+from coherer._wire.rocketmq.messages import encode_batch_item
 from tests.interop.peers.rocket_scribe import Scribe, Script
 from tests.server.client_stage import consumer, heartbeat, sql, tags
 from tests.server.rocket_stage import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
@@ -117,7 +117,9 @@ async def test_the_largest_message(same: Same) -> None:
 
 async def test_batches(same: Same) -> None:
     async def script(scribe: Scribe) -> None:
-        whole = encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_item(b"two", b"", 5)
+        whole = encode_batch_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_batch_item(
+            b"two", b"", 5
+        )
 
         async def send(
             label: str, body: bytes = whole, code: int = BATCH, **changes: object
@@ -131,9 +133,9 @@ async def test_batches(same: Same) -> None:
         for label, body in (
             ("empty", b""), ("short", b"\0\0\0\1"), ("garbage", b"x" * 40), ("cut", whole[:-3]),
             ("less than nothing", b"\xff\xff\xff\xff" + whole), ("and more", whole + b"\0\0"),
-            ("delayed", encode_item(b"d", b"DELAY\x015")),
-            ("half", encode_item(b"d", b"TRAN_MSG\x01true")),
-            ("open end", encode_item(b"d", b"a\x01b\x02")),
+            ("delayed", encode_batch_item(b"d", b"DELAY\x015")),
+            ("half", encode_batch_item(b"d", b"TRAN_MSG\x01true")),
+            ("open end", encode_batch_item(b"d", b"a\x01b\x02")),
         ):  # fmt: skip
             await send(label, body)
         for flags in (1, 8, 12):

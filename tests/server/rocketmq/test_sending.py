@@ -15,7 +15,7 @@ from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
 from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import encode_item
+from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
 from tests.server.rocket_stage import (
@@ -334,7 +334,9 @@ async def test_retries_of_a_group_that_may_not_be_made(tmp_path: Path, clock: Ma
 
 
 async def test_a_batch(broker_stage: BrokerStage, peer: Client) -> None:
-    body = encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_item(b"two", b"", 5)
+    body = encode_batch_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_batch_item(
+        b"two", b"", 5
+    )
     answer = await peer.ask(BATCH, send_fields(m="true", i="WAIT\x01true", e=1), body)
     assert answer.code == 0
     assert answer.fields["queueOffset"] == "0"
@@ -352,13 +354,13 @@ async def test_a_batch(broker_stage: BrokerStage, peer: Client) -> None:
 async def test_a_batch_for_a_topic_of_several_tags(broker_stage: BrokerStage, peer: Client) -> None:
     topic = Topic(name="demo", read_queues=1, write_queues=1, filter_type="MULTI_TAG")
     broker_stage.state.topics.put(topic, 0)
-    await peer.ask(BATCH, send_fields(m="true"), encode_item(b"one", b""))
+    await peer.ask(BATCH, send_fields(m="true"), encode_batch_item(b"one", b""))
     await peer.send(b"two")
     assert [record.sys_flag for record in broker_stage.records("demo")] == [2, 2]
 
 
 async def test_the_flag_decides_not_the_code(broker_stage: BrokerStage, peer: Client) -> None:
-    body = encode_item(b"one", b"")
+    body = encode_batch_item(b"one", b"")
     assert (await peer.ask(SEND_V2, send_fields(m="true"), body)).code == 0
     assert (await peer.ask(BATCH, send_fields(m="false"), body)).code == 0
     assert [record.body for record in broker_stage.records("demo")] == [b"one", body]
@@ -367,12 +369,12 @@ async def test_the_flag_decides_not_the_code(broker_stage: BrokerStage, peer: Cl
 @pytest.mark.parametrize(
     ("fields", "body", "code"),
     [
-        ({"f": 4}, encode_item(b"x", b""), 13),
-        ({"i": "DELAY\x011"}, encode_item(b"x", b""), 13),
+        ({"f": 4}, encode_batch_item(b"x", b""), 13),
+        ({"i": "DELAY\x011"}, encode_batch_item(b"x", b""), 13),
         ({}, b"", 1),
         ({}, b"\x00\x00\x00\x05abc", 1),
         ({}, struct.pack(">IIIII", 100, 0, 0, 0, 1000), 1),
-        ({"i": "k\x01" + "v" * 33_000}, encode_item(b"x", b""), 1),
+        ({"i": "k\x01" + "v" * 33_000}, encode_batch_item(b"x", b""), 1),
     ],
 )
 async def test_batches_that_are_none(
@@ -404,7 +406,7 @@ async def test_answers_wait_for_the_disk_unless_the_sender_does_not(
         waits = peer.begin(SEND_V2, send_fields(), b"safe")
         hurries = peer.begin(SEND_V2, send_fields(i="WAIT\x01false"), b"quick")
         batch = send_fields(m="true", i="WAIT\x01false")
-        also = peer.begin(BATCH, batch, encode_item(b"x", b""))
+        also = peer.begin(BATCH, batch, encode_batch_item(b"x", b""))
         async with asyncio.timeout(10):
             assert (await hurries).code == 0
             assert (await also).code == 0

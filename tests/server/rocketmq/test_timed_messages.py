@@ -9,7 +9,7 @@ import pytest
 from coherer._record.properties import decode
 from coherer._rules.rocketmq.timers import TIMER_TOPIC
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import encode_item
+from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.testing import ManualClock
 from tests.server.rocket_stage import (
     SEND_BACK,
@@ -86,7 +86,7 @@ async def test_a_level_counts_more_than_a_time(
 @pytest.mark.parametrize("own", ["", "TIMER_DELAY_SEC\x015"])
 async def test_a_batch_is_never_timed(broker_stage: BrokerStage, peer: Client, own: str) -> None:
     item = b"k\x01v" if own else b"TIMER_DELAY_SEC\x015"
-    body = encode_item(b"a", b"k\x01v") + encode_item(b"b", item)
+    body = encode_batch_item(b"a", b"k\x01v") + encode_batch_item(b"b", item)
     answer = await peer.ask(BATCH, send_fields(m="true", i=own), body)
     assert answer.code == 13
     assert "cannot be timed" in (answer.remark or "")

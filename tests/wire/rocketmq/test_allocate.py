@@ -13,9 +13,9 @@ from coherer._wire.rocketmq.allocate import (
     by_circle,
     consistent_hash,
     fixed,
-    in_order,
     machine_room,
     nearby,
+    sorted_for_allocation,
 )
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
@@ -56,7 +56,7 @@ def test_the_worked_ring_13_15() -> None:
     st.sets(st.text(max_size=4), min_size=1),
 )
 def test_every_queue_has_one_owner(name: str, count: int, clients: set[str]) -> None:
-    queues, members = in_order(queues_of(count), clients)
+    queues, members = sorted_for_allocation(queues_of(count), clients)
     taken = [queue for me in members for queue in STRATEGIES[name](queues, members, me)]
     assert sorted(taken) == queues
 
@@ -79,7 +79,7 @@ def test_a_client_that_leaves_moves_only_its_own_queues(count: int, members: int
         nearby(average, lambda queue: "x", lambda client: "x"),
     ],
 )
-def test_a_stranger_gets_nothing(strategy: Strategy) -> None:
+def test_a_client_outside_the_group_gets_nothing(strategy: Strategy) -> None:
     assert strategy(queues_of(4), ["a"], "b") == []
 
 
@@ -110,14 +110,14 @@ def test_nearby() -> None:
 
 
 def test_java_sorts_by_utf_16_units() -> None:
-    queues, clients = in_order(
+    queues, clients = sorted_for_allocation(
         [Queue("t", "b", 10), Queue("t", "b", 9), Queue("t", "a", 11)], ["\uffff", "😀", "a"]
     )
     assert [queue.id for queue in queues] == [11, 9, 10]
     assert clients == ["a", "😀", "\uffff"]
 
 
-def test_what_no_strategy_can_do() -> None:
+def test_invalid_parameters_are_refused() -> None:
     with pytest.raises(UsageError):
         consistent_hash(0)
     with pytest.raises(UsageError):

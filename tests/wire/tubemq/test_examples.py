@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from coherer._record.times import decode_time
 from coherer._wire.tubemq import credentials, methods, payload, sending
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.delivery import MessageBatch, delivered_head, get_reply
+from coherer._wire.tubemq.delivery import MessageBatch, get_reply, message_envelope
 from coherer._wire.tubemq.frame import FrameDecoder
 from coherer._wire.tubemq.methods import METHODS, parse
 from coherer._wire.tubemq.names import BrokerInfo, SubscribeInfo, TopicInfo
@@ -341,7 +341,7 @@ def test_a5_through_the_hot_path() -> None:
 def test_a8_through_the_hot_path() -> None:
     chunks: list[bytes | memoryview] = []
     for id_, data, flag in ((MESSAGE_ID, DATA, 1), (MESSAGE_ID + 1, b"plain", 0)):
-        before, after = delivered_head(id_, payload.checksum(data), len(data), flag)
+        before, after = message_envelope(id_, payload.checksum(data), len(data), flag)
         chunks += [before, memoryview(data), after]
     frame = get_reply(5, chunks, offset=0, backlog_bytes=0, max_offset=56, require_slow=False)
     assert frame == example("A8")

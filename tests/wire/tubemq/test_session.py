@@ -79,7 +79,7 @@ def received(session: ServerSession, chunks: list[bytes]) -> tuple[list[Request]
 
 
 @given(st.lists(request_frames(), max_size=6), st.integers(1, 100))
-def test_requests_however_they_come(frames: list[bytes], step: int) -> None:
+def test_requests_in_chunks_of_any_size(frames: list[bytes], step: int) -> None:
     expected = by_protobuf(frames)
     stream = b"".join(frames)
     session = ServerSession()
@@ -106,7 +106,9 @@ def _ends(frames: list[bytes], requests: list[Request]) -> list[int]:
 
 
 @given(request_frames(), st.data())
-def test_a_frame_that_almost_begins_as_one_before(frame: bytes, data: st.DataObject) -> None:
+def test_a_frame_that_begins_almost_like_a_remembered_one(
+    frame: bytes, data: st.DataObject
+) -> None:
     session = ServerSession()
     session.receive(frame)
     at = data.draw(st.integers(0, min(len(frame), 60) - 1))
@@ -124,7 +126,7 @@ def test_a_frame_that_almost_begins_as_one_before(frame: bytes, data: st.DataObj
 
 
 @given(st.binary(max_size=200))
-def test_a_server_answers_garbage_in_a_frame(payload: bytes) -> None:
+def test_an_invalid_payload_is_answered(payload: bytes) -> None:
     session = ServerSession()
     requests, answers = session.receive(encode_frame(5, payload))
     assert len(requests) + len(answers) == 1
@@ -138,7 +140,7 @@ def test_a_server_answers_garbage_in_a_frame(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_parse_or_raise_a_protocol_error(data: bytes) -> None:
     for session in (ServerSession(), ClientSession()):
         try:
             session.receive(data)
@@ -159,7 +161,7 @@ def test_garbage_is_an_error_of_ours(data: bytes) -> None:
         (envelope.request_head(1, 19, 1, 3, 0), "IPC server handle request error :Unsupported"),
     ],
 )
-def test_fatal_answers(payload: bytes, text: str) -> None:
+def test_unreadable_requests_are_answered_fatal(payload: bytes, text: str) -> None:
     [answer] = ServerSession().receive(encode_frame(1, payload))[1]
     [failure] = ClientSession().receive(answer)
     assert isinstance(failure, Failure)
@@ -168,7 +170,7 @@ def test_fatal_answers(payload: bytes, text: str) -> None:
     assert failure.text.startswith(text)
 
 
-def test_a_method_of_another_service() -> None:
+def test_a_method_of_another_service_is_an_error() -> None:
     frame = encode_frame(4, envelope.request_head(methods.MASTER, methods.SEND_MESSAGE, 1, 3, 0))
     session = ServerSession()
     for _ in range(2):
@@ -179,7 +181,7 @@ def test_a_method_of_another_service() -> None:
         assert (failure.serial, failure.fatal, failure.exception) == (4, False, JAVA_EXCEPTION)
 
 
-def test_sends_pass_by_the_read_service_too() -> None:
+def test_the_read_service_accepts_sends() -> None:
     head = envelope.request_head(methods.BROKER_READ, methods.SEND_MESSAGE, 1, 3, 0)
     [request], answers = ServerSession().receive(encode_frame(4, head))
     assert (request.service, request.method, answers) == (2, 13, [])
@@ -202,7 +204,7 @@ def test_class_names_by_version(version: int, spelled: str) -> None:
 
 
 @given(st.lists(st.tuples(serials, served, bodies), max_size=5), st.integers(1, 200))
-def test_answers_however_they_come(
+def test_answers_in_chunks_of_any_size(
     given_answers: list[tuple[int, tuple[int, int], bytes]], step: int
 ) -> None:
     server = ServerSession()
@@ -223,36 +225,36 @@ def test_answers_however_they_come(
 
 
 @given(bodies, st.integers(1, 22))
-def test_the_quick_ways_see_what_protobuf_sees(body: bytes, method: int) -> None:
+def test_matching_equals_protobuf(body: bytes, method: int) -> None:
     answer = envelope.answer_head(method, len(body)) + body
     read = envelope.read_answer(answer)
     assert isinstance(read, pb.RspResponseBody)
     assert (read.method, read.data) == (method, body)
-    found = envelope.usual_answer(answer[:64], len(answer))
+    found = envelope.match_answer(answer[:64], len(answer))
     assert found is not None
     assert (found[0], answer[found[1] :]) == (method, body)
 
     request = envelope.request_head(3, method, 10_000, 3, len(body)) + body
     service, version, request_body = envelope.read_request(request)
-    seen = envelope.usual_request(request[:64], len(request))
+    seen = envelope.match_request(request[:64], len(request))
     assert seen is not None
     assert seen[:4] == (service, request_body.method, request_body.timeout, version)
     assert request[seen[4] :] == request_body.request == body
 
 
 @given(st.binary(max_size=64), st.integers(0, 70))
-def test_the_quick_ways_take_nothing_that_protobuf_refuses(garbage: bytes, size: int) -> None:
+def test_matching_accepts_nothing_that_protobuf_refuses(garbage: bytes, size: int) -> None:
     """The beginning is usual, the rest is anything."""
     for begin, usual, read in (
-        (envelope.ANSWER_BEGIN, envelope.usual_answer, envelope.read_answer),
-        (envelope.REQUEST_BEGIN, envelope.usual_request, envelope.read_request),
+        (envelope.ANSWER_BEGIN, envelope.match_answer, envelope.read_answer),
+        (envelope.REQUEST_BEGIN, envelope.match_request, envelope.read_request),
     ):
         payload = (begin + garbage).ljust(size, b"\0")
         if usual(payload[:64], len(payload)) is not None:
             read(payload)  # raises what makes the test fail
 
 
-def test_a_client_breaks_on_what_is_no_answer() -> None:
+def test_a_client_fails_on_an_invalid_answer() -> None:
     client = ClientSession()
     good = envelope.answer_head(3, 0)
     stream = encode_frame(1, good) + encode_frame(2, b"\x01\x02")
@@ -281,7 +283,7 @@ def test_serial_numbers_wrap() -> None:
         (Failure(1, True, JAVA_EXCEPTION, "cannot read"), RefusedError),
     ],
 )
-def test_what_a_failure_raises(failure: Failure, kind: type[CohererError]) -> None:
+def test_failures_become_errors(failure: Failure, kind: type[CohererError]) -> None:
     error = failure.error("m:8715")
     assert type(error) is kind
     assert error.server == "m:8715"
@@ -289,7 +291,7 @@ def test_what_a_failure_raises(failure: Failure, kind: type[CohererError]) -> No
     assert error.hint
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_beginnings_are_bounded() -> None:
     session, client = ServerSession(), ClientSession()
     for size in range(3000):
         message = pb.CloseRequestP2M(clientId="x" * size)

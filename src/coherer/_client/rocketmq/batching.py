@@ -8,7 +8,7 @@ from typing import Final
 
 from coherer._client.engine.misuse import check_body, message_topic, mistaken
 from coherer._record.ids import UniqueIds
-from coherer._wire.rocketmq.messages import item_parts, outgoing
+from coherer._wire.rocketmq.messages import batch_item_parts, encode_message
 from coherer.errors import UsageError
 from coherer.message import Message
 
@@ -38,9 +38,11 @@ def item_of(message: Message, unique_id: str) -> Item:
     plain = message.tag is None and message.time is None
     try:
         if not plain or message.keys or message.properties or not body:
-            body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
-            return item_parts(body, properties.encode())
-        return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
+            body, properties, _ = encode_message(
+                message, unique_id=unique_id, compress_from_bytes=0
+            )
+            return batch_item_parts(body, properties.encode())
+        return batch_item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
     except (TypeError, AttributeError) as error:
         raise mistaken(message, error) from error
 

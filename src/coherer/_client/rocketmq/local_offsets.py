@@ -116,7 +116,7 @@ def offsets_of(data: bytes) -> dict[Queue, int]:
     {Queue(...): 5}
     """
     try:
-        table = fastjson.load_whole(data)
+        table = fastjson.loads_unlimited(data)
     except CohererError as error:
         raise DamagedStoreError("A file of offsets cannot be read.") from error
     entries = table.get("offsetTable") if isinstance(table, dict) else None

@@ -31,7 +31,12 @@ from coherer._client.rocketmq.timing import When, when_of
 from coherer._client.rocketmq.tracing import ProducerTrace, Tracer
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import ITEM_BYTES, RocketMessage, RocketReceipt, split_by_size
+from coherer._wire.rocketmq.messages import (
+    BATCH_ITEM_BYTES,
+    RocketMessage,
+    RocketReceipt,
+    split_by_size,
+)
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
@@ -219,7 +224,7 @@ class Producer(BaseProducer):
             await self.publish(topic)
         ids, items = pack(messages, self._outbox.ids)
         receipts: list[RocketReceipt] = []
-        sizes = [ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
+        sizes = [BATCH_ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
             place, tries = self._outbox.choose(topic, order_by, queue)

@@ -29,11 +29,11 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import (
-    ANSWERS,
     COMMIT,
     FOUND,
     NOTHING_MATCHED,
     OFFSET_MOVED,
+    PULL_CODES,
     PullAnswer,
     PullEncoder,
     pull_answer,
@@ -208,7 +208,7 @@ class Puller:
 
     def _take(self, command: Command) -> bool:
         """Deal with an answer; whether it brought us nowhere."""
-        if command.code not in ANSWERS:
+        if command.code not in PULL_CODES:
             link = self._link
             raise codes.refused(
                 command.code,

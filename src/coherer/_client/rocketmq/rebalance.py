@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._wire.rocketmq.allocate import Strategy, in_order
+from coherer._wire.rocketmq.allocate import Strategy, sorted_for_allocation
 from coherer._wire.rocketmq.names import Queue
 
 IDLE_MS: Final = 120_000
@@ -49,7 +49,7 @@ def share(
     >>> [queue.id for queue in share(average, "b", queues, ["c", "b"])]
     [0, 1]
     """
-    every, members = in_order(set(queues), set(clients))
+    every, members = sorted_for_allocation(set(queues), set(clients))
     if not every or own_id not in members:
         return []
     return strategy(every, members, own_id)

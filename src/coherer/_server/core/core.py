@@ -203,8 +203,8 @@ class Core:
 
 
 def _read_topics(data: bytes) -> TopicTable:
-    return TopicTable.load(data, fastjson.load_whole)
+    return TopicTable.load(data, fastjson.loads_unlimited)
 
 
 def _read_groups(data: bytes) -> GroupTable:
-    return GroupTable.load(data, fastjson.load_whole)
+    return GroupTable.load(data, fastjson.loads_unlimited)

@@ -1,8 +1,12 @@
-"""What stands around a message inside a frame (sections 1.2 to 1.4): writing and reading it.
+"""The RPC headers around a message inside a frame (docs/protocol/tubemq.md, sections 1.2 to 1.4).
 
-Reading is done in two ways. `usual_request` and `usual_answer` recognize the bytes that every known
-peer writes, and say where the message begins, without touching it; they return None for anything
-else. `read_request` and `read_answer` let protobuf read whatever protobuf can.
+There are two ways to read. `match_request` and `match_answer` recognize the bytes that all known
+peers write and return where the message begins, without parsing it; they return None for all other
+bytes. `read_request` and `read_answer` let protobuf parse whatever it can.
+
+Protobuf's own classes read and write whole messages. `sending`, `delivery` and `session`, the hot
+paths, assemble bytes by hand with `varint` and `encode_field`; tests compare the results with
+protobuf's.
 """
 
 from __future__ import annotations
@@ -22,17 +26,17 @@ _28_BITS: Final = 1 << 28
 CONTINUED: Final[tuple[bytes, ...]] = tuple(
     [(n & 0x7F | n << 1 & 0x7F00 | 0x8080).to_bytes(2, "little") for n in range(1 << 14)]
 )
-"""14 bits of a varint that goes on: two bytes."""
+"""The two bytes for 14 bits of a varint that continues."""
 
 VARINTS: Final[tuple[bytes, ...]] = tuple(
     [n.to_bytes(1, "little") for n in range(0x80)]
     + [(n & 0x7F | n << 1 & 0x7F00 | 0x80).to_bytes(2, "little") for n in range(0x80, 1 << 14)]
 )
-"""The varints of one and two bytes: lengths are mostly among them."""
+"""The varints of one and two bytes, which include most lengths."""
 
 
 def varint(number: int) -> bytes:
-    """Returns a number as protobuf writes an int32, int64 or a length.
+    """Return a number as protobuf writes an int32, an int64 or a length.
 
     >>> varint(300).hex(), varint(-1).hex()
     ('ac02', 'ffffffffffffffffff01')
@@ -49,26 +53,29 @@ def varint(number: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _high(number: int) -> bytes:
-    """The upper part of a long number: the same for all ids that a broker gives for a while."""
+    """Return the upper part of a long number, which successive ids of a broker have in common."""
     return varint(number)
 
 
-def field(number: int, text: bytes) -> bytes:
-    """Returns a field of type string, bytes or message, number below 16.
+def encode_field(number: int, text: bytes) -> bytes:
+    """Return a field of type string, bytes or message with a number below 16.
 
-    >>> field(2, b"demo").hex()
+    >>> encode_field(2, b"demo").hex()
     '120464656d6f'
     """
     return bytes((number << 3 | 2,)) + varint(len(text)) + text
 
 
-def number_at(data: bytes, position: int) -> tuple[int, int]:
-    """Reads a varint of at most five bytes; returns it, and where it ends.
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a varint of at most five bytes.
+
+    Returns:
+        The number, and the position behind it.
 
     Raises:
         IndexError: it is longer, or the data end too early.
 
-    >>> number_at(bytes.fromhex("ac02"), 0)
+    >>> read_varint(bytes.fromhex("ac02"), 0)
     (300, 2)
     """
     number = shift = 0
@@ -81,17 +88,17 @@ def number_at(data: bytes, position: int) -> tuple[int, int]:
     return number | byte << shift, position + 1
 
 
-def delimited(data: bytes, position: int) -> tuple[bytes, int]:
-    """Reads bytes that stand behind their length as a varint.
+def read_delimited(data: bytes, position: int) -> tuple[bytes, int]:
+    """Read bytes that follow their length, a varint.
 
     Returns:
-        The bytes, and where they end.
+        The bytes, and the position behind them.
 
     Raises:
-        ProtocolError: the data end too early, or the length is no length.
+        ProtocolError: the data end too early, or the length is not valid.
     """
     try:
-        length, start = number_at(data, position)
+        length, start = read_varint(data, position)
     except IndexError:
         raise ProtocolError("The length of a message is missing or too long.") from None
     end = start + length
@@ -113,7 +120,7 @@ _TIMEOUT_MAX: Final = 1 << 31
 
 
 def request_head(service: int, method: int, timeout_ms: int, version: int, size: int) -> bytes:
-    """Returns what stands before a serialized message of `size` bytes in a request's payload."""
+    """Return the bytes before a serialized message of `size` bytes in a request's payload."""
     header = b"\x08%b\x10%b" % (varint(service), varint(version))
     body = b"\x08%b\x10%b\x1a%b" % (varint(method), varint(timeout_ms), varint(size))
     sizes = varint(len(header)), varint(len(body) + size)
@@ -121,96 +128,99 @@ def request_head(service: int, method: int, timeout_ms: int, version: int, size:
 
 
 def answer_head(method: int, size: int) -> bytes:
-    """Returns what stands before a serialized message of `size` bytes in a SUCCESS answer."""
+    """Return the bytes before a serialized message of `size` bytes in a SUCCESS answer."""
     body = b"\x08%b\x12%b" % (varint(method), varint(size))
     return b"%b%b%b" % (ANSWER_BEGIN, varint(len(body) + size), body)
 
 
 def failure(serial: int, begin: bytes, exception: str, text: str) -> bytes:
-    """Returns the frame of an answer that is no SUCCESS; `begin` says which."""
+    """Return the frame of an ERROR or FATAL answer; `begin` selects which."""
     body = pb.RspExceptionBody(exceptionName=exception, stackTrace=text).SerializeToString()
     return encode_frame(serial, b"%b%b%b" % (begin, varint(len(body)), body))
 
 
-def usual_request(head: bytes, size: int) -> tuple[int, int, int, int, int] | None:
-    """Recognizes a request by its first bytes.
+def match_request(head: bytes, size: int) -> tuple[int, int, int, int, int] | None:
+    """Recognize a request by its first bytes.
 
     Args:
         head: the beginning of the payload.
-        size: of the whole payload.
+        size: size of the whole payload.
 
     Returns:
-        Service, method, timeout, version, and where the message begins, which goes on to the end of
-        the payload; or None.
+        Service, method, timeout, version, and the position of the message, which extends to the end
+        of the payload; or None.
 
-    >>> usual_request(request_head(3, 13, 10000, 3, 5), 21)
+    >>> match_request(request_head(3, 13, 10000, 3, 5), 21)
     (3, 13, 10000, 3, 16)
     """
     if not head.startswith(REQUEST_BEGIN) or head[4:7:2] != b"\x08\x10":
         return None
     try:
         service, version = head[5], head[7]
-        length, at = number_at(head, 8)
+        length, at = read_varint(head, 8)
         if at + length != size or head[at] != _METHOD or head[at + 2] != _TIMEOUT:
             return None
         method = head[at + 1]
-        timeout_ms, at = number_at(head, at + 3)
+        timeout_ms, at = read_varint(head, at + 3)
         if head[at] != _REQUEST:
             return None
-        length, at = number_at(head, at + 1)
+        length, at = read_varint(head, at + 1)
     except IndexError:
         return None
     plain = service < _MORE and version < _MORE and method < _MORE and timeout_ms < _TIMEOUT_MAX
     return (service, method, timeout_ms, version, at) if plain and at + length == size else None
 
 
-def usual_answer(head: bytes, size: int) -> tuple[int, int] | None:
-    """Recognizes a SUCCESS answer by its first bytes.
+def match_answer(head: bytes, size: int) -> tuple[int, int] | None:
+    """Recognize a SUCCESS answer by its first bytes.
 
     Returns:
-        Method, and where the message begins, which goes on to the end of the payload; or None.
+        Method, and the position of the message, which extends to the end of the payload; or None.
 
-    >>> usual_answer(answer_head(13, 46), 59)
+    >>> match_answer(answer_head(13, 46), 59)
     (13, 13)
     """
     if not head.startswith(ANSWER_BEGIN):
         return None
     try:
-        length, at = number_at(head, len(ANSWER_BEGIN))
+        length, at = read_varint(head, len(ANSWER_BEGIN))
         if at + length != size or head[at] != _METHOD or head[at + 2] != _DATA:
             return None
         method = head[at + 1]
-        length, at = number_at(head, at + 3)
+        length, at = read_varint(head, at + 3)
     except IndexError:
         return None
     return (method, at) if method < _MORE and at + length == size else None
 
 
 def read_request(payload: bytes) -> tuple[int, int, pb.RequestBody]:
-    """Reads service, version and body out of the payload of a request frame.
+    """Parse service, version and body from the payload of a request frame.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the payload is not a request.
     """
-    part, position = delimited(payload, 0)
+    part, position = read_delimited(payload, 0)
     parse(pb.RpcConnHeader, part)
-    part, position = delimited(payload, position)
+    part, position = read_delimited(payload, position)
     header = parse(pb.RequestHeader, part)
-    part, position = delimited(payload, position)
+    part, position = read_delimited(payload, position)
     return header.serviceType, header.protocolVer, parse(pb.RequestBody, part)
 
 
 def read_answer(payload: bytes) -> pb.RspResponseBody | tuple[bool, pb.RspExceptionBody]:
-    """Reads the body of an answer; in front of an exception, whether it is FATAL.
+    """Parse the body of an answer.
+
+    Returns:
+        The body of a SUCCESS answer; otherwise whether the answer is FATAL, and its exception.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the payload is not an answer.
     """
-    part, position = delimited(payload, 0)
+    part, position = read_delimited(payload, 0)
     parse(pb.RpcConnHeader, part)
-    part, position = delimited(payload, position)
+    part, position = read_delimited(payload, position)
     status = parse(pb.ResponseHeader, part).status
-    part, position = delimited(payload, position)
+    part, position = read_delimited(payload, position)
     if status == pb.ResponseHeader.SUCCESS:
         return parse(pb.RspResponseBody, part)
     return status == pb.ResponseHeader.FATAL, parse(pb.RspExceptionBody, part)

@@ -14,7 +14,7 @@ from coherer._server.tubemq.broker.sends import SendMemory, SendReader
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal
 from coherer._store import Store, StoreOptions
-from coherer._wire.tubemq.envelope import field
+from coherer._wire.tubemq.envelope import encode_field
 from coherer._wire.tubemq.payload import checksum
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
@@ -56,7 +56,9 @@ odd = st.one_of(
     st.builds(
         lambda whole, name, number: whole + name + number,
         wholes,
-        st.sampled_from([field(1, b"p2"), field(2, b"small"), field(4, b"other"), b""]),
+        st.sampled_from(
+            [encode_field(1, b"p2"), encode_field(2, b"small"), encode_field(4, b"other"), b""]
+        ),
         st.sampled_from([b"\x18\x01", b"\x18\x63", b"\x30\x00", b""]),
     ),
     st.builds(lambda whole, at: whole[:at], wholes, st.integers(0, 200)),

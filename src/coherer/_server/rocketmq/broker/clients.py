@@ -181,7 +181,7 @@ class ClientDesk:
             ProtocolError: the body is none.
             Refusal: it cannot.
         """
-        told = bodies.CheckClient.find(request.body)
+        told = bodies.CheckClient.decode_or_none(request.body)
         wanted = None if told is None else told.subscription_data
         if wanted is None or _is_tag(wanted.expression_type):
             return Command(ResponseCode.SUCCESS)
@@ -302,7 +302,7 @@ class ClientDesk:
         state = self._state
 
         def parse(data: bytes) -> None:
-            state.filters.load(data, state.now_ms(), fastjson.load_whole)
+            state.filters.load(data, state.now_ms(), fastjson.loads_unlimited)
 
         try:
             state.store.read_config(FILTERS_FILE, parse)

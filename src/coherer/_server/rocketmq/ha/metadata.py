@@ -94,12 +94,12 @@ class MetadataSync:
                 _log.exception("An error of ours with what %s knows", self.master)
 
     def _take_topics(self, body: bytes) -> None:
-        if self._core.topics.follow(TopicTable.load(body, fastjson.load_whole)):
+        if self._core.topics.follow(TopicTable.load(body, fastjson.loads_unlimited)):
             _log.info("Topics are those of master %s now", self.master)
 
     def _take_offsets(self, body: bytes) -> None:
         self._core.offsets.merge(OffsetTable.load(body))
 
     def _take_groups(self, body: bytes) -> None:
-        if self._core.groups.follow(GroupTable.load(body, fastjson.load_whole)):
+        if self._core.groups.follow(GroupTable.load(body, fastjson.loads_unlimited)):
             _log.info("Groups are those of master %s now", self.master)

@@ -91,7 +91,7 @@ class Registry:
     def data_version(self, request: Command) -> Command:
         """322: whether a broker's topics are the known ones; if so, it is alive."""
         address = request.fields.get("brokerAddr", NULL)
-        said = bodies.DataVersion.find(request.body)
+        said = bodies.DataVersion.decode_or_none(request.body)
         known = self._routes.version(address)
         same = said is not None and self._routes.unchanged(
             address, DataVersion(said.counter, said.timestamp), self._now_ms()

@@ -36,7 +36,7 @@ from coherer import limits
 from coherer._record import compression, properties
 from coherer._record.hashing import java_hash, tag_code
 from coherer._record.layout import HOSTS_V6, spans
-from coherer._wire.tubemq.delivery import delivered_head
+from coherer._wire.tubemq.delivery import message_envelope
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, varint
 from coherer._wire.tubemq.payload import checksum as checksum_of
 from coherer.errors import DamagedStoreError
@@ -176,7 +176,7 @@ class Mapper:
                 )
             else:
                 size = len(entry.block) + length
-                before, after = delivered_head(message_id, checksum, size, flag)
+                before, after = message_envelope(message_id, checksum, size, flag)
                 before += entry.block
             chunks += (before, record[_BODY:end], after)
         return Delivery(chunks, len(chunks) // 3 + len(left_out), left_out)
@@ -228,7 +228,7 @@ class Mapper:
         entry = self._properties.get(text) or self._learn(text)
         payload = entry.block + body
         flag = flag & entry.flag_kept | entry.flag_set
-        before, after = delivered_head(message_id, checksum_of(payload), len(payload), flag)
+        before, after = message_envelope(message_id, checksum_of(payload), len(payload), flag)
         return before + entry.block, body, after
 
 

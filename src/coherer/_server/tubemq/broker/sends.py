@@ -20,7 +20,7 @@ from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import Draft
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.envelope import field
+from coherer._wire.tubemq.envelope import encode_field
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.payload import checksum
 
@@ -204,7 +204,11 @@ class SendReader:
             raise Refusal(ResultCode.FORBIDDEN, "The check sum does not match the data.")
 
     def _learn_lane(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
-        prefix = field(1, request.clientId.encode()) + field(2, topic.name.encode()) + b"\x18"
+        prefix = (
+            encode_field(1, request.clientId.encode())
+            + encode_field(2, topic.name.encode())
+            + b"\x18"
+        )
         if body.startswith(prefix):
             state = self._state
             self._memory.refresh()

@@ -1,8 +1,22 @@
-"""What bodies have in common: typed structs in and out of Java's JSON (protocol page, 1.8).
+"""The base of bodies: typed structs to and from Java's JSON (docs/protocol/rocketmq.md, 1.8).
 
-Reading is as patient as Java: members that nobody knows are skipped, missing ones keep their
-defaults, null stands for a missing one, maps of queues may have their keys as text, and numbers,
-texts, truth values and words may stand for each other (`fitting`).
+Reading is as lenient as Java: unknown members are skipped, missing ones keep their defaults, null
+counts as missing, and maps of queues may have their keys as text. Values are coerced as by Java's
+library:
+
+| type of the member | value in the JSON | result |
+|---|---|---|
+| text | a number, a boolean | its text |
+| | an object, a list | its JSON |
+| an integer | true, false | 1, 0 |
+| | a fraction | its integer part |
+| | text | the number in it; commas are ignored |
+| a float | true, false, text | likewise |
+| a boolean | a number | whether it is 1 |
+| | text | `true`, `1`, `Y`, `T` and `false`, `0`, `N`, `F` |
+| an enum | an integer | the name with that number |
+| | text | the name, in any case; None for an unknown name |
+| any of them but text | the text "" or "null" | the member keeps its default |
 """
 
 from __future__ import annotations
@@ -22,119 +36,121 @@ from coherer.errors import ProtocolError
 from coherer.limits import JSON_OBJECTS_MAX
 
 Value: TypeAlias = fastjson.Value
-Fit: TypeAlias = Callable[[Value], Value]
+Coercion: TypeAlias = Callable[[Value], Value]
 
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}(?=(?:\.0*)?\Z)")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}(?=(?:\.0*)?\Z)")
 _TRUE: Final = frozenset(("true", "1", "y", "t"))
 _FALSE: Final = frozenset(("false", "0", "n", "f"))
 
 
-def words(*known: str) -> msgspec.Meta:
-    """Marks a member as one of some words, in the order of their numbers."""
-    return msgspec.Meta(pattern=f"^(?:{'|'.join(known)})$", extra={"words": known})
+def enum_names(*names: str) -> msgspec.Meta:
+    """Mark a member as an enum with these names, in the order of their numbers."""
+    return msgspec.Meta(pattern=f"^(?:{'|'.join(names)})$", extra={"enum_names": names})
 
 
-def fit(value: Value, kind: type[msgspec.Struct]) -> Value:
-    """Returns JSON with its members as the members of a struct want them.
+def coerce(value: Value, kind: type[msgspec.Struct]) -> Value:
+    """Return JSON with its members coerced to the types of a struct's members.
 
     Raises:
-        ProtocolError: a value cannot be taken for what it should be, in Java neither.
+        ProtocolError: a value cannot be coerced, as in Java.
     """
-    return _struct(kind)(value)
+    return _struct_coercion(kind)(value)
 
 
 @cache
-def _struct(kind: type[msgspec.Struct]) -> Fit:
-    members: dict[str, Fit] = {}
+def _struct_coercion(kind: type[msgspec.Struct]) -> Coercion:
+    members: dict[str, Coercion] = {}
 
-    def fit_members(value: Value) -> Value:
+    def coerce_members(value: Value) -> Value:
         if not isinstance(value, dict):
             return value
         if not members:
-            members.update((field.encode_name, _fit_of(field.type)) for field in _fields(kind))
+            members.update((field.encode_name, _coercion_of(field.type)) for field in _fields(kind))
         found: dict[fastjson.Key, Value] = {}
         for name, member in value.items():
-            fitting = members.get(name) if isinstance(name, str) else None
+            coercion = members.get(name) if isinstance(name, str) else None
             try:
-                taken = member if fitting is None else fitting(member)
+                coerced = member if coercion is None else coercion(member)
             except ValueError:
                 raise ProtocolError(
-                    f"This is no {kind.__name__}: {name} cannot be {_shown(member)}."
+                    f"Not a valid {kind.__name__}: {name} cannot be {_shorten(member)}."
                 ) from None
-            if taken is not None:
-                found[name] = taken
+            if coerced is not None:
+                found[name] = coerced
         return found
 
-    return fit_members
+    return coerce_members
 
 
 def _fields(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
-    """The members of a struct, with their types."""
+    """Return the members of a struct, with their types."""
     return cast("inspect.StructType", inspect.type_info(kind)).fields
 
 
-def _fit_of(kind: inspect.Type) -> Fit:
+def _coercion_of(kind: inspect.Type) -> Coercion:
     if isinstance(kind, inspect.Metadata):
-        return _word(cast("tuple[str, ...]", msgspec.structs.asdict(kind)["extra"]["words"]))
+        return _enum(cast("tuple[str, ...]", msgspec.structs.asdict(kind)["extra"]["enum_names"]))
     if isinstance(kind, inspect.UnionType):
         [some] = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
-        return _fit_of(some)
+        return _coercion_of(some)
     if isinstance(kind, inspect.StructType):
-        return _struct(kind.cls)
+        return _struct_coercion(kind.cls)
     if isinstance(kind, inspect.ListType):
-        return _items(_fit_of(kind.item_type))
+        return _list_coercion(_coercion_of(kind.item_type))
     if isinstance(kind, inspect.DictType):
-        return _entries(isinstance(kind.key_type, inspect.StrType), _fit_of(kind.value_type))
-    return _PLAIN.get(type(kind), _as_it_is)
+        return _dict_coercion(
+            isinstance(kind.key_type, inspect.StrType), _coercion_of(kind.value_type)
+        )
+    return _SCALARS.get(type(kind), _unchanged)
 
 
-def _items(fit_item: Fit) -> Fit:
-    return lambda value: [fit_item(item) for item in value] if isinstance(value, list) else value
+def _list_coercion(coerce_item: Coercion) -> Coercion:
+    return lambda value: [coerce_item(item) for item in value] if isinstance(value, list) else value
 
 
-def _entries(named: bool, fit_value: Fit) -> Fit:
-    def fit_entries(value: Value) -> Value:
+def _dict_coercion(named: bool, coerce_value: Coercion) -> Coercion:
+    def coerce_entries(value: Value) -> Value:
         if not isinstance(value, dict):
             return value
         return {
-            fastjson.text(name) if named else name: fit_value(member)
+            fastjson.to_text(name) if named else name: coerce_value(member)
             for name, member in value.items()
         }
 
-    return fit_entries
+    return coerce_entries
 
 
-def _word(known: tuple[str, ...]) -> Fit:
-    by_name = {word.lower(): word for word in known}
+def _enum(names: tuple[str, ...]) -> Coercion:
+    by_name = {name.lower(): name for name in names}
 
-    def fit_word(value: Value) -> Value:
+    def coerce_name(value: Value) -> Value:
         if isinstance(value, str):
             return by_name.get(value.lower())
-        if type(value) is int and 0 <= value < len(known):
-            return known[value]
+        if type(value) is int and 0 <= value < len(names):
+            return names[value]
         raise ValueError
 
-    return fit_word
+    return coerce_name
 
 
-def _as_it_is(value: Value) -> Value:
+def _unchanged(value: Value) -> Value:
     return value
 
 
-def _whole(value: Value) -> Value:
+def _integer(value: Value) -> Value:
     if isinstance(value, float):
         return int(value)
     if not isinstance(value, str):
-        return _number(value)
+        return _float(value)
     if _blank(value):
         return None
-    found = _WHOLE.match(value.replace(",", ""))
+    found = _INTEGER.match(value.replace(",", ""))
     if found is None:
         raise ValueError
     return int(found.group())
 
 
-def _number(value: Value) -> Value:
+def _float(value: Value) -> Value:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str):
@@ -144,7 +160,7 @@ def _number(value: Value) -> Value:
     raise ValueError
 
 
-def _truth(value: Value) -> Value:
+def _boolean(value: Value) -> Value:
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -163,16 +179,16 @@ def _blank(value: str) -> bool:
     return value in {"", "null", "NULL"}
 
 
-def _shown(value: Value) -> str:
-    shown = fastjson.text(value)
-    return shown if len(shown) <= 40 else f"{shown[:40]}…"
+def _shorten(value: Value) -> str:
+    text = fastjson.to_text(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-_PLAIN: Final[Mapping[type[inspect.Type], Fit]] = {
-    inspect.StrType: fastjson.text,
-    inspect.IntType: _whole,
-    inspect.FloatType: _number,
-    inspect.BoolType: _truth,
+_SCALARS: Final[Mapping[type[inspect.Type], Coercion]] = {
+    inspect.StrType: fastjson.to_text,
+    inspect.IntType: _integer,
+    inspect.FloatType: _float,
+    inspect.BoolType: _boolean,
 }
 
 
@@ -184,7 +200,7 @@ _B = TypeVar("_B", bound="Body")
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """What the classes of bodies have in common.
+    """Base class of bodies.
 
     >>> DataVersion(counter=4, timestamp=1650000000000).encode()
     b'{"counter":4,"timestamp":1650000000000}'
@@ -195,60 +211,58 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     objects_max: ClassVar[int] = JSON_OBJECTS_MAX
 
     def encode(self) -> bytes:
-        """Returns the body as Java writes it: compact, members by name, no nulls."""
+        """Return the body as Java writes it: compact, members sorted by name, no nulls."""
         return fastjson.dumps(self)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Self:
-        """Reads a body of `objects_max` objects at most.
+        """Decode a body of at most `objects_max` objects.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the body is not valid.
         """
         data = bytes(data)
         if data.count(b"{") + data.count(b"[") > cls.objects_max:
-            raise ProtocolError(
-                f"A {cls.__name__} of more than {cls.objects_max} objects is not read."
-            )
+            raise ProtocolError(f"A {cls.__name__} has more than {cls.objects_max} objects.")
         if _REFERENCE not in data:
             try:
                 decoder: msgspec.json.Decoder[Self] = _strict(cls)
                 return decoder.decode(data)
             except (msgspec.MsgspecError, UnicodeError, RecursionError):
-                pass  # what follows is more patient
-        return cls.of(fastjson.loads(data))
+                pass  # the lenient reader may accept it
+        return cls.from_json(fastjson.loads(data))
 
     @classmethod
-    def find(cls, data: bytes | memoryview) -> Self | None:
-        """Reads a body; None where Java reads null, which it does of an empty list, too.
+    def decode_or_none(cls, data: bytes | memoryview) -> Self | None:
+        """Decode a body; None if Java reads null, which it also does for an empty list.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the body is not valid.
 
-        >>> DataVersion.find(b"[]"), DataVersion.find(b"{}")
+        >>> DataVersion.decode_or_none(b"[]"), DataVersion.decode_or_none(b"{}")
         (None, DataVersion(counter=0, timestamp=0))
         """
         return None if bytes(data) in _NULLS else cls.decode(data)
 
     @classmethod
-    def of(cls, value: fastjson.Value) -> Self:
-        """Makes a body of JSON that has been read already.
+    def from_json(cls, value: fastjson.Value) -> Self:
+        """Create a body from parsed JSON.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the value is not valid.
         """
         try:
-            return msgspec.convert(fit(_tidy(value), cls), cls, strict=False)
+            return msgspec.convert(coerce(_normalize(value), cls), cls, strict=False)
         except (msgspec.ValidationError, RecursionError) as error:
-            raise ProtocolError(f"This is no {cls.__name__}: {error}.") from error
+            raise ProtocolError(f"Not a valid {cls.__name__}: {error}.") from error
 
 
 class DataVersion(Body, frozen=True):
-    """Which of two states is the newer: equal only when both members are.
+    """Version of a server's data; two versions are equal if both members are.
 
     Args:
-        counter: grows by one with each change.
-        timestamp: when that was, ms since 1970.
+        counter: incremented with each change.
+        timestamp: time of the change, ms since 1970.
     """
 
     counter: int = 0
@@ -261,16 +275,18 @@ _NULLS: Final = frozenset((b"null", b"[]"))
 
 @functools.cache
 def _strict(kind: type[_B]) -> msgspec.json.Decoder[_B]:
-    """Returns what reads strict JSON that has neither nulls nor queues as keys."""
+    """Return the decoder of strict JSON, without nulls and without queues as keys."""
     return msgspec.json.Decoder(kind)
 
 
-def _tidy(value: fastjson.Value) -> fastjson.Value:
-    """Leaves out nulls, and makes queues of keys that are the JSON of one."""
+def _normalize(value: fastjson.Value) -> fastjson.Value:
+    """Remove nulls, and turn keys that are the JSON of a queue into queues."""
     if isinstance(value, list):
-        return [_tidy(item) for item in value if item is not None]
+        return [_normalize(item) for item in value if item is not None]
     if isinstance(value, dict):
-        return {_queue(name): _tidy(member) for name, member in value.items() if member is not None}
+        return {
+            _queue(name): _normalize(member) for name, member in value.items() if member is not None
+        }
     return value
 
 

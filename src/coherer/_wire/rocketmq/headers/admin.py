@@ -1,4 +1,7 @@
-"""Headers of administration (protocol page, 2.11, 2.12, 2.16)."""
+"""Headers of clients, transactions, administration and name servers.
+
+See docs/protocol/rocketmq.md, sections 2.9 to 2.13, 2.15, 2.16, 4 and 9.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from coherer._wire.rocketmq.headers.base import NULL, Header
 
 
 class EndTransactionHeader(Header):
-    """37: what became of a half message."""
+    """37: commits or rolls back a half message."""
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -22,7 +25,7 @@ class EndTransactionHeader(Header):
 
 
 class CheckTransactionHeader(Header):
-    """39: a broker asks what became of a half message."""
+    """39: a broker asks for the state of a half message."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -32,7 +35,7 @@ class CheckTransactionHeader(Header):
 
 
 class MessageIdHeader(Header):
-    """323: a half message is to be checked again."""
+    """323: requests another check of a half message."""
 
     msg_id: str | None = None
 
@@ -58,7 +61,7 @@ class UnregisterClientHeader(Header):
 
 
 class ResetOffsetHeader(Header):
-    """222 to a broker, 220 to a consumer: read again from a time; -1 is the end."""
+    """222 to a broker, 220 to a consumer: resets offsets to a time; -1 is the end."""
 
     topic: str
     group: str = NULL
@@ -67,9 +70,9 @@ class ResetOffsetHeader(Header):
 
 
 class ConsumerStatusHeader(Header, kw_only=True):
-    """223 to a broker, 221 to a consumer: where it stands.
+    """223 to a broker, 221 to a consumer: asks for its offsets.
 
-    `client_addr` holds a client id (4.5).
+    `client_addr` contains a client id (section 4.5).
     """
 
     topic: str | None = None
@@ -78,7 +81,7 @@ class ConsumerStatusHeader(Header, kw_only=True):
 
 
 class RunningInfoHeader(Header):
-    """307: what a consumer is doing."""
+    """307: asks for the state of a consumer."""
 
     consumer_group: str
     client_id: str | None = None
@@ -86,7 +89,7 @@ class RunningInfoHeader(Header):
 
 
 class ConsumeDirectlyHeader(Header):
-    """309: a consumer is to consume one message now."""
+    """309: makes a consumer consume one message."""
 
     consumer_group: str
     client_id: str | None = None
@@ -202,7 +205,7 @@ class AclVersionResult(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """103: a broker and its topics."""
+    """103: registers a broker and its topics."""
 
     broker_name: str
     broker_addr: str
@@ -236,7 +239,7 @@ class DataVersionResult(Header):
 
 
 class BrokerNameHeader(Header):
-    """205, 327: a broker shall not, or shall, be written to."""
+    """205, 327: revokes or grants permission to write to a broker."""
 
     broker_name: str = NULL
 

@@ -1,4 +1,4 @@
-"""Headers of sending (protocol page, 2.4, 2.5, 2.14)."""
+"""Headers of sending, reading and offsets (docs/protocol/rocketmq.md, 2.4 to 2.8 and 2.14)."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _LONG_NAMES: Final = {
     "m": "batch",
 }
 _LONG_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
-_PATIENT_CODES: Final = _LONG_CODES | {RequestCode.SEND_REPLY_MESSAGE_V2}
+_LENIENT_CODES: Final = _LONG_CODES | {RequestCode.SEND_REPLY_MESSAGE_V2}
 
 
 class SendHeader(Header, rename=dict(zip(_SEND_NAMES, _LETTERS, strict=True)), gc=False):
-    """10, 310, 320, 324 and 325: messages to store. Read it with `read_send`."""
+    """10, 310, 320, 324 and 325: messages to store. Parse it with `read_send`."""
 
     producer_group: str
     topic: str
@@ -68,28 +68,28 @@ class SendHeader(Header, rename=dict(zip(_SEND_NAMES, _LETTERS, strict=True)), g
     batch: bool = False
 
     def long_fields(self) -> dict[str, str]:
-        """Returns the header as text under the long names of 10 and 324."""
+        """Return the header as text with the long names of 10 and 324."""
         return {_LONG_NAMES[letter]: value for letter, value in self.fields().items()}
 
 
 def read_send(code: int, fields: Mapping[str, str]) -> SendHeader:
-    """Reads the header of a send, short names or long.
+    """Parse the header of a send, with short or long names.
 
     Args:
-        code: the request's; 10 and 324 use long names.
+        code: the request code; 10 and 324 use long names.
         fields: the text.
 
     Raises:
-        RefusedError: code 1, a field is missing or no number.
+        RefusedError: code 1, a field is missing or not a number.
 
     >>> read_send(310, dict(zip("abcdefgh", ("p", "t", "TBW102", *"41000"), strict=True))).queue_id
     1
     """
-    if code not in _PATIENT_CODES:
+    if code not in _LENIENT_CODES:
         return _read_strictly(fields)
     if code in _LONG_CODES:
         fields = {letter: fields[name] for letter, name in _LONG_NAMES.items() if name in fields}
-    # Java does without these three: a missing topic is a blank one (2.4.2, step 3).
+    # Java does not require these three: a missing topic is a blank one (section 2.4.2, step 3).
     fields = {"a": "", "b": "", "c": "", **fields}
     if not fields["b"].strip():
         raise refused(1, topic_fault(""))
@@ -97,9 +97,9 @@ def read_send(code: int, fields: Mapping[str, str]) -> SendHeader:
 
 
 def _read_strictly(fields: Mapping[str, str]) -> SendHeader:
-    said = {letter: _truth(fields[letter]) for letter in _BOOLEANS if letter in fields}
+    booleans = {letter: _boolean_text(fields[letter]) for letter in _BOOLEANS if letter in fields}
     try:
-        return msgspec.convert({**fields, **said}, SendHeader, strict=False)
+        return msgspec.convert({**fields, **booleans}, SendHeader, strict=False)
     except msgspec.ValidationError:
         for letter in _LETTERS_REQUIRED:
             if letter not in fields:
@@ -110,12 +110,12 @@ def _read_strictly(fields: Mapping[str, str]) -> SendHeader:
         return parse(SendHeader, fields)
 
 
-def _truth(text: str) -> str:
+def _boolean_text(text: str) -> str:
     return "true" if text.lower() == "true" else "false"
 
 
 class SendResult(Header):
-    """The answer to a send; the last two are there even when it was refused (2.4.1)."""
+    """The answer to a send; refusals contain the last two as well (section 2.4.1)."""
 
     msg_id: str | None = None
     queue_id: Int32 | None = None
@@ -126,7 +126,7 @@ class SendResult(Header):
 
 
 class SendBackHeader(Header):
-    """36: a consumer wants a message again, later."""
+    """36: a consumer requests redelivery of a message."""
 
     offset: Int64
     group: str
@@ -138,7 +138,7 @@ class SendBackHeader(Header):
 
 
 class PushReplyHeader(Header):
-    """326: a broker hands a reply to the client that asked."""
+    """326: a broker delivers a reply to the client that sent the request."""
 
     producer_group: str
     topic: str
@@ -182,13 +182,13 @@ class PullResult(Header, gc=False):
 
 
 class ViewMessageHeader(Header):
-    """33: one message by its place in the log."""
+    """33: one message by its offset in the log."""
 
     offset: Int64
 
 
 class QueryMessageHeader(Header, kw_only=True):
-    """12: messages by a key. The last field tells that the key is a client's unique id."""
+    """12: messages by a key. The last field marks the key as a client's unique id."""
 
     topic: str = NULL
     key: str = NULL
@@ -219,13 +219,13 @@ class OffsetResult(Header):
 
 
 class TimestampResult(Header):
-    """The answer to 32: when the oldest message was stored, -1 for none."""
+    """The answer to 32: the store time of the oldest message; -1 without messages."""
 
     timestamp: Int64
 
 
 class SearchOffsetHeader(Header):
-    """29: the offset of a time of storing."""
+    """29: the offset for a store time."""
 
     topic: str
     queue_id: Int32
@@ -233,9 +233,9 @@ class SearchOffsetHeader(Header):
 
 
 class QueryOffsetHeader(Header, kw_only=True):
-    """14: where a group stands.
+    """14: a group's offset.
 
-    `set_zero_if_not_found` is RocketMQ 5's: false asks for 22 wherever the group has no offset.
+    `set_zero_if_not_found` was added in RocketMQ 5: false requests code 22 without an offset.
     """
 
     consumer_group: str = NULL
@@ -245,7 +245,7 @@ class QueryOffsetHeader(Header, kw_only=True):
 
 
 class UpdateOffsetHeader(Header, kw_only=True):
-    """15: where a group stands from now on."""
+    """15: a group's new offset."""
 
     consumer_group: str = NULL
     topic: str = NULL
@@ -262,7 +262,7 @@ class CorrectionOffsetHeader(Header):
 
 
 class CloneOffsetHeader(Header):
-    """314: one group is to stand where another does."""
+    """314: copies the offsets of one group to another."""
 
     src_group: str = NULL
     dest_group: str = NULL

@@ -1,8 +1,8 @@
-"""Text to tree, as Java's parser reads it (7.2).
+"""The compiler of selectors: text to tree to nodes, with Java's checks.
 
-Java's grammar does not ask for the end of the text. Its parser looks one token ahead: when that
-token cannot go on with the expression and the expression is complete, the rest is ignored. So we
-feed tokens one by one, and stop at the first that does not fit.
+See docs/protocol/rocketmq.md, sections 7.2 and 7.3. Java's grammar does not require the end of the
+text. Its parser looks one token ahead: if that token cannot continue a complete expression, the
+rest is ignored. So tokens are fed one by one, up to the first that does not fit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAMED: Final = {
 }
 
 _COMMENTED: Final = re.compile(r"'[^']*(?:''[^']*)*(?:'|\Z)|/\*.*?(?:\*/|\Z)|--[^\n\r]*", re.DOTALL)
-"""A string, a comment, or a comment that ends with its line."""
+"""A string, a block comment, or a line comment."""
 
 
 @lru_cache(maxsize=1)
@@ -54,10 +54,10 @@ def _parser() -> Lark:
 
 
 def parse(text: str) -> Tree[Token]:
-    """Give the tree of a selector.
+    """Parse a selector.
 
     Raises:
-        SelectorError: it is none.
+        SelectorError: the text is not valid.
 
     >>> parse("a = 1 then more").children[0].data
     'equal'
@@ -71,7 +71,7 @@ def parse(text: str) -> Tree[Token]:
     try:
         for count, token in enumerate(parser.lex(text)):
             if count >= SELECTOR_TOKENS_MAX:
-                reason = f"It has more than {SELECTOR_TOKENS_MAX} words and signs."
+                reason = f"It has more than {SELECTOR_TOKENS_MAX} tokens."
                 raise SelectorError(reason)
             try:
                 reading.feed_token(token)
@@ -87,10 +87,10 @@ def parse(text: str) -> Tree[Token]:
 
 
 def _without_line_comments(text: str) -> str:
-    """The text with blanks for comments from `--` to the end of a line; all else stays in place.
+    """Replace comments from `--` to the end of a line by blanks; positions do not change.
 
-    Such a comment needs the end of its line: behind the last one, `--` is two signs. A lexer that
-    looks for that end from each `--` takes a time that grows with the square of the text.
+    Such a comment requires a line end: in the last line, `--` is two minus signs. A lexer that
+    searches the line end from each `--` would take quadratic time.
     """
     if "--" not in text:
         return text
@@ -105,16 +105,16 @@ def _blank(found: re.Match[str]) -> str:
 
 def _encountered(token: Token | None, text: str) -> str:
     if token is None:
-        line, column = _place(text, len(text))
+        line, column = _line_and_column(text, len(text))
         return f'Encountered "<EOF>" at line {line}, column {column - 1}.'
     word = _escaped(token.value)
     shown = f'{_NAMED[token.type]} "{word} "' if token.type in _NAMED else f'"{word}" "{word} "'
-    line, column = _place(text, token.start_pos or 0)
+    line, column = _line_and_column(text, token.start_pos or 0)
     return f'Encountered " {shown}" at line {line}, column {column}.'
 
 
 def _lexical(text: str, position: int) -> str:
-    line, column = _place(text, position)
+    line, column = _line_and_column(text, position)
     sign = text[position]
     return (
         f"Lexical error at line {line}, column {column}.  "
@@ -122,14 +122,14 @@ def _lexical(text: str, position: int) -> str:
     )
 
 
-def _place(text: str, position: int) -> tuple[int, int]:
-    """Line and column of a position, from 1."""
+def _line_and_column(text: str, position: int) -> tuple[int, int]:
+    """Return line and column of a position, from 1."""
     before = text[:position]
     return before.count("\n") + 1, position - before.rfind("\n")
 
 
 def _escaped(word: str) -> str:
-    """Text as Java's parsers show it: ASCII, with quotes and control characters escaped."""
+    """Return text as Java's parsers show it: quotes, control and non-ASCII characters escaped."""
     return "".join(
         f"\\{sign}" if sign in "'\"\\" else sign if " " <= sign < "\x7f" else f"\\u{ord(sign):04x}"
         for sign in word
@@ -145,11 +145,11 @@ _NUMBER_FORMAT: Final = "java.lang.NumberFormatException"
 _STACK: Final = "java.lang.StackOverflowError"
 _SMALLEST: Final = 5e-324
 _PLAIN: Final = (1e-3, 1e7)
-"""Doubles between these are printed by Java without an exponent."""
+"""Java prints doubles between these without an exponent."""
 
 
 def build(tree: Tree[Token]) -> Node:
-    """Give the node of a whole selector.
+    """Build the node of a parsed selector.
 
     Raises:
         SelectorError: a check fails.
@@ -159,7 +159,7 @@ def build(tree: Tree[Token]) -> Node:
 
 def _build(part: Part, depth: int) -> Node:
     if depth > SELECTOR_DEPTH_MAX:
-        raise SelectorError(f"It is nested more than {SELECTOR_DEPTH_MAX} deep.", _STACK)
+        raise SelectorError(f"It is nested more than {SELECTOR_DEPTH_MAX} levels deep.", _STACK)
     tree = cast("Tree[Token]", part)
     name = str(tree.data)
     if name in _LEAVES:
@@ -182,7 +182,7 @@ def _word(quoted: str) -> str:
 
 def _decimal(text: str) -> Node:
     digits = text.rstrip("lL")
-    # Python would not read more than 4300 digits, and need not.
+    # Python would refuse to parse more than 4300 digits.
     number = int(digits) if len(digits) < 20 else LONG_MAX + 1
     if number > LONG_MAX:
         raise SelectorError(f'For input string: "{digits}"', _NUMBER_FORMAT)
@@ -199,7 +199,7 @@ def _float(text: str) -> Node:
 
 
 def double_text(number: float) -> str:
-    """Give a positive double as Java prints it.
+    """Return a positive double as Java prints it.
 
     >>> double_text(1e10), double_text(0.5), double_text(123456789.125), double_text(0.0001)
     ('1.0E10', '0.5', '1.23456789125E8', '1.0E-4')
@@ -262,8 +262,8 @@ def _check_range(low: Node, high: Node) -> None:
         raise SelectorError(error.text, _NUMBER_FORMAT) from None
     if order > 0:
         raise SelectorError(
-            f"Illegal values of between, left value({_java(low)}) "
-            f"must less than or equal to right value({_java(high)})"
+            f"Illegal values of between, left value({_java_text(low)}) "
+            f"must less than or equal to right value({_java_text(high)})"
         )
 
 
@@ -275,7 +275,7 @@ def _literal_order(low: Value, low_kind: Kind, high: Value, high_kind: Kind) -> 
     return order_for(low_kind, high_kind)(low, high)
 
 
-def _java(node: Node) -> str:
+def _java_text(node: Node) -> str:
     if node.kind is Kind.TRUTH:
         return node.text.lower()
     return str(node.value) if node.kind is Kind.STRING else node.text
@@ -314,20 +314,20 @@ _RULES: Final[dict[str, Callable[[Sequence[Node]], Node]]] = {
     "negated": lambda operands: evaluation.negated(operands[0]),
     "inverted": lambda operands: evaluation.inverted(_truth(operands[0])),
 }
-"""Rules of the grammar to what makes their nodes."""
+"""The functions that build the nodes of the grammar's rules."""
 
 
 _log = Log(logging.getLogger(__name__))
 
 CACHED: Final = 100
-"""Compiled selectors, and texts that are none, that are kept."""
+"""Number of texts whose compiled selector or error is cached, as in Java."""
 
 
-class Selector:
-    """A compiled selector; `compile_selector` makes it.
+class CompiledSelector:
+    """A compiled selector. Made by `compile_selector`.
 
     Args:
-        text: what was compiled.
+        text: the selector's text.
     """
 
     __slots__ = ("_evaluate", "text")
@@ -337,12 +337,12 @@ class Selector:
         self._evaluate = build(parse(text)).evaluate
 
     def __repr__(self) -> str:
-        return f"Selector({self.text!r})"
+        return f"CompiledSelector({self.text!r})"
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Tell whether a message with these properties matches.
+        """Return whether a message with these properties matches.
 
-        What cannot be compared does not match.
+        A message with values that cannot be compared does not match.
         """
         try:
             return self._evaluate(properties) is True
@@ -351,7 +351,7 @@ class Selector:
             return False
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """Evaluate; None is "unknown".
+        """Evaluate the selector; None means unknown.
 
         Raises:
             UnmatchableError: this message has a value that cannot be compared.
@@ -360,27 +360,27 @@ class Selector:
         return value if isinstance(value, bool) else None
 
 
-def compile_selector(text: str) -> Selector:
-    """Compile a selector, or take it from the cache.
+def compile_selector(text: str) -> CompiledSelector:
+    """Compile a selector, or return it from the cache.
 
     Raises:
-        SelectorError: the text is none.
+        SelectorError: the text is not valid.
 
     >>> compile_selector("a BETWEEN 5 AND 1")
     Traceback (most recent call last):
-    coherer._wire.rocketmq.selector.evaluation.SelectorError: No selector: Illegal values ...
+    coherer._wire.rocketmq.selector.evaluation.SelectorError: Invalid selector: Illegal values ...
     """
     if len(text) > SELECTOR_CHARS_MAX:
         raise SelectorError(f"It has {len(text)} characters; {SELECTOR_CHARS_MAX} are allowed.")
     found = _compiled(text)
-    if isinstance(found, Selector):
+    if isinstance(found, CompiledSelector):
         return found
     raise SelectorError(*found)
 
 
 @lru_cache(maxsize=CACHED)
-def _compiled(text: str) -> Selector | tuple[str, str]:
+def _compiled(text: str) -> CompiledSelector | tuple[str, str]:
     try:
-        return Selector(text)
+        return CompiledSelector(text)
     except SelectorError as error:
         return error.reason, error.java_class

@@ -1,4 +1,11 @@
-"""What is wrong with a selector, or with a message that it is asked about."""
+"""The evaluation of selectors: nodes, and how values compare (docs/protocol/rocketmq.md, 7.4).
+
+A node has a function from properties to a value. A value is text (of a property), a number, a
+boolean, or None for unknown. Numbers have Java's kinds: int of 32 bits, long of 64 bits, and
+double. The kind matters, because text is parsed as exactly the kind of the number that it is
+compared with. A node's `text` is what Java's objects print, since it occurs in error texts that
+clients show.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +19,41 @@ from coherer.errors import CohererError, UsageError
 
 
 class SelectorError(UsageError):
-    """The text is no selector.
+    """The text is not a valid selector.
 
     Args:
-        reason: Java's words for it.
-        java_class: the exception that Java throws for it.
+        reason: Java's error text.
+        java_class: Java's exception.
     """
 
     def __init__(self, reason: str, java_class: str = "java.lang.RuntimeException") -> None:
         super().__init__(
-            f"No selector: {reason}",
-            hint="Sections of SQL92 are in coherer._wire.rocketmq.selector.",
+            f"Invalid selector: {reason}",
+            hint="See docs/protocol/rocketmq.md, section 7.2, for the syntax.",
         )
         self.reason = reason
         self.java_class = java_class
 
     @property
     def remark(self) -> str:
-        """What a broker answers: Java's exception and its words."""
+        """The remark of a broker's answer: Java's exception and its text."""
         return f"{self.java_class}: {self.reason}"
 
 
 class UnmatchableError(CohererError):
-    """A selector compares what cannot be compared in this message: it does not match."""
+    """A value of this message cannot be compared as the selector requires: it does not match."""
 
 
 Value: TypeAlias = "str | int | float | bool | None"
 Order: TypeAlias = Callable[[Value, Value], int]
-"""-1, 0 or 1 for two values that are not None."""
+"""Returns -1, 0 or 1 for two values other than None."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 
 class Kind(enum.Enum):
-    """What an operand is, known before a message comes."""
+    """The kind of an operand, known at compile time."""
 
     PROPERTY = enum.auto()
     STRING = enum.auto()
@@ -55,7 +62,7 @@ class Kind(enum.Enum):
     DOUBLE = enum.auto()
     TRUTH = enum.auto()
     NOTHING = enum.auto()
-    """NULL, and what is negated but no number."""
+    """NULL, and a negated operand that is not a number."""
 
 
 NUMBERS: Final = (Kind.INT, Kind.LONG, Kind.DOUBLE)
@@ -82,7 +89,7 @@ def read_long(text: str) -> int:
 
 
 def _integer(text: str, most: int) -> int:
-    # Neither has more than 19 digits, but zeros may stand before them.
+    # Both have at most 19 digits, but may have leading zeros.
     if _INTEGER.fullmatch(text) and len(text) < 1000:
         number = int(text)
         if -most - 1 <= number <= most:
@@ -115,7 +122,7 @@ READERS: Final[dict[Kind, Callable[[str], int | float]]] = {
 
 
 def order_doubles(left: float, right: float) -> int:
-    """Java's `Double.compare`: NaN is the largest, and -0.0 is less than 0.0.
+    """Compare as Java's `Double.compare`: NaN is the largest, and -0.0 is less than 0.0.
 
     >>> order_doubles(-0.0, 0.0), order_doubles(float("nan"), 1.0), order_doubles(1.0, 1.0)
     (-1, 1, 0)
@@ -129,7 +136,7 @@ def order_doubles(left: float, right: float) -> int:
 
 
 def order_for(left: Kind, right: Kind) -> Order:
-    """How to compare values of two kinds."""
+    """Return the comparison of values of two kinds."""
     if left in NUMBERS and right in NUMBERS:
         return _by_number(left, right)
     if left in NUMBERS and right in TEXTS:
@@ -163,7 +170,7 @@ def _less(one: Value, other: Value) -> int:
 
 
 def order_texts(one: Value, other: Value) -> int:
-    """Two texts, to find which is more: both as doubles."""
+    """Compare two texts as doubles."""
     return order_doubles(read_double(cast("str", one)), read_double(cast("str", other)))
 
 
@@ -172,8 +179,8 @@ def _different_texts(one: Value, other: Value) -> int:
 
 
 def _text_and_truth(one: Value, other: Value) -> int:
-    said = cast("str", one).lower() == "true"
-    return said - cast("bool", other)
+    boolean = cast("str", one).lower() == "true"
+    return boolean - cast("bool", other)
 
 
 def _truth_and_text(one: Value, other: Value) -> int:
@@ -190,7 +197,7 @@ _OTHERS: Final[dict[tuple[Kind, Kind], Order]] = {
     (Kind.TRUTH, Kind.STRING): _truth_and_text,
     (Kind.TRUTH, Kind.TRUTH): _truths,
 }
-"""Where no number is read; what is not here is "less", as a truth value and a number."""
+"""Comparisons without numbers; a missing pair, as a boolean and a number, compares as less."""
 
 
 Properties: TypeAlias = Mapping[str, str]
@@ -202,11 +209,11 @@ class Node(NamedTuple):
     """An operand or an expression.
 
     Args:
-        kind: what its values are.
-        evaluate: properties to value.
-        text: as Java prints it.
-        literal: whether it stands in the text as a value (a negated number does not).
-        value: of a literal.
+        kind: the kind of its values.
+        evaluate: returns the value for a message's properties.
+        text: its text as printed by Java.
+        literal: whether it is a literal; a negated number is not.
+        value: the value of a literal.
     """
 
     kind: Kind
@@ -217,7 +224,7 @@ class Node(NamedTuple):
 
 
 def literal(kind: Kind, value: Value, text: str) -> Node:
-    """A value that stands in the text."""
+    """Return the node of a literal."""
     return Node(kind, _always(value), text, literal=True, value=value)
 
 
@@ -230,7 +237,7 @@ def _always(value: Value) -> Evaluate:
 
 
 def property_of(name: str) -> Node:
-    """The value of a property; None when the message has none of that name."""
+    """Return the node of a property; its value is None if the message does not have it."""
 
     def evaluate(properties: Properties) -> Value:
         return properties.get(name)
@@ -239,7 +246,7 @@ def property_of(name: str) -> Node:
 
 
 def negated(operand: Node) -> Node:
-    """A number with the other sign; of anything else nothing (a property is text)."""
+    """Return the node of a negation: NULL unless the operand is a number (a property is text)."""
     text = f"(- {operand.text})"
     if operand.kind not in NUMBERS:
         return Node(Kind.NOTHING, _nothing_of(operand.evaluate), text)
@@ -250,14 +257,14 @@ def negated(operand: Node) -> Node:
 
 def _nothing_of(evaluate: Evaluate) -> Evaluate:
     def nothing(properties: Properties) -> None:
-        # There may be something in it that cannot be compared: that is told.
+        # Evaluated because it may raise UnmatchableError.
         evaluate(properties)
 
     return nothing
 
 
 def truth_of(operand: Node) -> Truth:
-    """An operand as a truth value: a property that is there is False, being text."""
+    """Return an operand's truth value: a property that exists is False, since it is text."""
     evaluate = operand.evaluate
     if operand.kind is Kind.PROPERTY:
         return lambda properties: None if evaluate(properties) is None else False
@@ -270,7 +277,7 @@ def truth_of(operand: Node) -> Truth:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """`=`: two unknowns are equal, an unknown on the right is not, one on the left is unknown."""
+    """`=`: two unknowns are equal; otherwise unknown on the right is False, on the left unknown."""
     order = order_for(left.kind, right.kind)
     one, other = left.evaluate, right.evaluate
 
@@ -294,14 +301,14 @@ ORDERS: Final[dict[str, Callable[[int], bool]]] = {
 
 
 def ordered(sign: str, left: Node, right: Node) -> Node:
-    """`>`, `>=`, `<`, `<=`: unknown when either is; two texts are compared as doubles."""
+    """`>`, `>=`, `<`, `<=`: unknown if either operand is; two texts are compared as doubles."""
     texts = left.kind in TEXTS and right.kind in TEXTS
     order = order_texts if texts else order_for(left.kind, right.kind)
     one, other, holds = left.evaluate, right.evaluate, ORDERS[sign]
 
     def evaluate(properties: Properties) -> bool | None:
         first = one(properties)
-        if first is None:  # the other is not looked at then: it may hold what cannot be compared
+        if first is None:  # the other is not evaluated, as it may not be comparable
             return None
         second = other(properties)
         return None if second is None else holds(order(first, second))
@@ -310,7 +317,7 @@ def ordered(sign: str, left: Node, right: Node) -> Node:
 
 
 def inverted(operand: Node) -> Node:
-    """`NOT`: unknown stays unknown."""
+    """`NOT`: unknown remains unknown."""
     truth = truth_of(operand)
 
     def evaluate(properties: Properties) -> bool | None:
@@ -331,12 +338,12 @@ def is_null(operand: Node) -> Node:
 
 
 def all_of(operands: Sequence[Node]) -> Node:
-    """`AND`: False if any is, from left to right; otherwise unknown if any is."""
+    """`AND`: False if any operand is, from left to right; otherwise unknown if any operand is."""
     return _joined(operands, "&&", decisive=False)
 
 
 def any_of(operands: Sequence[Node]) -> Node:
-    """`OR`: True if any is, from left to right; otherwise unknown if any is."""
+    """`OR`: True if any operand is, from left to right; otherwise unknown if any operand is."""
     return _joined(operands, "||", decisive=True)
 
 
@@ -352,14 +359,14 @@ def _joined(operands: Sequence[Node], sign: str, *, decisive: bool) -> Node:
             known = known and value is not None
         return not decisive if known else None
 
-    # (((a OR b) OR c) OR d), in one go: there may be thousands.
+    # (((a OR b) OR c) OR d) at once: there may be thousands of operands.
     others = "".join([f" {sign} {operand.text})" for operand in operands[1:]])
     text = "(" * (len(operands) - 1) + operands[0].text + others
     return Node(Kind.TRUTH, evaluate, text)
 
 
 def among(operand: Node, words: Collection[str], *, wanted: bool) -> Node:
-    """`IN` and `NOT IN`: unknown when the property is not there."""
+    """`IN` and `NOT IN`: unknown if the message does not have the property."""
     evaluate_operand, held = operand.evaluate, frozenset(words)
 
     def evaluate(properties: Properties) -> bool | None:

@@ -48,7 +48,7 @@ class GroupDesk:
             ProtocolError: the body describes no group.
             Refusal: it has no name.
         """
-        told = bodies.SubscriptionGroup.find(request.body)
+        told = bodies.SubscriptionGroup.decode_or_none(request.body)
         if told is None:
             return done()
         if not told.group_name:

@@ -120,7 +120,7 @@ class SettingsDesk:
         """All settings, as text."""
         options, core = self._state.options, self._state.core
         shown = {
-            name: fastjson.text(getattr(options, attribute))
+            name: fastjson.to_text(getattr(options, attribute))
             for name, attribute in (FIXED | CHANGEABLE).items()
         }
         shown["brokerIP2"] = options.host
