@@ -74,8 +74,8 @@ async def test_all_of_a_turn_is_one_append(core: Core, sizes: list[int]) -> None
     assert (one.offsets, other.offsets) == ([0, 1], [5])
     assert one.ends == other.ends == [core.store.end_offset]
     assert arrived == [12, -6]
-    core.appender.submit(drafts(limits.APPEND_AT_ONCE), one)
-    assert sizes == [6, limits.APPEND_AT_ONCE], "many do not wait for the turn's end"
+    core.appender.submit(drafts(limits.SENDS_PER_APPEND), one)
+    assert sizes == [6, limits.SENDS_PER_APPEND], "many do not wait for the turn's end"
 
 
 async def test_who_sends_alone_does_not_wait_for_others(core: Core, sizes: list[int]) -> None:

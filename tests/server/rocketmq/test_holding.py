@@ -31,7 +31,7 @@ async def test_one_message_wakes_many_and_others_have_their_turn(
     broker_stage: BrokerStage, peer: Client
 ) -> None:
     await ready(peer)
-    count = 3 * limits.HELD_PULLS_AT_ONCE
+    count = 3 * limits.WAITING_PULLS_PER_TURN
     waiting = wait(peer, count)
     other = await broker_stage.dial()
     await peer.settle()
@@ -70,7 +70,7 @@ async def test_waking_is_no_matter_of_how_many_wait(
 async def test_so_many_may_wait(
     broker_stage: BrokerStage, peer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HELD_PULLS_MAX", 3)
+    monkeypatch.setattr(limits, "WAITING_PULLS_MAX", 3)
     await ready(peer)
     waiting = wait(peer, 4)
     async with asyncio.timeout(10):
@@ -101,7 +101,7 @@ async def test_a_stop_answers_who_waits(
     broker_stage: BrokerStage, peer: Client, clock: ManualClock
 ) -> None:
     await ready(peer)
-    waiting = wait(peer, limits.HELD_PULLS_AT_ONCE + 1)
+    waiting = wait(peer, limits.WAITING_PULLS_PER_TURN + 1)
     await peer.settle()
     broker_stage.broker.close()
     async with asyncio.timeout(10):

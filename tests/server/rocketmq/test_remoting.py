@@ -241,7 +241,7 @@ async def test_connections_with_much_to_do_take_turns(stage: Stage, caller: Call
     """What one read brought of a flood does not keep others waiting until all of it is done."""
     floods = [await Caller.dial(stage.listener.port) for _ in range(4)]
     await caller.ask(ECHO)
-    count = limits.REQUESTS_AT_ONCE + 100
+    count = limits.REQUESTS_PER_TURN + 100
     answers = [flood.begin(BATCH, body=b"%d" % n) for flood in floods for n in range(count)]
     async with asyncio.timeout(20):
         assert {answer.code for answer in await asyncio.gather(*answers)} == {0}
@@ -249,14 +249,14 @@ async def test_connections_with_much_to_do_take_turns(stage: Stage, caller: Call
         b"%d" % n for n in range(count)
     ], "in order"
     assert sum(stage.batches) == 4 * count
-    assert max(stage.batches) <= limits.REQUESTS_AT_ONCE
+    assert max(stage.batches) <= limits.REQUESTS_PER_TURN
     assert stage.remoting.catching_up == 0
-    assert stage.remoting.at_once()[0] == limits.REQUESTS_AT_ONCE
+    assert stage.remoting.at_once()[0] == limits.REQUESTS_PER_TURN
 
 
 async def test_who_goes_while_others_have_their_turn(stage: Stage) -> None:
     gone = await Caller.dial(stage.listener.port)
-    for _ in range(3 * limits.REQUESTS_AT_ONCE):
+    for _ in range(3 * limits.REQUESTS_PER_TURN):
         gone.begin(BATCH)
     gone.connection.flush()
     await gone.hang_up()
@@ -274,12 +274,12 @@ async def test_an_error_of_ours_later_on_ends_the_connection(
     def fails(channel: Channel, request: Command) -> None:
         nonlocal calls
         calls += 1
-        if calls > limits.REQUESTS_AT_ONCE:
+        if calls > limits.REQUESTS_PER_TURN:
             raise ZeroDivisionError
         handle(channel, request)
 
     monkeypatch.setattr(stage.remoting, "handle", fails)
-    for _ in range(limits.REQUESTS_AT_ONCE + 1):
+    for _ in range(limits.REQUESTS_PER_TURN + 1):
         caller.begin(BATCH)
     async with asyncio.timeout(10):
         await caller.lost.wait()

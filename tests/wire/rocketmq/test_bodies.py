@@ -232,7 +232,7 @@ def test_any_bytes_are_a_body_or_a_protocol_error(kind: type[Body], data: st.Dat
 
 @pytest.mark.parametrize("name", ["offsetTable", "x"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_deeply_nested_bodies_are_refused(kind: type[Body], name: str) -> None:
+def test_bodies_of_any_depth_are_read_or_refused(kind: type[Body], name: str) -> None:
     for depth in (63, 64, 65, 300, 500, 900, 5000):
         try:
             found = kind.decode(b'{"%b":%b%b}' % (name.encode(), b"[" * depth, b"]" * depth))

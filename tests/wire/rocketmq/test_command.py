@@ -147,7 +147,7 @@ def test_invalid_headers_are_refused(header: str) -> None:
 
 @pytest.mark.parametrize("name", ["remark", "code", "x", "extFields"])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
-def test_deeply_nested_headers_are_refused(name: str, begin: str, end: str) -> None:
+def test_headers_of_any_depth_are_read_or_refused(name: str, begin: str, end: str) -> None:
     for depth in (1, 63, 64, 65, 300, 400, 500, 900, 990, 5000):
         header = f'{{"code":1,"{name}":{begin * depth}1{end * depth}}}'
         try:

@@ -230,13 +230,13 @@ def test_a_retried_message_has_its_original_topic() -> None:
 
 
 def test_messages_creates_other_classes() -> None:
-    class Held(RocketMessage, frozen=True):
-        """A message with one more field, as the consumer's."""
+    class Extended(RocketMessage, frozen=True):
+        """A message with an additional field."""
 
-        holder: str = ""
+        extra: str = ""
 
-    (message,) = MessageBatch(EXAMPLE, QUEUE).messages(Held)
-    assert (type(message), message.offset, message.holder) == (Held, 42, "")
+    (message,) = MessageBatch(EXAMPLE, QUEUE).messages(Extended)
+    assert (type(message), message.offset, message.extra) == (Extended, 42, "")
 
 
 @given(st.integers(0, 2 * len(EXAMPLE)), st.binary(max_size=4), st.data())
@@ -253,7 +253,7 @@ def test_any_bytes_decode_or_raise_a_protocol_error(
             continue
 
 
-def test_columns_equal_iteration() -> None:
+def test_columns() -> None:
     pytest.importorskip("pyarrow")
     texts = [b"TAGS\x01UA\x02KEYS\x01k1 k2\x02flight\x011545\x02TUBE\x01a", b""]
     data = b"".join(record(b"v", one, offset=n) for n, one in enumerate(texts))

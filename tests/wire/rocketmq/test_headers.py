@@ -145,7 +145,7 @@ def test_a_send_of_node_without_k_and_with_an_odd_m(odd: str) -> None:
 
 
 @pytest.mark.parametrize("letter", "degjl")
-def test_an_optional_field_with_an_invalid_number_is_refused(letter: str) -> None:
+def test_an_invalid_number_is_a_number_format_exception(letter: str) -> None:
     fields = SendHeader("p", "t", "d", 1, 2, 3, 4, 5).fields()
     with pytest.raises(RefusedError, match="NumberFormatException") as refusal:
         read_send(310, {**fields, letter: "x"})

@@ -108,7 +108,7 @@ def test_rules_beyond_the_limits_are_refused(kind: int, change: dict[str, object
         FlowRules.parse(bad)
 
 
-def test_more_than_one_low_fetch_is_refused() -> None:
+def test_low_fetch_has_exactly_one_item() -> None:
     for items in ([], [GOOD[3], GOOD[3]]):
         text = json.dumps([{"type": 3, "rule": items}])
         with pytest.raises(ProtocolError):

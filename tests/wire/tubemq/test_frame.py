@@ -62,14 +62,14 @@ def test_unfinished_counts_received_and_missing_bytes(parts: list[list[bytes]], 
         assert (lacking > 0) == (kept > 0)
 
 
-def test_unfinished_is_exact_for_full_blocks() -> None:
+def test_unfinished_is_nearly_exact_for_full_blocks() -> None:
     frame = encode_frame(1, bytes(10 * BLOCK_BYTES))
     for have in (16, 17, 16 + BLOCK_BYTES + 5, len(frame) - 1):
         decoder = FrameDecoder()
         decoder.feed(frame[:have])
         kept, lacking = decoder.unfinished
         assert kept == have
-        assert 0 <= len(frame) - have - lacking <= 9 * 4, "but for the lengths of blocks"
+        assert 0 <= len(frame) - have - lacking <= 9 * 4, "except for the lengths of blocks"
 
 
 @given(serials, st.integers(0, 5 * BLOCK_BYTES))

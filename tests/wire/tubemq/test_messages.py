@@ -85,7 +85,7 @@ def test_every_message_is_exported() -> None:
     assert all(issubclass(getattr(pb, name), Message) for name in defined)
 
 
-def test_package_names_are_unique() -> None:
+def test_generated_files_are_registered_under_the_package() -> None:
     for module in MODULES.values():
         assert module.DESCRIPTOR.package == "coherer._wire.tubemq"
         assert module.DESCRIPTOR.name.startswith("coherer/_wire/tubemq/")

@@ -82,7 +82,7 @@ def test_decoding_a_time_reverses_encoding(time: datetime) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2024010203", "202413010000", "20240102 304", "٢٠٢٤٠١٠٢٠٣٠٤"])
-def test_invalid_times_remain_properties(text: str) -> None:
+def test_decode_time_refuses_invalid_times(text: str) -> None:
     assert decode_time(text) is None
 
 

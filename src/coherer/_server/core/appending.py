@@ -87,7 +87,7 @@ class Appender:
         self._drafts += drafts
         wait = self._sync_flush if wait_durable is None else wait_durable
         self._batches.append((done, len(drafts), wait))
-        if len(self._drafts) >= limits.APPEND_AT_ONCE or isinstance(drafts[-1], Drafts):
+        if len(self._drafts) >= limits.SENDS_PER_APPEND or isinstance(drafts[-1], Drafts):
             self._append()
         elif first and self._alone:
             self._alone -= 1

@@ -347,8 +347,8 @@ class Remoting:
     def at_once(self) -> tuple[int, int]:
         """How many requests, and bytes of answers, a connection gets in a turn of the loop."""
         sharing = self.catching_up + 1
-        count = max(limits.REQUESTS_AT_ONCE // sharing, limits.REQUESTS_AT_ONCE_MIN)
-        return count, limits.ANSWERED_AT_ONCE_BYTES // sharing
+        count = max(limits.REQUESTS_PER_TURN // sharing, limits.REQUESTS_PER_TURN_MIN)
+        return count, limits.ANSWER_BYTES_PER_TURN // sharing
 
     def handle(self, channel: Channel, request: Command) -> None:
         """Handle one request; `finish_batch` has to follow the last of a read."""

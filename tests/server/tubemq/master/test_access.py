@@ -219,12 +219,12 @@ def test_an_unsigned_goodbye_is_heard_only_from_who_is_not_in_yet(stage: Stage) 
 
 
 def test_strangers_cannot_fill_our_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNSIGNED_MAX", 2)
+    monkeypatch.setattr(limits, "UNSIGNED_REGISTRATIONS_MAX", 2)
     for name in "ab":
         assert Consumer(stage, name).register().success
     assert refused(Consumer(stage, "c").register(), CODE.SERVICE_UNAVAILABLE)
     assert Consumer(stage, "a").register().success
-    long = ["x" * limits.UNSIGNED_BYTES_MAX]
+    long = ["x" * limits.UNSIGNED_REGISTRATION_BYTES_MAX]
     assert refused(Consumer(stage, "a").register(topicCondition=long))
 
 

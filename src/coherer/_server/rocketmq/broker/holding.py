@@ -93,7 +93,7 @@ class Holding:
         Raises:
             Refusal: too many wait already; Java's word for a full queue of requests (1.4).
         """
-        if self._count >= limits.HELD_PULLS_MAX:
+        if self._count >= limits.WAITING_PULLS_MAX:
             raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         options, header = self._state.options, held.header
         wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
@@ -143,7 +143,7 @@ class Holding:
 
     def _turn(self) -> None:
         """Answer some who wait no longer; then others have their turn."""
-        self._answer(limits.HELD_PULLS_AT_ONCE)
+        self._answer(limits.WAITING_PULLS_PER_TURN)
         if self._ended:
             asyncio.get_running_loop().call_soon(self._turn)
 

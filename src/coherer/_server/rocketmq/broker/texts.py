@@ -122,7 +122,7 @@ class PropertyTexts:
         return StoredText(data, found.tag_code, words, found.wait, found.plain)
 
     def _keep(self, text: str, usual: tuple[bytes, int, bool]) -> None:
-        if len(self._usual) >= limits.ATTRIBUTE_BLOCKS_CACHED:
+        if len(self._usual) >= limits.ATTRIBUTES_CACHED:
             self._usual.clear()
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
             self._usual[text] = usual
@@ -149,7 +149,7 @@ class PropertyTexts:
             wait,
             _SPECIAL.isdisjoint(properties),
         )
-        if len(self._known) >= limits.ATTRIBUTE_BLOCKS_CACHED:
+        if len(self._known) >= limits.ATTRIBUTES_CACHED:
             self._known.clear()
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
             self._known[text] = found
@@ -223,7 +223,7 @@ class ItemTexts:
             and _KEYS_MARK not in text
             and _UNIQUE_MARK not in after
         ):
-            if len(self._known) >= limits.ATTRIBUTE_BLOCKS_CACHED:
+            if len(self._known) >= limits.ATTRIBUTES_CACHED:
                 self._known.clear()
             rest = text[:begin] + after
             if len(rest) <= limits.ATTRIBUTE_BYTES_CACHED:

@@ -57,7 +57,7 @@ _14_BITS = (1 << 14) - 1
 _FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
 _join = b"".join
 _INFLATED_PER_BYTE = 1032  # what zlib makes of one at most
-_INFLATED = limits.INFLATED_PER_GET_BYTES
+_INFLATED = limits.DECOMPRESSED_BYTES_PER_GET
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 
@@ -87,7 +87,7 @@ class Mapper:
     (b'hello', b'TAGS\x01A\x02k\x01v\x02TUBE\x01a', 65, ())
     """
 
-    def __init__(self, cached_max: int = limits.ATTRIBUTE_BLOCKS_CACHED) -> None:
+    def __init__(self, cached_max: int = limits.ATTRIBUTES_CACHED) -> None:
         self._cached_max = cached_max
         self._blocks: dict[bytes, _Translation] = {}
         self._properties: dict[bytes, _Block] = {b"": _NOTHING}

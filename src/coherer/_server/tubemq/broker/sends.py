@@ -75,13 +75,13 @@ class SendMemory:
 
     def keep_lane(self, lane: _Lane) -> None:
         """Remember what a request begins with."""
-        if len(self.lanes) >= limits.LANES_CACHED:
+        if len(self.lanes) >= limits.SEND_PERMISSIONS_CACHED:
             self.lanes.clear()
         self.lanes[lane.prefix] = lane
 
     def learn_tail(self, rest: bytes) -> _Tail | None:
         """What stands behind the payload, when it is just that, and its sender may send."""
-        if len(rest) > limits.TAIL_BYTES_CACHED:
+        if len(rest) > limits.SEND_TAIL_BYTES_CACHED:
             return None
         try:
             request = pb.SendMessageRequestP2B.FromString(rest)
@@ -93,7 +93,7 @@ class SendMemory:
             return None
         if access.refusal(request.authInfo, produce=True, now_ms=now_ms):
             return None
-        if len(self.tails) >= limits.TAILS_CACHED:
+        if len(self.tails) >= limits.SEND_TAILS_CACHED:
             self.tails.clear()
         tail = _Tail(request.flag, request.sentAddr, request.msgType.strip())
         self.tails[rest] = tail

@@ -162,9 +162,9 @@ class Entry:
             Refusal: too many are waiting, or this is too much to remember for somebody unknown.
         """
         self._sweep(now_ms)
-        if request.ByteSize() > limits.UNSIGNED_BYTES_MAX:
+        if request.ByteSize() > limits.UNSIGNED_REGISTRATION_BYTES_MAX:
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, "A request of this size must be signed.")
-        if len(self._waiting) >= limits.UNSIGNED_MAX and key not in self._waiting:
+        if len(self._waiting) >= limits.UNSIGNED_REGISTRATIONS_MAX and key not in self._waiting:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many consumers have not signed.")
         self._waiting[key] = enter
         self._attendance.seen(key, now_ms)
