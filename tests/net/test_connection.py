@@ -100,53 +100,64 @@ async def test_an_error_in_closed_is_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
+async def has_received(peer: Peer, count: int) -> bool:
+    """Wait until a peer has received bytes; False if it does not read."""
+    try:
+        async with asyncio.timeout(0.5):
+            await peer.until(lambda p: len(p.data) == count)
+    except TimeoutError:
+        return False
+    return True
+
+
 async def test_a_peer_that_never_reads_fills_only_its_write_buffer() -> None:
     answer = b"a" * 1_000_000
-    answers = 0
 
     def answer_once_per_read(peer: Peer, data: bytes) -> None:
-        nonlocal answers
-        answers += 1
         peer.connection.write(answer)
 
     async with serving(answer_once_per_read) as server:
         peer = await server.dial()
         peer.connection.pause_reading()
-        highest = 0
-        for _ in range(200):  # each in its own packet, so that the server could read on
-            peer.connection.write(b"?")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            if server.peers:
-                highest = max(highest, server.peers[0].connection.unsent_bytes)
-        assert highest <= HIGH_BYTES + 2 * len(answer)
-        peer.connection.resume_reading()
         await server.accepted.wait()
-        await server.peers[0].until(lambda p: len(p.data) == 200)
-        await peer.until(lambda p: len(p.data) == answers * len(answer))
+        other, sent = server.peers[0], 1
+        peer.connection.write(b"?")
+        while await has_received(other, sent):  # so each "?" is a packet of its own
+            peer.connection.write(b"?")
+            sent += 1
+        assert other.connection.unsent_bytes <= HIGH_BYTES + 2 * len(answer)
+        peer.connection.resume_reading()
+        await other.until(lambda p: len(p.data) == sent)
+        await peer.until(lambda p: len(p.data) == other.reads * len(answer))
 
 
 async def test_lagging_peers_share_the_memory_for_unsent_bytes() -> None:
     limits = net.ConnectionLimits(write_buffers_bytes=32 << 20)
+    answered = asyncio.Event()
 
     def answer(peer: Peer, data: bytes) -> None:
         peer.connection.write(b"x" * len(data) * 1000)
+        answered.set()
 
     async with serving(answer, limits) as server:
         peers = [await server.dial() for _ in range(16)]
         for peer in peers:
             peer.connection.pause_reading()
-        for _ in range(300):  # 12 MiB for each, if all were answered
-            for peer in peers:
-                peer.connection.write(b"?" * 40)
-            await asyncio.sleep(0)
+        asked = 0
+        async with asyncio.timeout(20):
+            while not server.peers or not all(one.connection.full for one in server.peers):
+                for peer in peers:
+                    peer.connection.write(b"?" * 40)
+                asked += 40
+                answered.clear()
+                await answered.wait()
         unsent = [one.connection.unsent_bytes for one in server.peers]
-        assert sum(one.connection.full for one in server.peers) == len(peers)
+        assert len(unsent) == len(peers)
         assert sum(unsent) < limits.write_buffers_bytes * 1.5
         for peer in peers:
             peer.connection.resume_reading()
         for peer in peers:
-            await peer.until(lambda p: len(p.data) == 300 * 40_000)
+            await peer.until(lambda p: len(p.data) == asked * 1000)
         assert not any(one.connection.full for one in server.peers)
         for peer in peers:
             peer.connection.abort()

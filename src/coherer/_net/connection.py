@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         make: returns the receiver of a new connection.
         limits: of the client, or of the node that accepted the connection.
         budget: what all accepted connections of a node share; None for a dialled connection.
-        gone: called when an accepted connection has ended.
+        on_closed: called after an accepted connection has ended.
 
     Attributes:
         peer: address of the peer as `host:port`.
@@ -108,12 +108,12 @@ class Connection(asyncio.Protocol):
         limits: ConnectionLimits = DEFAULT_LIMITS,
         *,
         budget: ConnectionBudget | None = None,
-        gone: Callable[[Connection], None] | None = None,
+        on_closed: Callable[[Connection], None] | None = None,
     ) -> None:
         self._make = make
         self._limits = limits
         self._budget = budget
-        self._gone = gone
+        self._on_closed = on_closed
         self._pause_when_full = budget is not None
         self._loop = asyncio.get_running_loop()
         self._buffer: list[bytes | memoryview] = []
@@ -326,8 +326,8 @@ class Connection(asyncio.Protocol):
                 self.peer,
                 about=self.peer_host,
             )
-        if self._gone is not None:
-            self._gone(self)
+        if self._on_closed is not None:
+            self._on_closed(self)
 
     # -- internals
 

@@ -100,7 +100,7 @@ DEFAULT_LIMITS: Final = ConnectionLimits()
 
 
 class ConnectionBudget:
-    """What the accepted connections of one node share.
+    """Limits and counters shared by the accepted connections of one node.
 
     Attributes:
         limits: the limits.

@@ -64,7 +64,7 @@ class Listener:
     def new_connection(self) -> Connection:
         """Create the asyncio protocol of an accepted connection; called by the event loop."""
         return Connection(
-            self._admit, self._budget.limits, budget=self._budget, gone=self._connection_lost
+            self._admit, self._budget.limits, budget=self._budget, on_closed=self._connection_lost
         )
 
     async def open(self, host: str, port: int, tls: TlsOptions | None, *, plain: bool) -> None:
@@ -94,7 +94,7 @@ class Listener:
         self.host, self.port = server.sockets[0].getsockname()[:2]
 
     async def close(self, *, timeout_ms: int = 2000) -> None:
-        """Stop accepting, send what is written, and close every connection.
+        """Stop accepting, send written bytes, and close every connection.
 
         Args:
             timeout_ms: connections with unsent bytes are aborted after this time.

@@ -1,4 +1,4 @@
-"""What the process provides to all connections: an event loop, open files and memory."""
+"""Resources of the process: event loop, open files and memory."""
 
 from __future__ import annotations
 

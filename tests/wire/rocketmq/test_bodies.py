@@ -1,4 +1,4 @@
-"""Bodies: the texts of the protocol page, and the lenient reading of other forms."""
+"""Bodies: the texts of docs/protocol/rocketmq.md, and the lenient reading of other forms."""
 
 from __future__ import annotations
 

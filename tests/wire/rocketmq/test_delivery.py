@@ -1,4 +1,4 @@
-"""Pulled records, whole, cut and damaged; the worked example of the protocol page."""
+"""Pulled records, complete, truncated and damaged; the example of docs/protocol/rocketmq.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = bytes.fromhex(
     45520144 65666175 6c74436c 75737465 72
     """
 )
-"""13.6."""
+"""Example 13.6."""
 QUEUE = Queue("TopicTest", "broker-a", 1)
 
 

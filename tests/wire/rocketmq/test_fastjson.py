@@ -70,7 +70,7 @@ def test_any_bytes_are_a_value_or_a_protocol_error(data: bytes) -> None:
         ),
         ('{{"a":1}:2,[1,[2]]:3}', {(("a", 1),): 2, (1, (2,)): 3}),
         (
-            # As persisted by Java: tabs, and breaks in odd places.
+            # As persisted by Java: tabs and irregular line breaks.
             '{\n\t"t":{\n\t\t"T@g":{0:5,1:7\n\t},{"topic":"T", "brokerName":"b","queueId":1}:1}\n}',
             {"t": {"T@g": {0: 5, 1: 7}, Queue("T", "b", 1): 1}},
         ),

@@ -1,4 +1,4 @@
-"""Messages as RocketMQ carries them, against the worked examples of the protocol page."""
+"""Messages as RocketMQ carries them, and the examples of docs/protocol/rocketmq.md."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def verdict(text: str, properties: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # What follows a complete expression is not looked at.
+        # Text after a complete expression is ignored.
         ("a = 1 junk", "FF?"),
         ("a LIKE '3'", "FF?"),
         ("a + 1 = 4", "FF?"),

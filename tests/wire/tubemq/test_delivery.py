@@ -1,4 +1,4 @@
-"""Answers to gets: written by hand as by protobuf, and read as Java's client reads them."""
+"""Answers to gets: written like protobuf's, and read as Java's client reads them."""
 
 from __future__ import annotations
 

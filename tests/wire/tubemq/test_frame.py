@@ -148,7 +148,7 @@ def test_a_long_frame_in_chunks_takes_the_memory_of_its_size(one_block: bool) ->
 
 
 class Counted(FrameDecoder):
-    """Counts how often it looks at what is incomplete."""
+    """Counts how often it examines an incomplete frame."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""What is put together by hand is what protobuf and the session would have made."""
+"""Sends and replies assembled by hand equal those of protobuf and the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions against each other, and their quick way against protobuf's."""
+"""Client and server sessions, and frames read by match functions compared with protobuf."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def request_frames(draw: st.DrawFn) -> bytes:
     kind = draw(st.integers(0, 4))
     if kind == 1:
         return in_blocks(serial, payload, draw(st.integers(10, 100)))
-    if kind == 2:  # what stands behind the body does not matter
+    if kind == 2:  # bytes after the body are ignored
         return encode_frame(serial, payload + draw(st.binary(max_size=5)))
     if kind == 3:  # the message in front, an unknown field behind
         text = b"\x1a" + varint(len(body)) + body + b"\x08" + varint(method) + b"\x78\x01"
@@ -58,7 +58,7 @@ def request_frames(draw: st.DrawFn) -> bytes:
 
 
 def by_protobuf(frames: list[bytes]) -> tuple[list[Request], list[bytes]]:
-    """What the session has to find, read by protobuf only."""
+    """The result that the session must have, read by protobuf only."""
     session = ServerSession()
     requests: list[Request] = []
     answers: list[bytes] = []

@@ -387,8 +387,8 @@ def refused(
         topic: the topic concerned.
         partition: the queue concerned.
     """
-    said = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
-    error = refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
+    text = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
+    error = refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)
     if "AclException" in error.text:  # access control has no code of its own
         error.hint = "Check user and password, and the permissions of the account on the broker."
     return error

@@ -53,7 +53,7 @@ class Command(Struct, gc=False):
         code: `codes.RequestCode` or `codes.ResponseCode`.
         opaque: the number that links an answer to its request, 32 bits signed.
         flag: bits `RESPONSE` and `ONEWAY`.
-        language: who wrote it (`language.LANGUAGES`); None for one that nobody knows.
+        language: the writer's language (`codes.LANGUAGES`); None if unknown.
         version: the writer's release, as in `codes`.
         remark: text for people, usually an error.
         fields: the custom header; `headers.parse` makes a typed header of it.

@@ -75,7 +75,7 @@ def loads_unlimited(data: bytes | memoryview | str) -> Value:
 
 
 def _check_signs(data: bytes | memoryview | str) -> None:
-    """Refuse early what must have too many values: creating millions of lists takes seconds."""
+    """Refuse text with far too many values early: creating millions of lists takes seconds."""
     if len(data) > JSON_VALUES_MAX:
         text = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
         if text.count(b",") + text.count(b"[") + text.count(b"{") > 2 * JSON_VALUES_MAX:

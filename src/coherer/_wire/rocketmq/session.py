@@ -113,12 +113,12 @@ class Session:
         fields: dict[str, str] | None = None,
         body: bytes | memoryview = b"",
     ) -> bytes:
-        """Returns the frame of an answer.
+        """Return the frame of an answer.
 
         Args:
-            request: what is answered.
+            request: the request.
             code: how it went.
-            remark: text for people, mostly what went wrong.
+            remark: text for people, usually an error.
             fields: the custom header.
             body: the payload.
 
@@ -138,7 +138,7 @@ class Session:
         """Return the frame of an answer up to its body, which the caller appends.
 
         Args:
-            request: what is answered.
+            request: the request.
             code: how it went.
             remark: text for people.
             fields: the custom header.

@@ -350,8 +350,8 @@ class SubscribeInfo(msgspec.Struct, frozen=True, order=True):
     @classmethod
     def parse(cls, text: str, tls: bool = False) -> Self:
         """Read a consumer and its partition."""
-        who, hash_sign, partition = text.partition("#")
-        consumer_id, at, group = who.partition("@")
+        consumer, hash_sign, partition = text.partition("#")
+        consumer_id, at, group = consumer.partition("@")
         if not (hash_sign and at and consumer_id and group):
             raise invalid("subscription", text)
         return cls(consumer_id, group, Partition.parse(partition, tls))

@@ -137,7 +137,7 @@ class LockedBatch(Body, frozen=True):
 
 
 class Connection(Body, frozen=True):
-    """A client that is connected."""
+    """A connected client."""
 
     client_id: str = ""
     client_addr: str = ""

@@ -53,7 +53,7 @@ class ProducerGroupHeader(Header):
 
 
 class UnregisterClientHeader(Header):
-    """35: a producer or consumer leaves."""
+    """35: unregisters a producer or consumer."""
 
     client_id: str = field(name="clientID")
     producer_group: str | None = None
@@ -104,7 +104,7 @@ class TopicHeader(Header):
 
 
 class CreateTopicHeader(Header):
-    """17: a topic shall be so."""
+    """17: creates or changes a topic."""
 
     topic: str
     read_queue_nums: Int32
@@ -117,41 +117,41 @@ class CreateTopicHeader(Header):
 
 
 class DeleteGroupHeader(Header):
-    """207: a group shall no longer be."""
+    """207: deletes a group."""
 
     group_name: str
     remove_offset: bool = False
 
 
 class ConsumeStatsHeader(Header):
-    """208: how far behind a group is."""
+    """208: asks for the lag of a group."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class BrokerConsumeStatsHeader(Header):
-    """317: how far behind all groups are."""
+    """317: asks for the lag of all groups."""
 
     is_order: bool = False
 
 
 class ConsumeTimeSpanHeader(Header):
-    """303: which times a group has to read."""
+    """303: asks for the times of a group's unread messages."""
 
     topic: str
     group: str = NULL
 
 
 class ViewStatsHeader(Header):
-    """315: one counter."""
+    """315: asks for a counter."""
 
     stats_name: str = NULL
     stats_key: str = NULL
 
 
 class QueryConsumeQueueHeader(Header):
-    """321: entries of a queue's index."""
+    """321: asks for entries of a consume queue."""
 
     topic: str
     queue_id: Int32 = 0
@@ -161,13 +161,13 @@ class QueryConsumeQueueHeader(Header):
 
 
 class VersionResult(Header):
-    """The answer to 26: the data version of what the body holds, as JSON."""
+    """The answer to 26: the data version of the settings in the body, as JSON."""
 
     version: str
 
 
 class AccountHeader(Header):
-    """50: an account shall be so; permissions are joined by commas."""
+    """50: creates or changes an account; permissions are joined by commas."""
 
     access_key: str | None = None
     secret_key: str | None = None
@@ -183,13 +183,13 @@ class AccountHeader(Header):
 
 
 class AccessKeyHeader(Header):
-    """51: an account shall no longer be."""
+    """51: deletes an account."""
 
     access_key: str | None = None
 
 
 class WhiteAddressesHeader(Header):
-    """53: addresses that are trusted, joined by commas."""
+    """53: sets the trusted addresses, joined by commas."""
 
     global_white_addrs: str | None = None
 
