@@ -347,11 +347,11 @@ class MessageBatch:
                 continue
             body = data[begin:body_end]
             if flags & compression.COMPRESSED or crc32(body) & layout.CRC_MASK != crc:
-                sound = _sound(crc, flags, body)
-                if sound is None:
+                verified = _verified(crc, flags, body)
+                if verified is None:
                     skipped += 1
                     continue
-                body = sound
+                body = verified
             starts.append(start)
             bodies.append(body)
         self._delivered, self._skipped = delivered, skipped
@@ -375,7 +375,7 @@ class MessageBatch:
         return every, self._bodies, texts
 
 
-def _sound(crc: int, flags: int, body: bytes) -> bytes | None:
+def _verified(crc: int, flags: int, body: bytes) -> bytes | None:
     """Return the body as it was sent; None if it is damaged."""
     if crc32(body) & layout.CRC_MASK != crc:
         return None

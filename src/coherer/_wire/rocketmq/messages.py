@@ -138,7 +138,7 @@ def encode_message(
         raise UsageError("The body of a message must not be empty.", topic=message.topic)
     parts = [f"{text.UNIQUE_KEY}\x01{unique_id}"] if unique_id else []
     if message.tag is not None or message.keys or message.time is not None:
-        parts.append(_named(message.tag, message.keys, message.time))
+        parts.append(_reserved_pairs(message.tag, message.keys, message.time))
     if message.properties:
         parts += _user_pairs(message.properties)
     parts += [f"{name}\x01{value}" for name, value in system.items()]
@@ -151,7 +151,7 @@ def encode_message(
 
 
 @lru_cache(maxsize=1024)
-def _named(tag: str | None, keys: tuple[str, ...], time: datetime | None) -> str:
+def _reserved_pairs(tag: str | None, keys: tuple[str, ...], time: datetime | None) -> str:
     pairs: list[str] = []
     if tag is not None:
         pairs.append(f"{text.TAGS}\x01{_checked('tag', tag)}")

@@ -154,7 +154,7 @@ def build(tree: Tree[Token]) -> Node:
     Raises:
         SelectorError: a check fails.
     """
-    return _truth(_build(tree.children[0], 0))
+    return _boolean(_build(tree.children[0], 0))
 
 
 def _build(part: Part, depth: int) -> Node:
@@ -167,7 +167,7 @@ def _build(part: Part, depth: int) -> Node:
     words = [str(child) for child in tree.children if _is_token(child, "STRING")]
     operands = [_build(child, depth + 1) for child in tree.children if not _is_token(child)]
     if words:
-        return _among(name, operands[0], words)
+        return _in_set(name, operands[0], words)
     return _RULES[name](operands)
 
 
@@ -211,25 +211,25 @@ def double_text(number: float) -> str:
     return f"{digits[0]}.{digits[1:] or '0'}E{exponent}"
 
 
-def _truth(node: Node) -> Node:
-    if node.kind in (Kind.PROPERTY, Kind.TRUTH) or (node.kind is Kind.NOTHING and node.literal):
-        evaluate = evaluation.truth_of(node)
+def _boolean(node: Node) -> Node:
+    if node.kind in (Kind.PROPERTY, Kind.BOOLEAN) or (node.kind is Kind.NULL and node.literal):
+        evaluate = evaluation.boolean_of(node)
         return node._replace(evaluate=evaluate)
     raise SelectorError(
         f"Expression will not result in a boolean value: {node.text}", PARSE_EXCEPTION
     )
 
 
-def _among(name: str, operand: Node, words: Sequence[str]) -> Node:
+def _in_set(name: str, operand: Node, words: Sequence[str]) -> Node:
     if operand.kind is not Kind.PROPERTY:
         raise SelectorError(f"Expected a property for In expression, got: {operand.text}")
-    return evaluation.among(operand, [_word(word) for word in words], wanted=name == "among")
+    return evaluation.in_set(operand, [_word(word) for word in words], wanted=name == "among")
 
 
 def _ordered(sign: str) -> Callable[[Sequence[Node]], Node]:
     def build_ordered(operands: Sequence[Node]) -> Node:
         for operand in operands:
-            if operand.kind is Kind.TRUTH or (operand.literal and operand.kind not in NUMBERS):
+            if operand.kind is Kind.BOOLEAN or (operand.literal and operand.kind not in NUMBERS):
                 raise SelectorError(f"Value '{operand.text}' cannot be compared.")
         return evaluation.ordered(sign, *operands)
 
@@ -239,9 +239,14 @@ def _ordered(sign: str) -> Callable[[Sequence[Node]], Node]:
 def _equal(operands: Sequence[Node]) -> Node:
     left, right = operands
     for operand in operands:
-        if operand.literal and operand.kind is Kind.NOTHING:
+        if operand.literal and operand.kind is Kind.NULL:
             raise SelectorError("'NULL' cannot be compared.")
-    if left.literal and left.kind is Kind.TRUTH and right.literal and right.kind is not Kind.TRUTH:
+    if (
+        left.literal
+        and left.kind is Kind.BOOLEAN
+        and right.literal
+        and right.kind is not Kind.BOOLEAN
+    ):
         raise SelectorError(f"'{left.text}' cannot be compared with '{right.text}'")
     return evaluation.equal(left, right)
 
@@ -270,13 +275,13 @@ def _check_range(low: Node, high: Node) -> None:
 def _literal_order(low: Value, low_kind: Kind, high: Value, high_kind: Kind) -> int:
     if low_kind is high_kind is Kind.STRING:
         return 1 if str(low) > str(high) else 0
-    if (low_kind is Kind.TRUTH) is not (high_kind is Kind.TRUTH):
+    if (low_kind is Kind.BOOLEAN) is not (high_kind is Kind.BOOLEAN):
         return 1
     return order_for(low_kind, high_kind)(low, high)
 
 
 def _java_text(node: Node) -> str:
-    if node.kind is Kind.TRUTH:
+    if node.kind is Kind.BOOLEAN:
         return node.text.lower()
     return str(node.value) if node.kind is Kind.STRING else node.text
 
@@ -290,15 +295,15 @@ _LEAVES: Final[dict[str, Callable[[str], Node]]] = {
     "string": lambda text: evaluation.literal(Kind.STRING, _word(text), text),
     "decimal": _decimal,
     "float": _float,
-    "true": lambda _: evaluation.literal(Kind.TRUTH, value=True, text="TRUE"),
-    "false": lambda _: evaluation.literal(Kind.TRUTH, value=False, text="FALSE"),
-    "null": lambda _: evaluation.literal(Kind.NOTHING, None, "NULL"),
+    "true": lambda _: evaluation.literal(Kind.BOOLEAN, value=True, text="TRUE"),
+    "false": lambda _: evaluation.literal(Kind.BOOLEAN, value=False, text="FALSE"),
+    "null": lambda _: evaluation.literal(Kind.NULL, None, "NULL"),
     "property": evaluation.property_of,
 }
 
 _RULES: Final[dict[str, Callable[[Sequence[Node]], Node]]] = {
-    "any_of": lambda operands: evaluation.any_of([_truth(operand) for operand in operands]),
-    "all_of": lambda operands: evaluation.all_of([_truth(operand) for operand in operands]),
+    "any_of": lambda operands: evaluation.any_of([_boolean(operand) for operand in operands]),
+    "all_of": lambda operands: evaluation.all_of([_boolean(operand) for operand in operands]),
     "equal": _equal,
     "unequal": lambda operands: evaluation.inverted(_equal(operands)),
     "is_null": lambda operands: evaluation.is_null(operands[0]),
@@ -312,7 +317,7 @@ _RULES: Final[dict[str, Callable[[Sequence[Node]], Node]]] = {
     "plus": lambda operands: operands[0],
     "inner": lambda operands: operands[0],
     "negated": lambda operands: evaluation.negated(operands[0]),
-    "inverted": lambda operands: evaluation.inverted(_truth(operands[0])),
+    "inverted": lambda operands: evaluation.inverted(_boolean(operands[0])),
 }
 """The functions that build the nodes of the grammar's rules."""
 

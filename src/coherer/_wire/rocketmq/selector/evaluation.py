@@ -60,8 +60,8 @@ class Kind(enum.Enum):
     INT = enum.auto()
     LONG = enum.auto()
     DOUBLE = enum.auto()
-    TRUTH = enum.auto()
-    NOTHING = enum.auto()
+    BOOLEAN = enum.auto()
+    NULL = enum.auto()
     """NULL, and a negated operand that is not a number."""
 
 
@@ -178,31 +178,31 @@ def _different_texts(one: Value, other: Value) -> int:
     return 0 if one == other else -1
 
 
-def _text_and_truth(one: Value, other: Value) -> int:
+def _text_and_boolean(one: Value, other: Value) -> int:
     boolean = cast("str", one).lower() == "true"
     return boolean - cast("bool", other)
 
 
-def _truth_and_text(one: Value, other: Value) -> int:
+def _boolean_and_text(one: Value, other: Value) -> int:
     raise UnmatchableError(f"{one} cannot be compared with the text {other!r}.")
 
 
-def _truths(one: Value, other: Value) -> int:
+def _booleans(one: Value, other: Value) -> int:
     return cast("bool", one) - cast("bool", other)
 
 
 _OTHERS: Final[dict[tuple[Kind, Kind], Order]] = {
     (Kind.STRING, Kind.STRING): _different_texts,
-    (Kind.STRING, Kind.TRUTH): _text_and_truth,
-    (Kind.TRUTH, Kind.STRING): _truth_and_text,
-    (Kind.TRUTH, Kind.TRUTH): _truths,
+    (Kind.STRING, Kind.BOOLEAN): _text_and_boolean,
+    (Kind.BOOLEAN, Kind.STRING): _boolean_and_text,
+    (Kind.BOOLEAN, Kind.BOOLEAN): _booleans,
 }
 """Comparisons without numbers; a missing pair, as a boolean and a number, compares as less."""
 
 
 Properties: TypeAlias = Mapping[str, str]
 Evaluate: TypeAlias = Callable[[Properties], Value]
-Truth: TypeAlias = Callable[[Properties], "bool | None"]
+Predicate: TypeAlias = Callable[[Properties], "bool | None"]
 
 
 class Node(NamedTuple):
@@ -249,31 +249,31 @@ def negated(operand: Node) -> Node:
     """Return the node of a negation: NULL unless the operand is a number (a property is text)."""
     text = f"(- {operand.text})"
     if operand.kind not in NUMBERS:
-        return Node(Kind.NOTHING, _nothing_of(operand.evaluate), text)
+        return Node(Kind.NULL, _null_of(operand.evaluate), text)
     number = operand.evaluate({})
     opposite = -number if isinstance(number, (int, float)) else None
     return Node(operand.kind, _always(opposite), text)
 
 
-def _nothing_of(evaluate: Evaluate) -> Evaluate:
-    def nothing(properties: Properties) -> None:
+def _null_of(evaluate: Evaluate) -> Evaluate:
+    def null(properties: Properties) -> None:
         # Evaluated because it may raise UnmatchableError.
         evaluate(properties)
 
-    return nothing
+    return null
 
 
-def truth_of(operand: Node) -> Truth:
-    """Return an operand's truth value: a property that exists is False, since it is text."""
+def boolean_of(operand: Node) -> Predicate:
+    """Return an operand as a predicate: a property that exists is False, since it is text."""
     evaluate = operand.evaluate
     if operand.kind is Kind.PROPERTY:
         return lambda properties: None if evaluate(properties) is None else False
 
-    def truth(properties: Properties) -> bool | None:
+    def predicate(properties: Properties) -> bool | None:
         value = evaluate(properties)
         return value if isinstance(value, bool) else None
 
-    return truth
+    return predicate
 
 
 def equal(left: Node, right: Node) -> Node:
@@ -289,7 +289,7 @@ def equal(left: Node, right: Node) -> Node:
             return False
         return order(first, second) == 0
 
-    return Node(Kind.TRUTH, evaluate, f"({left.text} == {right.text})")
+    return Node(Kind.BOOLEAN, evaluate, f"({left.text} == {right.text})")
 
 
 ORDERS: Final[dict[str, Callable[[int], bool]]] = {
@@ -313,18 +313,18 @@ def ordered(sign: str, left: Node, right: Node) -> Node:
         second = other(properties)
         return None if second is None else holds(order(first, second))
 
-    return Node(Kind.TRUTH, evaluate, f"({left.text} {sign} {right.text})")
+    return Node(Kind.BOOLEAN, evaluate, f"({left.text} {sign} {right.text})")
 
 
 def inverted(operand: Node) -> Node:
     """`NOT`: unknown remains unknown."""
-    truth = truth_of(operand)
+    predicate = boolean_of(operand)
 
     def evaluate(properties: Properties) -> bool | None:
-        value = truth(properties)
+        value = predicate(properties)
         return None if value is None else not value
 
-    return Node(Kind.TRUTH, evaluate, f"(NOT {operand.text})")
+    return Node(Kind.BOOLEAN, evaluate, f"(NOT {operand.text})")
 
 
 def is_null(operand: Node) -> Node:
@@ -334,7 +334,7 @@ def is_null(operand: Node) -> Node:
     def evaluate(properties: Properties) -> bool:
         return evaluate_operand(properties) is None
 
-    return Node(Kind.TRUTH, evaluate, f"({operand.text} == NULL)")
+    return Node(Kind.BOOLEAN, evaluate, f"({operand.text} == NULL)")
 
 
 def all_of(operands: Sequence[Node]) -> Node:
@@ -348,12 +348,12 @@ def any_of(operands: Sequence[Node]) -> Node:
 
 
 def _joined(operands: Sequence[Node], sign: str, *, decisive: bool) -> Node:
-    truths = [truth_of(operand) for operand in operands]
+    predicates = [boolean_of(operand) for operand in operands]
 
     def evaluate(properties: Properties) -> bool | None:
         known = True
-        for truth in truths:
-            value = truth(properties)
+        for predicate in predicates:
+            value = predicate(properties)
             if value is decisive:
                 return decisive
             known = known and value is not None
@@ -362,10 +362,10 @@ def _joined(operands: Sequence[Node], sign: str, *, decisive: bool) -> Node:
     # (((a OR b) OR c) OR d) at once: there may be thousands of operands.
     others = "".join([f" {sign} {operand.text})" for operand in operands[1:]])
     text = "(" * (len(operands) - 1) + operands[0].text + others
-    return Node(Kind.TRUTH, evaluate, text)
+    return Node(Kind.BOOLEAN, evaluate, text)
 
 
-def among(operand: Node, words: Collection[str], *, wanted: bool) -> Node:
+def in_set(operand: Node, words: Collection[str], *, wanted: bool) -> Node:
     """`IN` and `NOT IN`: unknown if the message does not have the property."""
     evaluate_operand, held = operand.evaluate, frozenset(words)
 
@@ -374,4 +374,4 @@ def among(operand: Node, words: Collection[str], *, wanted: bool) -> Node:
         return None if value is None else (value in held) is wanted
 
     sign = "IN" if wanted else "NOT IN"
-    return Node(Kind.TRUTH, evaluate, f"{operand.text} {sign} ( {', '.join(words)} )")
+    return Node(Kind.BOOLEAN, evaluate, f"{operand.text} {sign} ( {', '.join(words)} )")
