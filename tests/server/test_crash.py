@@ -18,7 +18,7 @@ from coherer._record.layout import decode
 from coherer._store import Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.payload import encode_payload
-from coherer._wire.tubemq.sending import SendEncoder, parse_send_reply
+from coherer._wire.tubemq.sending import SendEncoder, parse_send_response
 from coherer._wire.tubemq.session import ClientSession, Response
 from tests.server.asker import Asker
 
@@ -90,7 +90,7 @@ class Load:
     def received(self, data: bytes) -> None:
         for answer in self.session.receive(data):
             assert isinstance(answer, Response)
-            reply = parse_send_reply(answer.body)
+            reply = parse_send_response(answer.body)
             assert reply.success, reply
             partition, body = self.under_way.pop(answer.serial)
             self.acknowledged[partition, reply.offset] = body

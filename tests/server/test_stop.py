@@ -17,7 +17,7 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._store import Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
-from coherer._wire.tubemq.sending import parse_send_reply
+from coherer._wire.tubemq.sending import parse_send_response
 from coherer._wire.tubemq.session import Response
 from coherer.errors import CohererError, StoreError, StoreFullError
 from tests.server.asker import Asker
@@ -68,7 +68,7 @@ async def tubemq_sends(node: Node, acknowledged: Acknowledged) -> None:
             if not answer.done():
                 continue
             response = answer.result()
-            reply = parse_send_reply(response.body) if isinstance(response, Response) else None
+            reply = parse_send_response(response.body) if isinstance(response, Response) else None
             if reply is not None and reply.success:
                 acknowledged[1, reply.offset] = body
 

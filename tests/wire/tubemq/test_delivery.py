@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
-from coherer._wire.tubemq.delivery import MessageBatch, get_reply, message_envelope
+from coherer._wire.tubemq.delivery import MessageBatch, encode_get_response, message_envelope
 from coherer._wire.tubemq.payload import checksum, decode_attributes, split_payload
 from coherer._wire.tubemq.session import ClientSession, Request, Response, ServerSession
 from coherer.errors import ProtocolError
@@ -105,7 +105,7 @@ def test_answers_equal_protobuf(
         data = one.payLoadData
         before, after = message_envelope(one.messageId, one.checkSum, len(data), one.flag)
         chunks += [before, memoryview(data), after]
-    frame = get_reply(
+    frame = encode_get_response(
         serial,
         chunks,
         offset=offset,
@@ -119,7 +119,7 @@ def test_answers_equal_protobuf(
 def test_a_large_answer_is_split_into_blocks() -> None:
     data = bytes(1024)
     before, after = message_envelope(5, checksum(data), len(data), 0)
-    frame = get_reply(
+    frame = encode_get_response(
         1, [before, data, after] * 500, offset=0, backlog_bytes=0, max_offset=9, require_slow=False
     )
     assert int.from_bytes(frame[8:12], "big") > 60

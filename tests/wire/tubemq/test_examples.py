@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from coherer._record.times import decode_time
 from coherer._wire.tubemq import credentials, methods, payload, sending
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.delivery import MessageBatch, get_reply, message_envelope
+from coherer._wire.tubemq.delivery import MessageBatch, encode_get_response, message_envelope
 from coherer._wire.tubemq.frame import FrameDecoder
 from coherer._wire.tubemq.methods import METHODS, parse
 from coherer._wire.tubemq.names import BrokerInfo, SubscribeInfo, TopicInfo
@@ -330,10 +330,10 @@ def test_a4_through_the_hot_path() -> None:
 
 
 def test_a5_through_the_hot_path() -> None:
-    assert sending.send_reply(3, MESSAGE_ID, 1700000000500, 0) == example("A5")
+    assert sending.encode_send_response(3, MESSAGE_ID, 1700000000500, 0) == example("A5")
     [answer] = ClientSession().receive(example("A5"))
     assert isinstance(answer, Response)
-    assert sending.parse_send_reply(answer.body) == sending.SendReply(
+    assert sending.parse_send_response(answer.body) == sending.SendResponse(
         True, 200, "", MESSAGE_ID, 1700000000500, 0
     )
 
@@ -343,7 +343,9 @@ def test_a8_through_the_hot_path() -> None:
     for id_, data, flag in ((MESSAGE_ID, DATA, 1), (MESSAGE_ID + 1, b"plain", 0)):
         before, after = message_envelope(id_, payload.checksum(data), len(data), flag)
         chunks += [before, memoryview(data), after]
-    frame = get_reply(5, chunks, offset=0, backlog_bytes=0, max_offset=56, require_slow=False)
+    frame = encode_get_response(
+        5, chunks, offset=0, backlog_bytes=0, max_offset=56, require_slow=False
+    )
     assert frame == example("A8")
 
     [answer] = ClientSession().receive(frame)

@@ -91,25 +91,25 @@ def test_replies_equal_protobuf(serial: int, message_id: int, append_ms: int, of
     )
     request = Request(serial, methods.BROKER_WRITE, methods.SEND_MESSAGE, 1, 3, b"")
     expected = ServerSession().reply(request, message)
-    assert sending.send_reply(serial, message_id, append_ms, offset) == expected
-    reply = sending.parse_send_reply(message.SerializeToString())
-    assert reply == sending.SendReply(True, 200, "", message_id, append_ms, offset)
+    assert sending.encode_send_response(serial, message_id, append_ms, offset) == expected
+    reply = sending.parse_send_response(message.SerializeToString())
+    assert reply == sending.SendResponse(True, 200, "", message_id, append_ms, offset)
 
 
 def test_a_reply_of_an_old_broker_is_parsed() -> None:
     body = pb.SendMessageResponseB2P(success=True, errCode=200, errMsg="77").SerializeToString()
-    assert sending.parse_send_reply(body).message_id == 77
+    assert sending.parse_send_response(body).message_id == 77
 
 
 def test_a_refusal_is_parsed() -> None:
     body = pb.SendMessageResponseB2P(success=False, errCode=403, errMsg="no").SerializeToString()
-    assert sending.parse_send_reply(body) == sending.SendReply(False, 403, "no")
+    assert sending.parse_send_response(body) == sending.SendResponse(False, 403, "no")
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_parse_or_raise_a_protocol_error(body: bytes) -> None:
     try:
-        sending.parse_send_reply(body)
+        sending.parse_send_response(body)
     except ProtocolError:
         return
     assert pb.SendMessageResponseB2P.FromString(body).IsInitialized()
@@ -117,4 +117,4 @@ def test_any_bytes_parse_or_raise_a_protocol_error(body: bytes) -> None:
 
 def test_a_truncated_reply_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="lacks errCode"):
-        sending.parse_send_reply(b"\x08\x01")
+        sending.parse_send_response(b"\x08\x01")

@@ -213,7 +213,7 @@ def test_answers_in_chunks_of_any_size(
     for serial, (service, method), body in given_answers:
         request = Request(serial, service, method, 1, 3, b"")
         frames += [server.reply_raw(request, body), server.error(request, STOPPING, "bye")]
-        frames.append(in_blocks(serial, envelope.answer_head(method, len(body)) + body, 7_000))
+        frames.append(in_blocks(serial, envelope.response_head(method, len(body)) + body, 7_000))
         answer = Response(serial, method, body)
         expected += [answer, Failure(serial, False, STOPPING, "bye"), answer]
     stream = b"".join(frames)
@@ -226,11 +226,11 @@ def test_answers_in_chunks_of_any_size(
 
 @given(bodies, st.integers(1, 22))
 def test_matching_equals_protobuf(body: bytes, method: int) -> None:
-    answer = envelope.answer_head(method, len(body)) + body
-    read = envelope.read_answer(answer)
+    answer = envelope.response_head(method, len(body)) + body
+    read = envelope.read_response(answer)
     assert isinstance(read, pb.RspResponseBody)
     assert (read.method, read.data) == (method, body)
-    found = envelope.match_answer(answer[:64], len(answer))
+    found = envelope.match_response(answer[:64], len(answer))
     assert found is not None
     assert (found[0], answer[found[1] :]) == (method, body)
 
@@ -246,7 +246,7 @@ def test_matching_equals_protobuf(body: bytes, method: int) -> None:
 def test_matching_accepts_nothing_that_protobuf_refuses(garbage: bytes, size: int) -> None:
     """The beginning is usual, the rest is anything."""
     for begin, usual, read in (
-        (envelope.ANSWER_BEGIN, envelope.match_answer, envelope.read_answer),
+        (envelope.RESPONSE_BEGIN, envelope.match_response, envelope.read_response),
         (envelope.REQUEST_BEGIN, envelope.match_request, envelope.read_request),
     ):
         payload = (begin + garbage).ljust(size, b"\0")
@@ -256,7 +256,7 @@ def test_matching_accepts_nothing_that_protobuf_refuses(garbage: bytes, size: in
 
 def test_a_client_fails_on_an_invalid_answer() -> None:
     client = ClientSession()
-    good = envelope.answer_head(3, 0)
+    good = envelope.response_head(3, 0)
     stream = encode_frame(1, good) + encode_frame(2, b"\x01\x02")
     assert client.receive(stream) == [Response(1, 3, b"")]
     with pytest.raises(ProtocolError):

@@ -36,7 +36,7 @@ from coherer._record.schedule import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.pulling import LITE, SUSPEND, PullAnswer, PullEncoder
+from coherer._wire.rocketmq.pulling import LITE, SUSPEND, PullEncoder, PullResponse
 from coherer._wire.rocketmq.subscription import Subscription
 from coherer.errors import ClosedError, CohererError, UnavailableError
 
@@ -287,7 +287,7 @@ class Held:
         self._asked_ms = now_ms()
         return Wish(process.next_offset, self._flags, self._ride())
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """See `pulling.Source`."""
         self._heard(answer)
         process = self.process
@@ -311,13 +311,13 @@ class Held:
         self.counted()
         self.keeper.ready(self)
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """See `pulling.Source`."""
         self._heard(answer)
         if answer.next_offset != self.process.next_offset:
             self._passed_over(answer.next_offset)
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """See `pulling.Source`."""
         self._heard(answer)
         _log.warning(
@@ -378,7 +378,7 @@ class Held:
             return None
         return self.keeper.store.ride(self.queue)
 
-    def _heard(self, answer: PullAnswer) -> None:
+    def _heard(self, answer: PullResponse) -> None:
         self._refused = 0
         self.heard_ms = self.process.pulled_ms = now_ms()
         self.min_offset, self.max_offset = answer.min_offset, answer.max_offset

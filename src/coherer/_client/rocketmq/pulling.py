@@ -34,9 +34,9 @@ from coherer._wire.rocketmq.pulling import (
     NOTHING_MATCHED,
     OFFSET_MOVED,
     PULL_CODES,
-    PullAnswer,
     PullEncoder,
-    pull_answer,
+    PullResponse,
+    parse_pull_response,
 )
 from coherer.errors import ClosedError, CohererError, ProtocolError, UnavailableError
 
@@ -73,15 +73,15 @@ class Source(Protocol):
         """The next pull; None when there should be none until `kick`."""
         ...
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """There are messages."""
         ...
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """There are none; the next pull begins at `answer.next_offset`."""
         ...
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """The offset was outside of the queue; `answer.next_offset` is inside."""
         ...
 
@@ -217,7 +217,7 @@ class Puller:
                 topic=self._queue.topic,
                 partition=self._queue.id,
             )
-        answer = pull_answer(command)
+        answer = parse_pull_response(command)
         if answer.suggested != self.broker:
             self.broker = answer.suggested
             self._link = None

@@ -23,7 +23,7 @@ from coherer._record.gaps import between, described
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import TOOLS_GROUP, Queue
-from coherer._wire.rocketmq.pulling import SUBSCRIPTION, PullAnswer, PullEncoder
+from coherer._wire.rocketmq.pulling import SUBSCRIPTION, PullEncoder, PullResponse
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -170,7 +170,7 @@ class Reader(Startable):
         left = self._max_messages if self.end is None else self.end - self._ahead
         return Wish(self._ahead, SUBSCRIPTION, None, min(left, self._max_messages))
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """See `pulling.Source`."""
         self._deadline = None
         batch = MessageBatch(
@@ -188,14 +188,14 @@ class Reader(Startable):
         self._ready_bytes += batch.size_bytes
         self._takers.wake()
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """See `pulling.Source`."""
         self._deadline = None
         self._dry = answer.next_offset <= self._ahead
         self._ahead = max(self._ahead, answer.next_offset)
         self._takers.wake()
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """See `pulling.Source`."""
         self.nothing(answer)
 

@@ -22,7 +22,7 @@ from coherer._client.tubemq.partitions import Rest
 from coherer._client.tubemq.quality import Quality
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.names import BrokerInfo, Partition
-from coherer._wire.tubemq.sending import SendEncoder, SendReply, parse_send_reply
+from coherer._wire.tubemq.sending import SendEncoder, SendResponse, parse_send_response
 from coherer._wire.tubemq.session import Failure, Response
 from coherer.errors import (
     CohererError,
@@ -72,7 +72,7 @@ def receipt_of(place: Place, body: bytes) -> Receipt:
     Raises:
         ProtocolError: that is no answer.
     """
-    reply = parse_send_reply(body)
+    reply = parse_send_response(body)
     return Receipt(
         str(reply.message_id),
         place.partition.topic,
@@ -196,7 +196,7 @@ class Lane(BaseLane[Link, tuple[Sent, Parcel]]):
             return
         body = answer.body
         try:
-            if body.startswith(STORED) or (reply := parse_send_reply(body)).success:
+            if body.startswith(STORED) or (reply := parse_send_response(body)).success:
                 sent.body = body
                 sent.sink.stored(sent)
                 self._tally.succeeded += 1
@@ -250,7 +250,7 @@ class Lane(BaseLane[Link, tuple[Sent, Parcel]]):
         link.expect(serial, sent)
         link.connection.write(frame)
 
-    def _refused(self, place: Place, reply: SendReply) -> CohererError:
+    def _refused(self, place: Place, reply: SendResponse) -> CohererError:
         if reply.code == codes.ResultCode.SERVICE_UNAVAILABLE:
             self._quality.refused_service(self.broker.id, int(self._loop.time() * 1000))
             self._owner.changed()

@@ -33,7 +33,7 @@ PULL_CODES: Final = frozenset({FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED
 """Codes of answers with the next offset; all others are errors."""
 
 
-class PullAnswer(NamedTuple):
+class PullResponse(NamedTuple):
     """The answer to a pull.
 
     Args:
@@ -140,7 +140,7 @@ class PullEncoder:
         return prefix(JSON, len(header), 0) + header
 
 
-def pull_answer(command: Command) -> PullAnswer:
+def parse_pull_response(command: Command) -> PullResponse:
     """Decode an answer whose code is one of `PULL_CODES`.
 
     Raises:
@@ -148,7 +148,7 @@ def pull_answer(command: Command) -> PullAnswer:
     """
     fields = command.fields
     try:
-        return PullAnswer(
+        return PullResponse(
             command.code,
             int(fields["nextBeginOffset"]),
             int(fields["minOffset"]),

@@ -15,9 +15,8 @@ import msgspec
 from coherer._record.layout import NO_HOST
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode
-from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command
+from coherer._wire.rocketmq.command import ONEWAY, RESPONSE
 from coherer._wire.rocketmq.frame import PREFIX
-from coherer._wire.rocketmq.headers import SendResult, parse
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
@@ -217,15 +216,3 @@ class SendResponseEncoder:
         header += b',"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (opaque, V4_9_3)
         size = len(header)
         return PREFIX.pack(_AROUND + size, size) + header
-
-
-def parse_send_answer(answer: Command) -> SendResult:
-    """Decode the answer to a successful send.
-
-    Raises:
-        ProtocolError: it lacks the message's id or offset.
-    """
-    result = parse(SendResult, answer.fields)
-    if result.msg_id is None or result.queue_id is None or result.queue_offset is None:
-        raise ProtocolError("The answer to a send lacks the message's id or offset.")
-    return result

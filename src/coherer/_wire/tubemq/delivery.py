@@ -2,7 +2,7 @@
 
 Writing: a delivered message is a `TransferedMessage` around the payload as it was sent. Apart from
 the payload it consists of two short pieces of bytes (`message_envelope`), and an answer is a
-sequence of such pieces and slices of files between a beginning and an end (`get_reply`).
+sequence of such pieces and slices of files between a beginning and an end (`encode_get_response`).
 
 Reading: `MessageBatch` parses an answer when it is created and decodes the messages on first use.
 As Java's client does (docs/protocol/tubemq.md, section 4.8.1), it skips messages with a wrong
@@ -29,7 +29,7 @@ from zlib import crc32
 
 from coherer._record.gaps import joined
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, answer_head, varint
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, response_head, varint
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
@@ -89,7 +89,7 @@ def _frame(data_size: int, high_id: int) -> tuple[bytes, bytes, tuple[bytes, ...
     return b"\x22" + varint(size) + b"\x08", id_end, middles
 
 
-def get_reply(
+def encode_get_response(
     serial: int,
     chunks: Sequence[bytes | memoryview],
     *,
@@ -125,7 +125,7 @@ def get_reply(
             nextOffset=next_offset, leftOut=runs
         ).SerializePartialToString()
     size = len(_BEGIN) + sum(map(len, chunks)) + len(end)
-    head = answer_head(GET_MESSAGES, size)
+    head = response_head(GET_MESSAGES, size)
     return encode_frame(serial, b"".join((head, _BEGIN, *chunks, end)))
 
 

@@ -1,8 +1,8 @@
 """The RPC headers around a message inside a frame (docs/protocol/tubemq.md, sections 1.2 to 1.4).
 
-There are two ways to read. `match_request` and `match_answer` recognize the bytes that all known
+There are two ways to read. `match_request` and `match_response` recognize the bytes that all known
 peers write and return where the message begins, without parsing it; they return None for all other
-bytes. `read_request` and `read_answer` let protobuf parse whatever it can.
+bytes. `read_request` and `read_response` let protobuf parse whatever it can.
 
 Protobuf's own classes read and write whole messages. `sending`, `delivery` and `session`, the hot
 paths, assemble bytes by hand with `varint` and `encode_field`; tests compare the results with
@@ -108,7 +108,7 @@ def read_delimited(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 REQUEST_BEGIN: Final = bytes.fromhex("02080004")  # flag 0; a RequestHeader of four bytes
-ANSWER_BEGIN: Final = bytes.fromhex("0208010408001803")  # flag 1; SUCCESS, version 3
+RESPONSE_BEGIN: Final = bytes.fromhex("0208010408001803")  # flag 1; SUCCESS, version 3
 ERROR_BEGIN: Final = bytes.fromhex("0208010408011803")
 FATAL_BEGIN: Final = bytes.fromhex("020801020802")
 
@@ -127,10 +127,10 @@ def request_head(service: int, method: int, timeout_ms: int, version: int, size:
     return b"\x02\x08\x00%b%b%b%b" % (sizes[0], header, sizes[1], body)
 
 
-def answer_head(method: int, size: int) -> bytes:
+def response_head(method: int, size: int) -> bytes:
     """Return the bytes before a serialized message of `size` bytes in a SUCCESS answer."""
     body = b"\x08%b\x12%b" % (varint(method), varint(size))
-    return b"%b%b%b" % (ANSWER_BEGIN, varint(len(body) + size), body)
+    return b"%b%b%b" % (RESPONSE_BEGIN, varint(len(body) + size), body)
 
 
 def failure(serial: int, begin: bytes, exception: str, text: str) -> bytes:
@@ -171,19 +171,19 @@ def match_request(head: bytes, size: int) -> tuple[int, int, int, int, int] | No
     return (service, method, timeout_ms, version, at) if plain and at + length == size else None
 
 
-def match_answer(head: bytes, size: int) -> tuple[int, int] | None:
+def match_response(head: bytes, size: int) -> tuple[int, int] | None:
     """Recognize a SUCCESS answer by its first bytes.
 
     Returns:
         Method, and the position of the message, which extends to the end of the payload; or None.
 
-    >>> match_answer(answer_head(13, 46), 59)
+    >>> match_response(response_head(13, 46), 59)
     (13, 13)
     """
-    if not head.startswith(ANSWER_BEGIN):
+    if not head.startswith(RESPONSE_BEGIN):
         return None
     try:
-        length, at = read_varint(head, len(ANSWER_BEGIN))
+        length, at = read_varint(head, len(RESPONSE_BEGIN))
         if at + length != size or head[at] != _METHOD or head[at + 2] != _DATA:
             return None
         method = head[at + 1]
@@ -207,7 +207,7 @@ def read_request(payload: bytes) -> tuple[int, int, pb.RequestBody]:
     return header.serviceType, header.protocolVer, parse(pb.RequestBody, part)
 
 
-def read_answer(payload: bytes) -> pb.RspResponseBody | tuple[bool, pb.RspExceptionBody]:
+def read_response(payload: bytes) -> pb.RspResponseBody | tuple[bool, pb.RspExceptionBody]:
     """Parse the body of an answer.
 
     Returns:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import VARINTS, answer_head, encode_field, request_head, varint
+from coherer._wire.tubemq.envelope import VARINTS, encode_field, request_head, response_head, varint
 from coherer._wire.tubemq.frame import TOKEN, encode_frame
 from coherer._wire.tubemq.methods import BROKER_WRITE, SEND_MESSAGE, VERSION, parse
 from coherer.limits import BLOCK_BYTES
@@ -119,7 +119,7 @@ _REPLY_MAX: Final = 80
 
 def _reply_head(size: int) -> bytes:
     """Return a reply from its number of blocks up to `size` further bytes."""
-    head = answer_head(SEND_MESSAGE, len(_REPLY_BEGIN) + size) + _REPLY_BEGIN
+    head = response_head(SEND_MESSAGE, len(_REPLY_BEGIN) + size) + _REPLY_BEGIN
     return _SIZES.pack(1, len(head) + size) + head
 
 
@@ -132,7 +132,7 @@ def _append_time(time_ms: int) -> bytes:
     return b"\x30" + varint(time_ms) + b"\x38"
 
 
-def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> bytes:
+def encode_send_response(serial: int, message_id: int, append_ms: int, offset: int) -> bytes:
     """Return the frame that confirms a message.
 
     Args:
@@ -141,7 +141,7 @@ def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> byt
         append_ms: the broker's time, ms since 1970.
         offset: the message's offset in its partition.
 
-    >>> send_reply(3, 5, 1700000000500, 0).hex()[-32:]
+    >>> encode_send_response(3, 5, 1700000000500, 0).hex()[-32:]
     '1a01352000280530f4d395ffbc313800'
     """
     text = b"%d" % message_id
@@ -155,7 +155,7 @@ def send_reply(serial: int, message_id: int, append_ms: int, offset: int) -> byt
     return _TOKEN_SERIAL.pack(TOKEN, serial) + _REPLY_HEADS[len(inner)] + inner
 
 
-class SendReply(msgspec.Struct, frozen=True, gc=False):
+class SendResponse(msgspec.Struct, frozen=True, gc=False):
     """A broker's answer to a send.
 
     Args:
@@ -175,7 +175,7 @@ class SendReply(msgspec.Struct, frozen=True, gc=False):
     offset: int = 0
 
 
-def parse_send_reply(body: bytes) -> SendReply:
+def parse_send_response(body: bytes) -> SendResponse:
     """Parse the answer to a send.
 
     Raises:
@@ -183,8 +183,8 @@ def parse_send_reply(body: bytes) -> SendReply:
     """
     reply = parse(pb.SendMessageResponseB2P, body)
     if not reply.success:
-        return SendReply(False, reply.errCode, reply.errMsg)
+        return SendResponse(False, reply.errCode, reply.errMsg)
     message_id = reply.messageId
     if not message_id and reply.errMsg.isdecimal():
         message_id = int(reply.errMsg)  # old brokers have no field for it
-    return SendReply(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)
+    return SendResponse(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)

@@ -19,8 +19,8 @@ How it works: `FrameDecoder` returns the frames. Almost all frames of a connecti
 number and length of blocks, headers, method, timeout and the length of the message are the same
 bytes for messages of the same size. So a session remembers the meaning of such a beginning, and
 reads the next frame that begins alike with one dictionary lookup. It remembers a beginning only if
-`envelope.match_request` or `match_answer` found that the message, and nothing else, extends to the
-end of the frame; then the same beginning before the same number of bytes has the same meaning.
+`envelope.match_request` or `match_response` found that the message, and nothing else, extends to
+the end of the frame; then the same beginning before the same number of bytes has the same meaning.
 Unrecognized frames are parsed by protobuf. Tests compare both ways.
 """
 
@@ -35,13 +35,13 @@ from google.protobuf.message import Message
 from coherer._wire.tubemq.envelope import (
     ERROR_BEGIN,
     FATAL_BEGIN,
-    answer_head,
     failure,
-    match_answer,
     match_request,
-    read_answer,
+    match_response,
     read_request,
+    read_response,
     request_head,
+    response_head,
 )
 from coherer._wire.tubemq.frame import HEAD_ONE, TOKEN, Frame, FrameDecoder, encode_frame
 from coherer._wire.tubemq.methods import METHODS, VERSION, accepts
@@ -248,7 +248,7 @@ class ServerSession:
 
     def reply_raw(self, request: Request, body: bytes) -> bytes:
         """Return the frame of a SUCCESS answer with a serialized message."""
-        return encode_frame(request.serial, answer_head(request.method, len(body)) + body)
+        return encode_frame(request.serial, response_head(request.method, len(body)) + body)
 
     def error(self, request: Request, exception: str, text: str) -> bytes:
         """Return the frame of an ERROR answer.
@@ -338,7 +338,7 @@ class ClientSession:
         """Read a frame that does not begin as one before; `key` is how it begins."""
         serial, blocks, _ = frame
         size = sum(map(len, blocks))
-        usual = match_answer(bytes(blocks[0][:_LOOK_BYTES]), size)
+        usual = match_response(bytes(blocks[0][:_LOOK_BYTES]), size)
         if usual is None:
             return _read_unusual(serial, b"".join(blocks))
         method, start = usual
@@ -349,7 +349,7 @@ class ClientSession:
 
 
 def _read_unusual(serial: int, payload: bytes) -> Response | Failure:
-    answer = read_answer(payload)
+    answer = read_response(payload)
     if isinstance(answer, tuple):
         fatal, trouble = answer
         return Failure(serial, fatal, _modern(trouble.exceptionName), trouble.stackTrace)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coherer._server.tubemq.broker.replies import send_replies
 from coherer._store import Appended
-from coherer._wire.tubemq.sending import send_reply
+from coherer._wire.tubemq.sending import encode_send_response
 
 near_borders = st.builds(
     lambda power, add: max(0, 2**power + add), st.integers(0, 46), st.integers(-300, 300)
@@ -32,7 +32,7 @@ def test_they_are_the_same(
         append_ms,
     )
     one_by_one = [
-        send_reply(serial, first_id + physical, append_ms, offset)
+        encode_send_response(serial, first_id + physical, append_ms, offset)
         for serial, offset, physical in sends
     ]
     assert made == b"".join(one_by_one)
@@ -43,6 +43,6 @@ def test_ids_that_grow_a_digit() -> None:
     step = 10**17 - first_id
     places = [Appended(0, step + add, 1) for add in (-2, -1, 0, 1)]
     assert send_replies([1, 2, 3, 4], places, first_id, 5) == b"".join(
-        send_reply(serial, first_id + place.physical_offset, 5, 0)
+        encode_send_response(serial, first_id + place.physical_offset, 5, 0)
         for serial, place in enumerate(places, 1)
     )

@@ -10,7 +10,7 @@ from coherer._server.tubemq.broker.state import BrokerState
 from coherer._store import Appended
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.envelope import answer_head
+from coherer._wire.tubemq.envelope import response_head
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.methods import SEND_MESSAGE
 from coherer.errors import CohererError, StoreFullError
@@ -47,7 +47,7 @@ def refuse_send(serial: int, code: ResultCode, text: str) -> bytes:
     """The frame that refuses a send."""
     answer = pb.SendMessageResponseB2P(success=False, errCode=code, errMsg=text)
     body = answer.SerializeToString()
-    return encode_frame(serial, answer_head(SEND_MESSAGE, len(body)) + body)
+    return encode_frame(serial, response_head(SEND_MESSAGE, len(body)) + body)
 
 
 def _refusal(error: CohererError) -> tuple[ResultCode, str]:

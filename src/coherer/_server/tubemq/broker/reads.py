@@ -30,7 +30,7 @@ from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import Appended, Draft, Drafts, ReadStatus, Slices
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.delivery import get_reply
+from coherer._wire.tubemq.delivery import encode_get_response
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.session import Request
 
@@ -237,7 +237,7 @@ class Reads:
             reader.throttle.read_to = self._state.store.end_offset - found.backlog_bytes
             reader.throttle.count(sum(map(len, found.records)))
         remaining = found.max_offset - found.next_offset
-        frame = get_reply(
+        frame = encode_get_response(
             get.request.serial,
             chunks,
             offset=start,
@@ -258,7 +258,7 @@ class Reads:
         """Success without messages: ask again at once."""
         reader = get.reader
         offset = reader.position.offset if next_offset is None else next_offset
-        frame = get_reply(
+        frame = encode_get_response(
             get.request.serial,
             [],
             offset=offset,

@@ -2,7 +2,7 @@
 
 What the answers of a batch have in common is made once: the time, the upper part of the ids, and
 for each length of the offset all from the frame's sizes to the id's text. The bytes are those of
-`tubemq.sending.send_reply`, which tests hold them against.
+`tubemq.sending.encode_send_response`, which tests hold them against.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from struct import Struct as Layout
 
 from coherer._store import Appended
-from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, answer_head, varint
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, response_head, varint
 from coherer._wire.tubemq.frame import TOKEN
 from coherer._wire.tubemq.methods import SEND_MESSAGE
 
@@ -68,6 +68,6 @@ def _heads(digits: int, id_end_size: int) -> list[bytes]:
     heads: list[bytes] = []
     for offset_size in range(10):
         size = len(_BEGIN) + 1 + digits + 3 + 4 + id_end_size + offset_size
-        head = answer_head(SEND_MESSAGE, size)
+        head = response_head(SEND_MESSAGE, size)
         heads.append(_SIZES(1, len(head) + size) + head + _BEGIN + VARINTS[digits])
     return heads
