@@ -51,13 +51,13 @@ def test_the_generated_code_matches_the_proto_files(generator: ModuleType) -> No
     assert len(files.file) == len(MODULES)
     for name, module in MODULES.items():
         [described] = [file for file in files.file if file.name.endswith(f"/{name}.proto")]
-        ours = FileDescriptorProto()
-        module.DESCRIPTOR.CopyToProto(ours)
-        for file in (described, ours):
+        generated = FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(generated)
+        for file in (described, generated):
             for message in file.message_type:
                 for field in message.field:
                     field.ClearField("json_name")
-        assert described == ours, f"{name}_pb2.py is stale: run tools/generate_messages.py"
+        assert described == generated, f"{name}_pb2.py is stale: run tools/generate_messages.py"
 
 
 @pytest.mark.parametrize("name", MODULES)
