@@ -1,11 +1,14 @@
-"""Every hard limit, with its reason. Units stand last in the names.
+"""Hard limits of both protocols and of the servers, with their reasons. Names end with the unit.
 
-Limits that a user sets are options with these as their defaults or ceilings.
+Limits that users can set are options; these are their defaults or upper bounds. The limits of
+sockets and buffers belong to a node or a client: `coherer._net.ConnectionLimits`.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+# -- TubeMQ's protocol
 
 BLOCK_BYTES: Final = 8192
 """Size of every block but the last in a TubeMQ frame (Java's ByteBufferOutputStream)."""
@@ -14,16 +17,16 @@ FRAME_BLOCKS_MAX: Final = 3584
 """Blocks in a TubeMQ frame: (20 MiB message + 8 MiB slack) / 8192, checked by Java's decoder."""
 
 FRAME_BYTES_MAX: Final = FRAME_BLOCKS_MAX * BLOCK_BYTES
-"""Payload of a TubeMQ frame. Java has no such check; without one a peer could fill our memory."""
+"""Payload of a TubeMQ frame. Java has no limit; without one a peer could fill the memory."""
 
 MESSAGE_BYTES_DEFAULT: Final = 1024 * 1024
-"""What a TubeMQ producer may send until the master names another limit."""
+"""Largest message of a TubeMQ producer unless the master sets another limit."""
 
 MESSAGE_BYTES_MAX: Final = 20 * 1024 * 1024
-"""The highest limit that a TubeMQ master may name."""
+"""Highest limit for messages that a TubeMQ master may set."""
 
 MESSAGE_SLACK_BYTES: Final = 10240
-"""What a broker accepts beyond the limit, for attributes."""
+"""Bytes beyond the limit for messages that a broker accepts, for attributes."""
 
 TOPIC_CHARS_MAX: Final = 64
 """Length of a TubeMQ topic name, checked by Java's master and broker."""
@@ -34,31 +37,15 @@ HOST_CHARS_MAX: Final = 256
 FILTER_CHARS_MAX: Final = 256
 FILTERS_MAX: Final = 500
 TOPICS_PER_CLIENT_MAX: Final = 1024
-"""These five are checked by Java's servers; a client that breaks them is refused with 400."""
+"""Java's servers check these six and refuse clients that exceed them with code 400."""
 
 TOPIC_PARTITIONS_MAX: Final = 10_000
-"""Partitions of a topic in one store: a partition's id is store * 10000 + partition."""
+"""Partitions of a topic in one store: the id of a partition is store * 10000 + partition."""
 
 TOPIC_STORES_MAX: Final = 1_000
 """Stores of a topic on one broker. Java has no limit; the id of a partition has 31 bits."""
 
-UNSIGNED_REGISTRATIONS_MAX: Final = 1_000
-UNSIGNED_REGISTRATION_BYTES_MAX: Final = 64 * 1024
-"""Registrations, and the size of each, that a master with authentication remembers until the
-consumer has signed: Java's consumers cannot sign before their second heartbeat."""
-
-TOPICS_MAX: Final = 10_000
-"""Topics of a cluster up to which clients create more by naming them. Administrators may go on."""
-
-CLIENTS_MAX: Final = 100_000
-"""Producers, and as many consumers, that a master keeps: a kilobyte or so each."""
-
-TIMER_DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
-"""How far away the time of a timed message may be (5.x: `timerMaxDelaySec`)."""
-
-TIMER_SLOT_MESSAGES_MAX: Final = 1_000_000
-"""Timed messages that are due in the same five minutes: 50 bytes of memory each when their time
-comes. Further ones are refused."""
+# -- RocketMQ's protocol
 
 PROPERTIES_BYTES_MAX: Final = 32767
 """Property text of a stored record: its length is a signed 16-bit number (RocketMQ 4.9)."""
@@ -66,159 +53,142 @@ PROPERTIES_BYTES_MAX: Final = 32767
 TOPIC_BYTES_MAX: Final = 127
 """Topic of a stored record: its length is a signed byte (RocketMQ 4.9)."""
 
-OUTBOX_HIGH_BYTES: Final = 16 * 1024 * 1024
-"""A connection with more unsent bytes is not read from any more: a slow peer costs this much."""
-
-OUTBOX_LOW_BYTES: Final = 4 * 1024 * 1024
-"""Reading goes on when this few unsent bytes are left."""
-
-OUTBOXES_BYTES: Final = 256 * 1024 * 1024
-"""What waits for all peers that lag, together: with more than 16 of them, each may have less."""
-
-OUTBOX_SHARE_BYTES_MIN: Final = 64 * 1024
-"""But so much at least: an answer or two."""
-
-OUTBOX_WEIGHED_BYTES: Final = 64 * 1024
-"""After so many bytes it is looked at whether a peer lags."""
-
-STALLED_WRITE_MS: Final = 60_000
-"""A peer that takes nothing for so long is cut off, if its outbox is full or it is being closed."""
-
-INBOXES_BYTES: Final = 256 * 1024 * 1024
-"""What is kept of requests that are not whole, of all peers together: an option of a node."""
-
-INBOXES_BYTES_MIN: Final = 32 * 1024 * 1024
-"""That option allows the largest request of both protocols at least."""
-
-INBOX_SHARE_BYTES: Final = 64 * 1024
-"""But so much of each is read in any case."""
-
-INBOX_RATE_BYTES: Final = 1024 * 1024
-"""Who brings less of a large request in a second, while others wait for room, is cut off."""
-
-CONNECTIONS_MAX: Final = 32_768
-"""Connections that one port accepts, if the process may open so many files: one that rests takes
-about 10 KiB."""
-
-FILES_MAX: Final = 65_536
-"""What a server asks the system for: all connections of its ports, and the files of its store."""
-
-FILES_RESERVED: Final = 384
-"""Of the files that a process may open, so many are no connections: 256 of queues, the log's, the
-index's, the loop's own. Where few may be open, half of them."""
-
-QUEUE_FILES_MIN: Final = 256
-"""So many files of queues may be open however many connections there are, or a quarter of what the
-process may open."""
-
-QUEUE_ENTRIES_WAITING: Final = 1_000_000
-"""Entries of consume queues, of 20 bytes each, that are in memory before they are written: after
-half of them the store begins. A crash leaves so many records for the next start to look at."""
-
-ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
-"""A request to the HTTP administration: address, or form. 10,000 offsets fit."""
-
-ADMIN_FIELDS_MAX: Final = 1_000
-"""Parameters of a request to the HTTP administration; no method has more than some dozens."""
-
-ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What a client of the HTTP administration reads of one answer: 100,000 partitions and more."""
-
-ATTRIBUTES_CACHED: Final = 4096
-"""Attribute blocks whose translation a broker remembers; beyond, it starts anew."""
-
-ATTRIBUTE_BYTES_CACHED: Final = 512
-"""Longer ones are not remembered: all together stay below 16 MiB."""
-
-FRAMES_CACHED: Final = 16
-"""Body lengths for which a broker remembers what to put around bodies with such a block."""
-
-KEPT_BYTES: Final = 8 * 1024 * 1024
-"""What the process keeps of freed memory (`net.memory`)."""
-
-SEND_PERMISSIONS_CACHED: Final = 32_768
-"""Pairs of client and topic whose rights a broker remembers, about 1 KiB each: sends that are
-spread over 10,000 topics are still read with two comparisons."""
-
-SEND_TAILS_CACHED: Final = 8192
-"""Ends of send requests that a broker remembers."""
-
-SEND_TAIL_BYTES_CACHED: Final = 256
-"""Longer ends of send requests are not remembered."""
-
-LEASES_MAX: Final = 65_536
-"""Partitions that may be read at one broker at a time: each takes about 1 KiB."""
-
-SCANS_PER_GET: Final = 8
-"""Reads without a match after which a get with filters is answered, so that others have a turn."""
-
-MESSAGES_PER_GET: Final = 16_384
-"""Messages that one get delivers at most: small ones cost time rather than bytes."""
-
-DECOMPRESSED_BYTES_PER_GET: Final = 1024 * 1024
-"""Bodies that a TubeMQ broker inflates for one get, beyond the first: inflating takes the event
-loop's time, and a consumer reads no frame above `FRAME_BYTES_MAX`."""
-
-FILTER_NEAR_END: Final = 100_000
-"""A consumer with filters is near the end of its partition when so few messages are left."""
-
-WINDOW_BYTES_DEFAULT: Final = 64 * 1024 * 1024
-"""What a producer has under way at a time, however few messages that are: it is in memory here."""
-
-SENDS_PER_APPEND: Final = 128
-"""So many sends are stored together at once; fewer wait for others until the loop's turn ends."""
-
 REMOTING_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A frame of RocketMQ's remoting, its length included (Java's `frameMaxLength`)."""
-
-REQUESTS_PER_TURN: Final = 512
-"""So many requests of RocketMQ are served in a turn of the loop, shared by the connections that
-have more: a socket read of each of 50 can bring 1,000, and others wait meanwhile."""
-
-REQUESTS_PER_TURN_MIN: Final = 8
-"""But so many of each."""
-
-ANSWER_BYTES_PER_TURN: Final = 4 * 1024 * 1024
-"""The same for answers: then others have their turn, and the outbox is measured."""
-
-WAITING_PULLS_MAX: Final = 100_000
-"""Pulls that wait for a message at one broker, about 2 KiB each: so many requests wait in Java's
-queue for its threads. Further ones are told that the system is busy."""
-
-WAITING_PULLS_PER_TURN: Final = 256
-"""So many are answered before others have their turn: one message can wake all of them."""
+"""A frame of RocketMQ's remoting, including its length (Java's `frameMaxLength`)."""
 
 REMOTING_HEADER_BYTES_MAX: Final = 1024 * 1024
-"""The header of a RocketMQ command: the largest there is holds 32 KiB of properties, and each of
-their signs may take six bytes."""
+"""The header of a RocketMQ command: the largest contains 32 KiB of properties, each character of
+which may take six bytes."""
 
 SETTINGS_BYTES_MAX: Final = 256 * 1024
-"""Settings that a RocketMQ server takes at once; all that Java has are 10 KiB."""
+"""Settings that a RocketMQ server accepts in one request; all of Java's take 10 KiB."""
 
 JSON_VALUES_MAX: Final = 80_000
-"""Values of a JSON body that has to be read step by step, because it is not strict or not what was
-expected: so many take a third of a second. 10,000 queues with their offsets fit."""
+"""Values of a JSON body that needs the lenient reader: that many take a third of a second. 10,000
+queues with their offsets fit."""
 
 JSON_OBJECTS_MAX: Final = 200_000
 """Objects and lists of any JSON body: a broker with 100,000 topics registers with fewer."""
 
-HEARTBEAT_OBJECTS_MAX: Final = 10_000
-"""Consumers, subscriptions and producers of one heartbeat, or queues of a request for locks: a
-broker books each of them between other requests."""
-
 JSON_DEPTH_MAX: Final = 64
-"""Objects and lists within each other in a JSON body: RocketMQ's own are 8 deep at most."""
+"""Nesting of objects and lists in a JSON body: RocketMQ's own have at most 8 levels."""
+
+HEARTBEAT_OBJECTS_MAX: Final = 10_000
+"""Consumers, subscriptions and producers of one heartbeat, or queues of one lock request: a broker
+processes them all in one turn of the event loop."""
 
 SELECTOR_CHARS_MAX: Final = 64 * 1024
 """Length of an SQL92 selector."""
 
 SELECTOR_TOKENS_MAX: Final = 10_000
-"""Words and signs of an SQL92 selector: a broker compiles it between other requests, and so many
+"""Tokens of an SQL92 selector: a broker compiles it in one turn of the event loop, and that many
 take a fifth of a second."""
 
 SELECTORS_PER_HEARTBEAT_CHARS: Final = 32 * 1024
-"""Length of the SQL92 selectors of one heartbeat, where it has several, for the same reason."""
+"""Length of all SQL92 selectors of a heartbeat with several, for the same reason."""
 
 SELECTOR_DEPTH_MAX: Final = 200
-"""Nesting of an SQL92 selector: each level is a call when a message is tested (Java's stack ends
-at some thousands)."""
+"""Nesting of an SQL92 selector: each level is a nested call (Java's stack overflows at some
+thousands)."""
+
+# -- masters and name servers
+
+UNSIGNED_REGISTRATIONS_MAX: Final = 1_000
+UNSIGNED_REGISTRATION_BYTES_MAX: Final = 64 * 1024
+"""Number and size of the registrations that a master with authentication keeps until the consumer
+has signed: Java's consumers cannot sign before their second heartbeat."""
+
+TOPICS_MAX: Final = 10_000
+"""Topics of a cluster up to which clients create further ones by using them. Administrators may
+create more."""
+
+CLIENTS_MAX: Final = 100_000
+"""Producers of a master, and consumers of a master: about 1 KiB each."""
+
+# -- brokers
+
+TIMER_DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
+"""Longest delay of a timed message (5.x: `timerMaxDelaySec`)."""
+
+TIMER_SLOT_MESSAGES_MAX: Final = 1_000_000
+"""Timed messages that are due in the same five minutes: they take 50 bytes of memory each when they
+become due. Further ones are refused."""
+
+LEASES_MAX: Final = 65_536
+"""Partitions of a broker that are read at the same time: about 1 KiB each."""
+
+WAITING_PULLS_MAX: Final = 100_000
+"""Pulls that wait for a message at one broker, about 2 KiB each; Java's queue of requests has the
+same limit. Further ones are answered with "system busy"."""
+
+WAITING_PULLS_PER_TURN: Final = 256
+"""Waiting pulls answered in one turn of the event loop: one message may wake all of them."""
+
+REQUESTS_PER_TURN: Final = 512
+"""Requests of RocketMQ served in one turn of the event loop, shared by the connections that have
+more: one socket read of each of 50 connections can bring 1,000."""
+
+REQUESTS_PER_TURN_MIN: Final = 8
+"""Smallest share of one connection."""
+
+ANSWER_BYTES_PER_TURN: Final = 4 * 1024 * 1024
+"""Bytes of answers per turn, shared in the same way; then the write buffer is measured."""
+
+SENDS_PER_APPEND: Final = 128
+"""Sends that are stored at once; fewer wait for others until the end of the loop's turn."""
+
+SCANS_PER_GET: Final = 8
+"""Reads without a match after which a get with filters is answered, so that others have a turn."""
+
+MESSAGES_PER_GET: Final = 16_384
+"""Messages of one get: small ones cost time rather than bytes."""
+
+DECOMPRESSED_BYTES_PER_GET: Final = 1024 * 1024
+"""Bodies that a TubeMQ broker decompresses for one get, in addition to the first: it takes time of
+the event loop, and a consumer does not read frames above `FRAME_BYTES_MAX`."""
+
+FILTER_NEAR_END: Final = 100_000
+"""A consumer with filters is near the end of its partition if this few messages are left."""
+
+# -- caches of a broker
+
+ATTRIBUTES_CACHED: Final = 4096
+"""Attribute texts whose translation a broker caches; a full cache is cleared."""
+
+ATTRIBUTE_BYTES_CACHED: Final = 512
+"""Longer texts are not cached: the cache stays below 16 MiB."""
+
+FRAMES_CACHED: Final = 16
+"""Body lengths per attribute text for which a broker caches the bytes around the body."""
+
+SEND_PERMISSIONS_CACHED: Final = 32_768
+"""Pairs of client and topic whose permissions a broker caches, about 1 KiB each: even sends to
+10,000 topics are checked with two comparisons."""
+
+SEND_TAILS_CACHED: Final = 8192
+"""Ends of send requests that a broker caches."""
+
+SEND_TAIL_BYTES_CACHED: Final = 256
+"""Longer ends of send requests are not cached."""
+
+# -- store
+
+QUEUE_ENTRIES_WAITING: Final = 1_000_000
+"""Entries of consume queues, 20 bytes each, in memory before they are written. Writing begins at
+half of them. After a crash, the next start examines as many records."""
+
+# -- HTTP administration
+
+ADMIN_REQUEST_BYTES_MAX: Final = 1024 * 1024
+"""Address or form of a request: 10,000 offsets fit."""
+
+ADMIN_FIELDS_MAX: Final = 1_000
+"""Parameters of a request; no method has more than a few dozen."""
+
+ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Largest answer that a client reads: 100,000 partitions and more."""
+
+# -- producers
+
+WINDOW_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+"""Bytes of a producer's unanswered messages, all of which are in its memory."""

@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from coherer import limits
 from coherer._net import Connection
 from coherer._rules.common.topics import Topic
 from coherer._server.tubemq.broker.broker import Broker, BrokerService
@@ -47,8 +46,8 @@ class Wire:
         self.room = asyncio.Event()
 
     @property
-    def unsent_bytes(self) -> int:
-        return limits.OUTBOX_HIGH_BYTES + 1 if self.full else 0
+    def overloaded(self) -> bool:
+        return self.full
 
     def write(self, data: bytes) -> None:
         self.write_many([data])
@@ -66,7 +65,7 @@ class Wire:
     async def drain(self) -> None:
         await self.room.wait()
 
-    def keeps(self, unfinished: tuple[int, int]) -> None:
+    def report_unfinished(self, unfinished: tuple[int, int]) -> None:
         """Whole requests come here."""
 
     def pause_reading(self) -> None:

@@ -60,7 +60,7 @@ READ_BYTES_MAX = 256 * 1024
 async def test_requests_that_never_become_whole_do_not_fill_the_memory(
     tmp_path: Path, door: str
 ) -> None:
-    limit = limits.INBOXES_BYTES_MIN
+    limit = net.UNFINISHED_BYTES_MIN
     async with Node(options(tmp_path, unfinished_bytes=limit)) as node:
         node.create_topic("demo", 2)
         good, caller = await to_broker(node), await Caller.dial(node.rocketmq_port)
@@ -73,18 +73,18 @@ async def test_requests_that_never_become_whole_do_not_fill_the_memory(
         for bad in flood:
             bad.wire.write(memoryview(huge)[:-1])
         async with asyncio.timeout(30):
-            while node._inboxes.kept_bytes < limit // 2:
+            while node.budget.unfinished.buffered_bytes < limit // 2:
                 assert (await good.ask(methods.SEND_MESSAGE, message())).success
             for _ in range(3):
                 assert (await good.ask(methods.SEND_MESSAGE, message(bytes(1 << 20)))).success
                 body = bytes(4_000_000)
                 assert (await caller.ask(Code.SEND_MESSAGE, fields, body)).code == 0
-                assert node._inboxes.kept_bytes < limit + FLOOD * READ_BYTES_MAX
+                assert node.budget.unfinished.buffered_bytes < limit + FLOOD * READ_BYTES_MAX
             await flood[-1].gone.wait()
         for bad in flood:
             bad.wire.abort()
         async with asyncio.timeout(10):
-            while node._inboxes.kept_bytes:
+            while node.budget.unfinished.buffered_bytes:
                 assert (await good.ask(methods.SEND_MESSAGE, message())).success
 
 
@@ -103,7 +103,7 @@ async def test_a_peer_that_never_reads_costs_little_and_harms_nobody(node: Node)
     for _ in range(50):
         assert (await good.ask(methods.SEND_MESSAGE, message())).success
         highest = max(highest, *(peer.unsent_bytes for peer in served(node)))
-    assert 0 < highest < limits.OUTBOX_HIGH_BYTES + (2 << 20)
+    assert 0 < highest < node.budget.limits.write_buffer_high_bytes + (2 << 20)
     bad.wire.resume_reading()
     async with asyncio.timeout(30):
         answers = await asyncio.gather(*bad.waiting.values())

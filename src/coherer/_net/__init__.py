@@ -1,28 +1,29 @@
-"""The only room with sockets: dial, listen, and connections that collect what is written.
+"""Sockets: dialling, listening, and connections that collect written bytes.
 
 A `Connection` carries bytes and knows no protocol; a `Receiver` gets every socket read as one
-batch.
+batch. No other package opens sockets.
 """
 
 from __future__ import annotations
 
 from coherer._net.connection import Connection, Receiver, dial
-from coherer._net.limits import Inboxes, raise_open_files_limit, spare_files
+from coherer._net.limits import UNFINISHED_BYTES_MIN, ConnectionBudget, ConnectionLimits
 from coherer._net.listener import Listener, listen
-from coherer._net.process import new_event_loop, run, running_loop
+from coherer._net.process import new_event_loop, raise_open_files_limit, run, running_loop
 from coherer._net.tls import TlsOptions
 
 __all__ = [
+    "UNFINISHED_BYTES_MIN",
     "Connection",
-    "Inboxes",
+    "ConnectionBudget",
+    "ConnectionLimits",
     "Listener",
     "Receiver",
     "TlsOptions",
-    "raise_open_files_limit",
     "dial",
     "listen",
     "new_event_loop",
+    "raise_open_files_limit",
     "run",
     "running_loop",
-    "spare_files",
 ]

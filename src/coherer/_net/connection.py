@@ -1,21 +1,21 @@
-"""One connection: bytes in by batches, bytes out once per loop turn.
+"""Connections: received bytes are handed on in batches, written bytes leave once per loop turn.
 
-Rules:
+A `Connection` carries bytes and knows no protocol; its `Receiver` gets every socket read as one
+batch. `dial` makes a connection to a server; `coherer._net.listener` accepts them.
 
-* What is written during a loop turn leaves in one transport write: what a receiver writes while it
-  handles a read leaves when it returns, anything else at the next turn.
-* A connection keeps at most `limits.OUTBOX_HIGH_BYTES` and what one more turn writes. Above it a
-  dialled connection asks its user to wait (`drain`), and an accepted one is not read from any
-  more: a peer that does not read its answers cannot ask for more. (Were both sides to stop reading,
-  both could wait for ever; so the dialling side never does.) `keep_reading` is for peers that do
-  not ask: what they say is taken however much waits for them.
-* Those that lag share `limits.OUTBOXES_BYTES` (`net.outboxes`): the more they are, the earlier an
-  accepted connection is not read from any more.
-* What accepted connections keep of requests that are not whole has a limit, too (`net.inboxes`):
-  receivers say it with `keeps`.
-* A peer that takes nothing at all for `limits.STALLED_WRITE_MS` is cut off while the outbox is
-  full, or when the connection is being closed.
-* An exception in the receiver ends this connection and no other.
+* Everything written during a loop turn leaves in one transport write. Bytes that a receiver writes
+  while it handles a read leave when it returns, all others at the next turn.
+* A connection buffers at most `write_buffer_high_bytes` and the bytes written in one more turn.
+  Above that, a dialled connection makes its user wait (`drain`), and an accepted one is not read
+  any more: a peer that does not read its answers cannot send more requests. The dialling side
+  never stops reading, since both sides could then wait for each other forever. Peers that do not
+  send requests are always read (`keep_reading`).
+* Accepted connections whose peers lag share memory (`WriteBuffers`): the more they are, the sooner
+  each is not read any more. Incomplete requests share memory too (`UnfinishedRequests`); receivers
+  report them with `report_unfinished`.
+* A peer that takes no byte for `write_stall_ms` is disconnected if the write buffer is full or the
+  connection is being closed.
+* An exception in a receiver ends its connection and no other.
 """
 
 from __future__ import annotations
@@ -23,16 +23,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket as _socket
+import ssl
 from collections.abc import Callable, Iterable
 from socket import SO_KEEPALIVE, SOL_SOCKET
-from typing import Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
-from coherer import limits
 from coherer._common.logs import Log
-from coherer._net.limits import OUTBOXES, Inboxes
-from coherer.errors import CohererError, DisconnectedError, ProtocolError
+from coherer._net.limits import DEFAULT_LIMITS, ConnectionBudget, ConnectionLimits
+from coherer._net.process import retain_freed_memory, running_loop
+from coherer._net.tls import TlsOptions
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    DisconnectedError,
+    ProtocolError,
+    UsageError,
+)
 
 _log = Log(logging.getLogger(__name__))
+
+
+_MEASURE_BYTES: Final = 64 * 1024
+"""A connection checks whether its peer lags each time this many bytes have been written."""
+
+_TLS_SHUTDOWN_S: Final = 0.5
+"""Time for a peer's TLS close message: Java's servers send none."""
 
 
 class _Socket(Protocol):
@@ -40,36 +55,45 @@ class _Socket(Protocol):
 
 
 class Receiver(Protocol):
-    """Who handles what a connection receives."""
+    """Handles the bytes that a connection receives."""
 
     def received(self, data: bytes) -> None:
-        """One socket read. An exception closes the connection."""
+        """Handle one socket read. An exception closes the connection."""
         ...
 
     def closed(self, error: Exception | None) -> None:
-        """The connection is gone; called once. `error` is None when it was closed in order."""
+        """Handle the end of the connection; called once. `error` is None for an orderly close."""
         ...
 
 
-class Nobody:
-    """The receiver of a connection that is not served: it is about to be cut off."""
+R = TypeVar("R", bound=Receiver)
+
+
+class NullReceiver:
+    """The receiver of a connection that is refused and about to be closed."""
 
     def received(self, data: bytes) -> None:
-        """Nothing is read."""
+        """Ignore the bytes."""
 
     def closed(self, error: Exception | None) -> None:
-        """Nobody needs to know."""
+        """Ignore the end."""
 
 
 class Connection(asyncio.Protocol):
     """A connected socket. Made by `dial` and `listen`.
 
+    Args:
+        make: returns the receiver of a new connection.
+        limits: of the client, or of the node that accepted the connection.
+        budget: what all accepted connections of a node share; None for a dialled connection.
+        on_closed: called after an accepted connection has ended.
+
     Attributes:
-        peer: the other side as `host:port`.
-        peer_host: the other side's address.
-        local_host: our side's address, as the peer knows us.
-        secure: whether TLS carries the bytes.
-        closed: whether it is closed or closing; what is written then is dropped.
+        peer: address of the peer as `host:port`.
+        peer_host: the peer's host.
+        local_host: this side's host as the peer sees it.
+        secure: whether the connection uses TLS.
+        closed: whether it is closed or closing; further writes are dropped.
     """
 
     peer = ""
@@ -81,86 +105,91 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         make: Callable[[Connection], Receiver],
+        limits: ConnectionLimits = DEFAULT_LIMITS,
         *,
-        accepted: bool = False,
-        gone: Callable[[Connection], None] | None = None,
-        inboxes: Inboxes | None = None,
+        budget: ConnectionBudget | None = None,
+        on_closed: Callable[[Connection], None] | None = None,
     ) -> None:
         self._make = make
-        self._accepted = self._waits = accepted
-        self._gone = gone
-        self._inboxes = inboxes
+        self._limits = limits
+        self._budget = budget
+        self._on_closed = on_closed
+        self._pause_when_full = budget is not None
         self._loop = asyncio.get_running_loop()
-        self._outbox: list[bytes | memoryview] = []
-        self._outbox_bytes = 0
-        self._unweighed_bytes = 0
+        self._buffer: list[bytes | memoryview] = []
+        self._buffer_bytes = 0
+        self._unmeasured_bytes = 0
         self._receiving = False
         self._scheduled = False
         self._full = False
-        self._held = False
-        self._lacks_room = False
+        self._paused_by_user = False
+        self._paused_for_memory = False
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self._receiver: Receiver
 
-    # -- what users call
-
     @property
     def receiver(self) -> Receiver:
-        """Who handles the received bytes."""
+        """The receiver of the bytes."""
         return self._receiver
 
     @property
     def full(self) -> bool:
-        """Whether more waits for the peer than may: `drain` would wait."""
+        """Whether the write buffer is full: `drain` would wait."""
         return self._full
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes written here that the system has not taken yet."""
-        return self._outbox_bytes + self._transport.get_write_buffer_size()
+        """Bytes that were written and that the system has not taken yet."""
+        return self._buffer_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether `write_buffer_high_bytes` or more are unsent: write more only when it drops."""
+        unsent = self._buffer_bytes + self._transport.get_write_buffer_size()
+        return unsent >= self._limits.write_buffer_high_bytes
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send `data` with everything else that is written in this loop turn."""
+        """Send `data` together with everything else that is written in this loop turn."""
         if self.closed:
             return
-        self._outbox.append(data)
-        self._outbox_bytes += len(data)
+        self._buffer.append(data)
+        self._buffer_bytes += len(data)
         if not self._receiving and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def write_many(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Send several pieces one after the other."""
+        """Send several pieces in order."""
         if self.closed:
             return
-        before = len(self._outbox)
-        self._outbox.extend(parts)
-        self._outbox_bytes += sum(map(len, self._outbox[before:]))
+        before = len(self._buffer)
+        self._buffer.extend(parts)
+        self._buffer_bytes += sum(map(len, self._buffer[before:]))
         if not self._receiving and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def flush(self) -> None:
-        """Hand what is collected to the system now instead of at the next loop turn."""
-        outbox = self._outbox
-        if not outbox:
+        """Write the collected bytes now instead of at the next loop turn."""
+        buffer = self._buffer
+        if not buffer:
             return
-        # Joined rather than written one by one: for many small pieces a copy is far cheaper than a
-        # system call with as many buffers, and no slice of a mapped file outlives this call.
-        first = outbox[0]
-        data = first if len(outbox) == 1 and isinstance(first, bytes) else b"".join(outbox)
-        outbox.clear()
-        self._outbox_bytes = 0
-        self._unweighed_bytes += len(data)
-        if self._unweighed_bytes > limits.OUTBOX_WEIGHED_BYTES:
-            self._weigh()
+        # Joined, not written one by one: for many small pieces a copy is far cheaper than a system
+        # call with as many buffers, and no slice of a mapped file outlives this call.
+        first = buffer[0]
+        data = first if len(buffer) == 1 and isinstance(first, bytes) else b"".join(buffer)
+        buffer.clear()
+        self._buffer_bytes = 0
+        self._unmeasured_bytes += len(data)
+        if self._unmeasured_bytes > _MEASURE_BYTES:
+            self._measure_lag()
         self._transport.write(data)
 
     async def drain(self) -> None:
-        """Wait until fewer than `limits.OUTBOX_LOW_BYTES` are unsent, if the outbox is full.
+        """Wait until fewer than `write_buffer_low_bytes` are unsent, if the write buffer is full.
 
         Raises:
             DisconnectedError: the connection is closed.
@@ -174,70 +203,70 @@ class Connection(asyncio.Protocol):
             raise DisconnectedError("The connection is closed.", server=self.peer)
 
     def keep_reading(self) -> None:
-        """Read on when the outbox is full: what the peer says are no questions."""
-        self._waits = False
+        """Read even if the write buffer is full: this peer does not send requests."""
+        self._pause_when_full = False
 
     def pause_reading(self) -> None:
-        """Do not read from the peer until `resume_reading`."""
-        self._held = True
-        self._regulate()
+        """Stop reading until `resume_reading`."""
+        self._paused_by_user = True
+        self._update_reading()
 
     def resume_reading(self) -> None:
-        """Undo `pause_reading`."""
-        self._held = False
-        self._regulate()
+        """Continue reading after `pause_reading`."""
+        self._paused_by_user = False
+        self._update_reading()
 
-    def keeps(self, unfinished: tuple[int, int]) -> None:
-        """Say what is kept of a request that is not whole; call it after each socket read.
+    def report_unfinished(self, unfinished: tuple[int, int]) -> None:
+        """Report how much of an incomplete request is buffered; call it after each socket read.
 
         Args:
-            unfinished: how many bytes there are, 0 for none, and how many it lacks.
+            unfinished: the number of buffered bytes, 0 for none, and the number of missing ones.
         """
-        if self._inboxes is not None:
-            self._inboxes.keeps(self, *unfinished)
+        if self._budget is not None:
+            self._budget.unfinished.update(self, *unfinished)
 
-    def await_room(self, waits: bool) -> None:
-        """Called by `net.inboxes`: do not read from the peer, or read again."""
-        self._lacks_room = waits
-        self._regulate()
+    def pause_for_memory(self, paused: bool) -> None:
+        """Stop or continue reading; called by `UnfinishedRequests`."""
+        self._paused_for_memory = paused
+        self._update_reading()
 
     def close(self) -> None:
-        """Send what is collected, then close. `Receiver.closed` is called when it is done."""
+        """Send the collected bytes, then close. `Receiver.closed` is called at the end."""
         if not self.closed:
             self.flush()
             self.closed = True
             self._transport.close()
-            self._watch_farewell()
+            self._watch_close()
 
     def abort(self) -> None:
-        """Close now and forget what was not sent."""
+        """Close now and drop unsent bytes."""
         self.closed = True
-        self._outbox.clear()
-        self._outbox_bytes = 0
+        self._buffer.clear()
+        self._buffer_bytes = 0
         self._transport.abort()
 
-    # -- what the event loop calls
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(limits.OUTBOX_HIGH_BYTES, limits.OUTBOX_LOW_BYTES)
+        self._set_write_limits(self._limits.write_buffer_high_bytes)
         self.peer_host, self.peer = _address(transport.get_extra_info("peername"))
         self.local_host, _ = _address(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("sslcontext") is not None
-        _keep_alive(transport.get_extra_info("socket"))
+        _enable_keep_alive(transport.get_extra_info("socket"))
         try:
             self._receiver = self._make(self)
         except Exception as error:
-            if not self._accepted:
+            if self._budget is None:
                 raise
-            if isinstance(error, CohererError):  # the server has just begun, or is ending
-                _log.info("Not serving %s: %s", self.peer, error, about=self.peer_host)
+            if isinstance(error, CohererError):  # the server is starting or stopping
+                _log.info("Refusing %s: %s", self.peer, error, about=self.peer_host)
             else:
                 _log.exception(
-                    "Not serving %s after an error of ours", self.peer, about=self.peer_host
+                    "Refusing %s: unhandled error in the server", self.peer, about=self.peer_host
                 )
-            self._receiver = Nobody()
+            self._receiver = NullReceiver()
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -252,9 +281,9 @@ class Connection(asyncio.Protocol):
                 "Closing the connection with %s: %s", self.peer, error, about=self.peer_host
             )
             self.close()
-        except Exception:  # noqa: BLE001 - the first rule of a server: one connection, not all
+        except Exception:  # noqa: BLE001 - an error ends one connection, not all
             _log.exception(
-                "Closing the connection with %s after an error of ours",
+                "Closing the connection with %s after an unhandled error",
                 self.peer,
                 about=self.peer_host,
             )
@@ -264,58 +293,71 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        """Called by the event loop: the outbox is full."""
+        """Called by the event loop: the write buffer is full."""
         self._full = True
-        self._regulate()
+        self._update_reading()
         self._watch_stall(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Called by the event loop: there is room again."""
+        """Called by the event loop: the write buffer has space again."""
         self._full = False
-        OUTBOXES.caught_up(self)
-        self._transport.set_write_buffer_limits(limits.OUTBOX_HIGH_BYTES, limits.OUTBOX_LOW_BYTES)
-        self._regulate()
+        if self._budget is not None:
+            self._budget.writes.discard(self)
+        self._set_write_limits(self._limits.write_buffer_high_bytes)
+        self._update_reading()
         self._release()
         if self.closed:
-            self._watch_farewell()
+            self._watch_close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self.closed = True
-        self._outbox.clear()
-        self._outbox_bytes = 0
-        OUTBOXES.caught_up(self)
-        if self._inboxes is not None:
-            self._inboxes.gone(self)
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        if self._budget is not None:
+            self._budget.writes.discard(self)
+            self._budget.unfinished.discard(self)
         self._release()
         try:
             self._receiver.closed(exc)
         except Exception:  # noqa: BLE001 - see data_received
             _log.exception(
-                "An error of ours after the connection with %s ended",
+                "Unhandled error after the connection with %s ended",
                 self.peer,
                 about=self.peer_host,
             )
-        if self._gone is not None:
-            self._gone(self)
+        if self._on_closed is not None:
+            self._on_closed(self)
 
-    # -- inside
+    # -- internals
 
     def _turn(self) -> None:
         self._scheduled = False
         self.flush()
 
-    def _weigh(self) -> None:
-        """See whether something from before still waits, and how much of it may."""
-        self._unweighed_bytes = 0
-        if not self._waits or self._full or not self._transport.get_write_buffer_size():
-            return
-        share = OUTBOXES.lags(self)
-        if share < limits.OUTBOX_HIGH_BYTES:
-            self._transport.set_write_buffer_limits(share, share // 4)
+    def _set_write_limits(self, high_bytes: int) -> None:
+        limits = self._limits
+        low = high_bytes // 4
+        if high_bytes == limits.write_buffer_high_bytes:
+            low = limits.write_buffer_low_bytes
+        self._transport.set_write_buffer_limits(high_bytes, low)
 
-    def _regulate(self) -> None:
-        pause = self._held or self._lacks_room or (self._full and self._waits)
+    def _measure_lag(self) -> None:
+        """If earlier bytes are still unsent, limit the write buffer to this connection's share."""
+        self._unmeasured_bytes = 0
+        if self._budget is None or not self._pause_when_full or self._full:
+            return
+        if self._transport.get_write_buffer_size():
+            share = self._budget.writes.add_lagging(self)
+            if share < self._limits.write_buffer_high_bytes:
+                self._set_write_limits(share)
+
+    def _update_reading(self) -> None:
+        pause = (
+            self._paused_by_user
+            or self._paused_for_memory
+            or (self._full and self._pause_when_full)
+        )
         if pause == self._paused or self.closed:
             return
         self._paused = pause
@@ -325,37 +367,106 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _release(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
         if self._drained is not None:
             if not self._drained.done():
                 self._drained.set_result(None)
             self._drained = None
 
-    def _watch_farewell(self) -> None:
-        """A peer that is gone without a word would keep a connection that waits for it to read."""
-        if self._watch is None and not self.secure:  # TLS has a time for its own farewell
+    def _watch_close(self) -> None:
+        """Do not wait forever for a peer that vanished without closing."""
+        if self._stall_timer is None and not self.secure:  # TLS has its own shutdown timeout
             unsent = self._transport.get_write_buffer_size()
             if unsent:
                 self._watch_stall(unsent)
 
     def _watch_stall(self, unsent: int) -> None:
-        self._watch = self._loop.call_later(
-            limits.STALLED_WRITE_MS / 1000, self._check_stall, unsent
+        self._stall_timer = self._loop.call_later(
+            self._limits.write_stall_ms / 1000, self._check_stall, unsent
         )
 
     def _check_stall(self, before: int) -> None:
         unsent = self._transport.get_write_buffer_size()
         if unsent >= before:
-            _log.warning("Cutting off %s: it has stopped reading", self.peer, about=self.peer_host)
+            _log.warning("Disconnecting %s: it stopped reading", self.peer, about=self.peer_host)
             self.abort()
         else:
             self._watch_stall(unsent)
 
 
-def _keep_alive(socket: _Socket | None) -> None:
-    """Have the system find out within two minutes that a silent peer's machine is gone."""
+async def dial(
+    host: str,
+    port: int,
+    make: Callable[[Connection], R],
+    *,
+    tls: TlsOptions | None = None,
+    timeout_ms: int = 3000,
+    limits: ConnectionLimits = DEFAULT_LIMITS,
+) -> R:
+    """Connect to a server.
+
+    Args:
+        host: its name or address.
+        port: its port.
+        make: returns the receiver of the new connection.
+        tls: TLS settings; None for plain TCP.
+        timeout_ms: for name resolution, connection and TLS handshake together.
+        limits: of the connection's buffers.
+
+    Returns:
+        The receiver.
+
+    Raises:
+        ConnectError: the connection failed or took too long.
+        UsageError: the port is not valid, or the TLS files cannot be used.
+    """
+    retain_freed_memory()
+    if not 0 < port <= 0xFFFF:
+        raise UsageError(f"{port} is not a valid port: ports are 1 to 65535.")
+    context = tls.client_context() if tls is not None else None
+    loop = running_loop()
+    server = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: Connection(make, limits),
+                host,
+                port,
+                ssl=context,
+                ssl_shutdown_timeout=None if context is None else _TLS_SHUTDOWN_S,
+            )
+    except TimeoutError:
+        raise ConnectError(
+            f"No connection within {timeout_ms} ms.", server=server, hint="Is the address right?"
+        ) from None
+    except OSError as error:  # includes TLS errors and failed name resolution
+        text, hint = _reason(error, secure=tls is not None)
+        raise ConnectError(f"No connection: {text}.", server=server, hint=hint) from error
+    except ValueError as error:  # IDNA rejects "a..b"; the name may come from a server
+        text = f"No connection: {host!r} is not a valid host name."
+        raise ConnectError(text, server=server) from error
+    return cast("R", connection.receiver)
+
+
+def _reason(error: OSError, *, secure: bool) -> tuple[str, str]:
+    """Return why a connection failed, and what to do next."""
+    text = error.strerror or str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}", (
+            "Trust its authority, with TlsOptions(trust=...) or SSL_CERT_FILE in the environment, "
+            "and use a host name that the certificate names."
+        )
+    if isinstance(error, ssl.SSLError) or (secure and isinstance(error, ConnectionResetError)):
+        return f"the TLS handshake failed{text and f': {text}'}", "Is that a port for TLS?"
+    if isinstance(error, _socket.gaierror):
+        return text, "Is the host name right?"
+    return text or type(error).__name__, "Is the server up, and is that its port?"
+
+
+def _enable_keep_alive(socket: _Socket | None) -> None:
+    """Let the system detect within two minutes that a silent peer's machine is gone."""
     if socket is None:
         return
     socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)

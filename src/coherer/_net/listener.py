@@ -1,4 +1,9 @@
-"""Accepting connections."""
+"""Accepting connections.
+
+A port serves TLS, plain TCP, or both. On a port for both, `ProtocolDetector` looks at the first
+byte of a connection without consuming it, and then hands the socket to the event loop, with TLS or
+without. So the bytes of a plain connection take the same path as on a plain port.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +11,48 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
 from typing import Final
 
-from coherer import limits
 from coherer._common.logs import Log
-from coherer._net.connection import Connection, Nobody, Receiver
-from coherer._net.limits import PLACES, Inboxes
-from coherer._net.listener import HANDSHAKE_S, Guesser
-from coherer._net.process import keep_freed
+from coherer._net.connection import Connection, NullReceiver, Receiver
+from coherer._net.limits import ConnectionBudget
+from coherer._net.process import retain_freed_memory
 from coherer._net.tls import TlsOptions
 from coherer.errors import UsageError
 
 _log = Log(logging.getLogger(__name__))
 
-BACKLOG: Final = 1024
+_BACKLOG: Final = 1024
+_TLS_HANDSHAKE: Final = b"\x16"
+"""The type of the record that a TLS client sends first."""
+_ACCEPT_PAUSE_S: Final = 1.0
+"""Pause before the next attempt to accept when the process cannot open more files."""
 
 
 class Listener:
-    """An open port and the connections that came in through it. Made by `listen`.
+    """An open port and its connections. Made by `listen`.
 
     Attributes:
-        host: the address that it listens on.
-        port: the port, also when 0 was asked for.
+        host: the address it listens on.
+        port: its port; the actual one if 0 was requested.
     """
 
     def __init__(
-        self, make: Callable[[Connection], Receiver], connections_max: int, inboxes: Inboxes
+        self,
+        make: Callable[[Connection], Receiver],
+        budget: ConnectionBudget,
+        connections_max: int | None = None,
     ) -> None:
         self.host = ""
         self.port = 0
         self._make = make
-        self._connections_max = connections_max
-        self._inboxes = inboxes
+        self._budget = budget
+        self._connections_max = connections_max or budget.limits.connections_max
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | Guesser
+        self._server: asyncio.Server | ProtocolDetector
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -49,40 +61,43 @@ class Listener:
         """How many connections are open."""
         return len(self._connections)
 
-    def accept(self) -> Connection:
-        """Make the protocol of a connection that comes in; called by the event loop."""
-        return Connection(self._admit, accepted=True, gone=self._forget, inboxes=self._inboxes)
+    def new_connection(self) -> Connection:
+        """Create the asyncio protocol of an accepted connection; called by the event loop."""
+        return Connection(
+            self._admit, self._budget.limits, budget=self._budget, on_closed=self._connection_lost
+        )
 
     async def open(self, host: str, port: int, tls: TlsOptions | None, *, plain: bool) -> None:
         """Bind and listen; see `listen`."""
-        if not 0 <= port <= 0xFFFF:  # uvloop would take its last 16 bits
-            raise UsageError(f"{port} is no port: they are 0 to 65535.")
+        if not 0 <= port <= 0xFFFF:  # uvloop would use its lowest 16 bits
+            raise UsageError(f"{port} is not a valid port: ports are 0 to 65535.")
         context = tls.server_context() if tls is not None else None
+        handshake_s = self._budget.limits.tls_handshake_ms / 1000
         loop = asyncio.get_running_loop()
         try:
-            address = await _one_address(host, port)
+            address = await _resolve(host, port)
             if context is not None and plain:
-                guesser = Guesser(context, self.accept)
-                self.host, self.port = guesser.open(address, port, BACKLOG)
-                self._server = guesser
+                detector = ProtocolDetector(context, self.new_connection, self._budget)
+                self.host, self.port = detector.open(address, port)
+                self._server = detector
                 return
             server = self._server = await loop.create_server(
-                self.accept,
+                self.new_connection,
                 address,
                 port,
                 ssl=context,
-                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
-                backlog=BACKLOG,
+                ssl_handshake_timeout=None if context is None else handshake_s,
+                backlog=_BACKLOG,
             )
         except OSError as error:
-            raise _not_open(host, port, error) from error
+            raise _listen_error(host, port, error) from error
         self.host, self.port = server.sockets[0].getsockname()[:2]
 
     async def close(self, *, timeout_ms: int = 2000) -> None:
-        """Accept nothing more, send what is written, close every connection.
+        """Stop accepting, send written bytes, and close every connection.
 
         Args:
-            timeout_ms: connections whose peers have not taken everything by then are cut off.
+            timeout_ms: connections with unsent bytes are aborted after this time.
         """
         self._server.close()
         for connection in tuple(self._connections):
@@ -96,19 +111,22 @@ class Listener:
             await self._empty.wait()
 
     def _admit(self, connection: Connection) -> Receiver:
-        # Only now: a connection whose TLS handshake fails is never made and never lost.
-        if len(self._connections) >= self._connections_max or not PLACES.take():
+        # Counted only now: a connection whose TLS handshake fails is neither made nor lost.
+        if (
+            len(self._connections) >= self._connections_max
+            or not self._budget.connections.acquire()
+        ):
             _log.warning("Refusing %s: too many connections", connection.peer, about=id(self))
             connection.abort()
-            return Nobody()
+            return NullReceiver()
         self._connections.add(connection)
         self._empty.clear()
         return self._make(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _connection_lost(self, connection: Connection) -> None:
         if connection not in self._connections:
             return  # it was refused
-        PLACES.give()
+        self._budget.connections.release()
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
@@ -121,47 +139,155 @@ async def listen(
     *,
     tls: TlsOptions | None = None,
     plain: bool = False,
-    connections_max: int = limits.CONNECTIONS_MAX,
-    inboxes: Inboxes | None = None,
+    connections_max: int | None = None,
+    budget: ConnectionBudget | None = None,
 ) -> Listener:
     """Open a port.
 
     Args:
-        host: the address to listen on, or a name of it; of several addresses the first IPv4 one.
+        host: the address to listen on, or a name for it. Of several addresses the first IPv4
+            address is used.
         port: the port; 0 for any free one.
-        make: gets every new connection and returns who receives its bytes.
-        tls: how to make the connections secret; needs a certificate.
-        plain: with `tls`, serve plain connections too; the first byte tells which one is.
-        connections_max: more than these are refused.
-        inboxes: what limits the requests that are not whole, shared by the ports of a node; None
-            for the port's own.
+        make: returns the receiver of each new connection.
+        tls: TLS settings with a certificate; None for plain TCP.
+        plain: with `tls`, serve plain connections as well.
+        connections_max: connections beyond this number are refused; None takes the limit of the
+            budget.
+        budget: shared by the ports of a node; None gives the port a budget of its own.
 
     Raises:
-        UsageError: the port cannot be had, or the TLS files cannot be used.
+        UsageError: the port is not available, or the TLS files cannot be used.
     """
-    keep_freed()
-    listener = Listener(make, connections_max, inboxes or Inboxes())
+    retain_freed_memory()
+    listener = Listener(make, budget or ConnectionBudget(), connections_max)
     await listener.open(host, port, tls, plain=plain)
     return listener
 
 
-def _not_open(host: str, port: int, error: OSError) -> UsageError:
+class ProtocolDetector:
+    """Accepts both TLS and plain connections on one port.
+
+    Args:
+        context: for TLS connections.
+        make: creates the asyncio protocol of a connection.
+        budget: of the node.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.Protocol],
+        budget: ConnectionBudget,
+    ) -> None:
+        self._context = context
+        self._make = make
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._socket: socket.socket
+
+    def open(self, address: str, port: int) -> tuple[str, int]:
+        """Bind and listen.
+
+        Returns:
+            Host and port.
+
+        Raises:
+            OSError: the address is not available.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self._start(self._accept())
+        host, bound, *_ = self._socket.getsockname()
+        return host, bound
+
+    def close(self) -> None:
+        """Stop accepting, and close the connections that have not sent anything."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        for silent in tuple(self._silent):
+            self._remove(silent)
+            silent.close()
+        self._socket.close()
+
+    async def _accept(self) -> None:
+        limits, connections = self._budget.limits, self._budget.connections
+        while True:
+            try:
+                accepted, _ = await self._loop.sock_accept(self._socket)
+            except OSError as error:
+                _log.warning("Cannot accept: %s", error, about=error.errno)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._silent) >= limits.connections_max or not connections.acquire():
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            self._silent[accepted] = self._loop.call_later(
+                limits.first_byte_ms / 1000, self._close_silent, accepted
+            )
+            self._loop.add_reader(accepted, self._detect, accepted)
+
+    def _detect(self, accepted: socket.socket) -> None:
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._remove(accepted)
+        if first:
+            context = self._context if first == _TLS_HANDSHAKE else None
+            self._start(self._hand_over(accepted, context))
+        else:
+            accepted.close()
+
+    async def _hand_over(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        handshake_s = None
+        if context is not None:
+            handshake_s = self._budget.limits.tls_handshake_ms / 1000
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make, accepted, ssl=context, ssl_handshake_timeout=handshake_s
+            )
+        except OSError as error:  # includes TLS errors
+            _log.debug("Cannot set up a connection: %s", error, about=type(error))
+            accepted.close()
+
+    def _close_silent(self, accepted: socket.socket) -> None:
+        self._remove(accepted)
+        accepted.close()
+
+    def _remove(self, accepted: socket.socket) -> None:
+        self._budget.connections.release()
+        self._silent.pop(accepted).cancel()
+        self._loop.remove_reader(accepted)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _listen_error(host: str, port: int, error: OSError) -> UsageError:
     number = error.errno or 0
-    # What is not positive is of a name's look-up.
+    # Numbers that are not positive come from name resolution.
     text = os.strerror(number) if number > 0 else error.strerror or str(error)
     hints = {
-        errno.EADDRINUSE: "Another node, or something else, is there: stop it, or choose another "
-        "port, 0 for any free one.",
+        errno.EADDRINUSE: "Another process uses it: stop that process or choose another port, 0 "
+        "for any free one.",
         errno.EACCES: "Choose a port above 1023.",
     }
     hint = hints.get(number, "Is it an address of this machine?")
     return UsageError(f"Cannot listen on {host}:{port}: {text}.", hint=hint)
 
 
-async def _one_address(host: str, port: int) -> str:
+async def _resolve(host: str, port: int) -> str:
     # A name with several addresses would give several sockets, and with port 0 several ports.
     if not host:
-        return "0.0.0.0"  # noqa: S104 - asked for
+        return "0.0.0.0"  # noqa: S104 - requested by the caller
     found = await asyncio.get_running_loop().getaddrinfo(host, port)
     addresses = [str(entry[4][0]) for entry in found]
     return next((address for address in addresses if ":" not in address), addresses[0])

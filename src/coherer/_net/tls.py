@@ -1,4 +1,4 @@
-"""TLS as options; the contexts are made here so that no other room needs `ssl`."""
+"""TLS options and the contexts made from them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from coherer.errors import UsageError
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a connection is made secret, for either side.
+    """TLS settings of a client or server.
 
     Args:
-        certificate: PEM file with our own certificate chain; a server needs one.
-        key: PEM file with its private key, when it is not in `certificate`.
-        key_password: opens the private key.
-        trust: PEM file with the authorities that we trust; the system's when None.
-        verify: as a client, check the server's certificate and host name; as a server with
-            `trust`, ask clients for a certificate and check it.
+        certificate: PEM file with the own certificate chain; required for a server.
+        key: PEM file with the private key, if `certificate` does not contain it.
+        key_password: password of the private key.
+        trust: PEM file with trusted authorities; None for those of the system.
+        verify: a client checks the server's certificate and host name; a server with `trust`
+            requires a client certificate and checks it.
 
     >>> TlsOptions(verify=False).client_context().check_hostname
     False
@@ -38,10 +38,10 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return masked(self, "key_password")
 
     def client_context(self) -> ssl.SSLContext:
-        """The context of a dialler.
+        """Create the context of a client.
 
         Raises:
-            UsageError: a file cannot be read or does not hold what it should.
+            UsageError: a file cannot be read or has the wrong content.
         """
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
         if not self.verify:
@@ -51,10 +51,10 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """The context of a listener.
+        """Create the context of a server.
 
         Raises:
-            UsageError: there is no certificate, or a file cannot be used.
+            UsageError: no certificate is set, or a file cannot be used.
         """
         if self.certificate is None:
             raise UsageError("A server with TLS needs a certificate.", hint="Set `certificate`.")
@@ -66,30 +66,30 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def _load(self, context: ssl.SSLContext) -> None:
         if self.trust is not None:
-            with _names("trust", self.trust):
+            with _naming("trust", self.trust):
                 context.load_verify_locations(self.trust)
         if self.certificate is None:
             return
-        with _names("certificate", self.certificate):
+        with _naming("certificate", self.certificate):
             ssl.create_default_context().load_verify_locations(self.certificate)
         key = self.key or self.certificate
-        with _names("key", key):
+        with _naming("key", key):
             context.load_cert_chain(self.certificate, self.key, self.key_password or _no_password)
 
 
 def _no_password() -> str:
-    """Instead of OpenSSL's question on the terminal, for which nobody may be there."""
+    """Fail instead of letting OpenSSL ask for the password on the terminal."""
     raise ValueError("the key is encrypted, and `key_password` is not set")
 
 
 @contextmanager
-def _names(option: str, file: Path) -> Generator[None]:
-    """Inside, an error names the option and the file that are wrong."""
+def _naming(option: str, file: Path) -> Generator[None]:
+    """Turn errors of the block into a `UsageError` that names option and file."""
     try:
         yield
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         text = str(error) if isinstance(error, ValueError) else error.strerror or str(error)
-        hint = "It has to be a PEM file."
+        hint = "It must be a PEM file."
         if isinstance(error, FileNotFoundError | PermissionError):
             hint = ""
         elif "KEY_VALUES_MISMATCH" in str(error):

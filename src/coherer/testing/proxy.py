@@ -16,7 +16,6 @@ from typing import Self
 import msgspec
 
 from coherer import _net as net
-from coherer import limits
 from coherer.errors import CohererError, DisconnectedError
 
 
@@ -279,7 +278,7 @@ class _Side:
             # Closed rather than cut off: the last bytes must arrive.
             other.connection.close()
             self.connection.abort()
-        elif other.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES and self._draining is None:
+        elif other.connection.overloaded and self._draining is None:
             self.connection.pause_reading()
             self._draining = asyncio.ensure_future(self._drain(other))
 

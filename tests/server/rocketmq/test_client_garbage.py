@@ -85,7 +85,7 @@ class Silent:
     peer, host_port, closed = "10.0.0.9:5", bytes(8), True
 
     class connection:  # noqa: N801 - stands for an attribute
-        unsent_bytes = 0
+        overloaded = False
 
     def notify(self, *_: object) -> None:
         """Nobody hears it."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from coherer import _net as net
-from coherer import limits
 from coherer._server.rocketmq.ha.frames import REPORT
 from coherer._server.rocketmq.ha.metadata import MetadataSync
 from coherer._server.rocketmq.ha.slave import SILENCE_MS, HaSlave
@@ -124,11 +123,14 @@ async def test_either_side_notices_that_the_other_has_vanished(
 
 
 async def test_a_slave_that_takes_nothing_is_heard_nevertheless(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
-    """On a slow line the outbox stays full for longer than a slave may be silent."""
-    monkeypatch.setattr(limits, "OUTBOX_HIGH_BYTES", 1 << 16)
-    monkeypatch.setattr(limits, "OUTBOX_LOW_BYTES", 1 << 14)
+    """On a slow line the write buffer stays full for longer than a slave may be silent."""
+    await stage.listener.close()
+    limits = net.ConnectionLimits(write_buffer_high_bytes=1 << 16, write_buffer_low_bytes=1 << 14)
+    stage.listener = await net.listen(
+        "127.0.0.1", 0, stage.master.make, budget=net.ConnectionBudget(limits)
+    )
     first = await stage.side.send("x")
     peer = await stage.peer()
     peer.connection.pause_reading()
@@ -137,7 +139,7 @@ async def test_a_slave_that_takes_nothing_is_heard_nevertheless(
     [slave] = stage.master.slaves
     for _ in range(20):
         await stage.side.send(*["x" * 30_000 for _ in range(30)])
-    assert slave.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES
+    assert slave.connection.overloaded
     assert slave.connection.unsent_bytes < 4 << 20, "the rest waits in the log"
     end = slave.position
     for _ in range(5):

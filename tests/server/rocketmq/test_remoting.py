@@ -228,7 +228,7 @@ async def test_a_client_that_does_not_read_is_not_served(stage: Stage, caller: C
     answers = [caller.begin(LARGE) for _ in range(count)]
     other = await Caller.dial(stage.listener.port)
     await other.ask(ECHO)
-    assert stage.handled < limits.OUTBOX_HIGH_BYTES // 2**20 + 10
+    assert stage.handled < net.ConnectionLimits().write_buffer_high_bytes // 2**20 + 10
     assert (await other.ask(ECHO)).code == 0
     caller.connection.resume_reading()
     async with asyncio.timeout(20):
@@ -298,13 +298,13 @@ async def test_silence_ends_a_connection(stage: Stage, caller: Caller) -> None:
 
 
 async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
-    stage: Stage,
-    caller: Caller,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It takes nothing any more, and its connection never breaks."""
-    monkeypatch.setattr(limits, "STALLED_WRITE_MS", 20)
+    await stage.listener.close()
+    budget = net.ConnectionBudget(net.ConnectionLimits(write_stall_ms=20))
+    stage.listener = await net.listen("127.0.0.1", 0, stage.remoting.make, budget=budget)
+    caller = await Caller.dial(stage.listener.port)
     await caller.ask(ECHO)
     caller.connection.pause_reading()
     for _ in range(8):

@@ -79,7 +79,7 @@ def test_a_client_that_leaves_moves_only_its_own_queues(count: int, members: int
         nearby(average, lambda queue: "x", lambda client: "x"),
     ],
 )
-def test_a_stranger_gets_nothing(strategy: Strategy) -> None:
+def test_a_client_outside_the_group_gets_nothing(strategy: Strategy) -> None:
     assert strategy(queues_of(4), ["a"], "b") == []
 
 
@@ -117,7 +117,7 @@ def test_java_sorts_by_utf_16_units() -> None:
     assert clients == ["a", "😀", "\uffff"]
 
 
-def test_what_no_strategy_can_do() -> None:
+def test_invalid_parameters_are_refused() -> None:
     with pytest.raises(UsageError):
         consistent_hash(0)
     with pytest.raises(UsageError):

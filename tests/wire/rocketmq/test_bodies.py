@@ -1,3 +1,5 @@
+"""Bodies: the texts of docs/protocol/rocketmq.md, and the lenient reading of other forms."""
+
 from __future__ import annotations
 
 import json
@@ -40,6 +42,7 @@ from coherer._wire.rocketmq.bodies import (
     TopicRoute,
     TopicStats,
 )
+from coherer._wire.rocketmq.bodies.admin import offset_in
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 
@@ -137,7 +140,7 @@ def test_running_info_of_a_java_consumer() -> None:
     assert RunningInfo.decode(found.encode()) == found
 
 
-def test_keys_of_queues_may_be_text() -> None:
+def test_queues_as_keys_may_be_text() -> None:
     """The form that Java takes from others (1.8)."""
     inner = json.dumps({"brokerName": "broker-a", "queueId": 0, "topic": "T1"})
     assert ResetOffset.read(json.dumps({"offsetTable": {inner: 5}}).encode()) == ResetOffset(
@@ -146,7 +149,7 @@ def test_keys_of_queues_may_be_text() -> None:
     assert ResetOffset.read(b"") == ResetOffset()
 
 
-def test_tables_that_share_an_object() -> None:
+def test_tables_may_share_an_object() -> None:
     found = ConsumerStatus.decode(
         b'{"consumerTable":{"c1":{{"brokerName":"broker-a","queueId":0,"topic":"T1"}:5},'
         b'"cid2":{"$ref":"$.consumerTable.c1"}},"messageQueueTable":{}}'
@@ -157,14 +160,14 @@ def test_tables_that_share_an_object() -> None:
 @pytest.mark.parametrize(
     "keys", ['{"0":"a:1","1":"b:1"}', '{0:"a:1",1:"b:1"}', '{0 : "a:1",\n1:"b:1"}']
 )
-def test_routes_with_quoted_or_bare_numbers(keys: str) -> None:
+def test_routes_with_quoted_or_unquoted_numbers(keys: str) -> None:
     text = f'{{"brokerDatas":[{{"brokerAddrs":{keys},"brokerName":"b","cluster":"c"}}]}}'
     assert TopicRoute.decode(text.encode()).broker_datas[0].broker_addrs == {0: "a:1", 1: "b:1"}
     info = f'{{"brokerAddrTable":{{"b":{{"brokerAddrs":{keys}}}}}}}'
     assert ClusterInfo.decode(info.encode()).broker_addr_table["b"].broker_addrs[1] == "b:1"
 
 
-def test_what_is_missing_null_unknown_or_text() -> None:
+def test_missing_null_unknown_and_text_members() -> None:
     found = SubscriptionData.decode(
         b'{"topic":"T","subVersion":null,"codeSet":["5",null],"filterClassSource":"x","tagsSet":null}'
     )
@@ -173,7 +176,7 @@ def test_what_is_missing_null_unknown_or_text() -> None:
     assert HeartbeatData.decode(b"{}") == HeartbeatData()
 
 
-def test_words_that_nobody_knows() -> None:
+def test_unknown_names_of_enums_are_none() -> None:
     found = ConsumerData.decode(
         b'{"groupName":"g","consumeType":"CONSUME_POP","messageModel":"BROADCASTING",'
         b'"consumeFromWhere":"X"}'
@@ -186,7 +189,7 @@ def test_words_that_nobody_knows() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_defaults_there_and_back(kind: type[Body]) -> None:
+def test_decoding_reverses_encoding(kind: type[Body]) -> None:
     assert kind.decode(kind().encode()) == kind()
 
 
@@ -205,7 +208,7 @@ def test_defaults_there_and_back(kind: type[Body]) -> None:
         b'{"$ref":"$"}',
     ],
 )
-def test_no_body(kind: type[Body], data: bytes) -> None:
+def test_invalid_bodies_are_refused(kind: type[Body], data: bytes) -> None:
     with pytest.raises(ProtocolError):
         kind.decode(data)
 
@@ -213,7 +216,7 @@ def test_no_body(kind: type[Body], data: bytes) -> None:
 @settings(max_examples=20)
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_a_body_or_our_own_error(kind: type[Body], data: st.DataObject) -> None:
+def test_any_bytes_are_a_body_or_a_protocol_error(kind: type[Body], data: st.DataObject) -> None:
     names = [each.encode_name for each in msgspec.structs.fields(kind)]
     inner = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
     deep = st.recursive(
@@ -229,7 +232,7 @@ def test_a_body_or_our_own_error(kind: type[Body], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["offsetTable", "x"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_bodies_of_any_depth(kind: type[Body], name: str) -> None:
+def test_bodies_of_any_depth_are_read_or_refused(kind: type[Body], name: str) -> None:
     for depth in (63, 64, 65, 300, 500, 900, 5000):
         try:
             found = kind.decode(b'{"%b":%b%b}' % (name.encode(), b"[" * depth, b"]" * depth))
@@ -238,7 +241,7 @@ def test_bodies_of_any_depth(kind: type[Body], name: str) -> None:
         assert found == kind()
 
 
-def test_short_registrations() -> None:
+def test_compressed_registrations() -> None:
     topics = {
         "T": TopicConfig(topic_name="T", read_queue_nums=2, topic_sys_flag=1, order=True),
     }
@@ -255,14 +258,14 @@ def test_short_registrations() -> None:
 
 
 @given(st.binary(max_size=50))
-def test_a_short_registration_or_our_own_error(data: bytes) -> None:
+def test_any_bytes_are_a_registration_or_a_protocol_error(data: bytes) -> None:
     for each in (data, zlib.compress(data)):
         with pytest.raises(ProtocolError):
             RegisterBody.read(each, compressed=True)
 
 
 @given(st.data())
-def test_damaged_short_registrations(data: st.DataObject) -> None:
+def test_damaged_compressed_registrations_are_refused(data: st.DataObject) -> None:
     plain = bytearray(zlib.decompress(RegisterBody().compressed()))
     plain[data.draw(st.integers(0, len(plain) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -280,16 +283,16 @@ def test_damaged_short_registrations(data: st.DataObject) -> None:
         TopicConfig(topic_name="t", topic_filter_type=""),
     ],
 )
-def test_a_topic_that_is_none_in_the_short_form(topic: TopicConfig) -> None:
+def test_invalid_topics_in_a_compressed_registration_are_refused(topic: TopicConfig) -> None:
     body = RegisterBody(
         topic_config_serialize_wrapper=TopicConfigs(topic_config_table={"t": topic})
     )
-    with pytest.raises(ProtocolError, match="cut short or wrong"):
+    with pytest.raises(ProtocolError, match="truncated or invalid"):
         RegisterBody.read(body.compressed(), compressed=True)
 
 
-def test_a_registration_that_inflates_to_too_much() -> None:
-    with pytest.raises(ProtocolError, match="inflates"):
+def test_a_too_large_compressed_registration_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="has more than"):
         RegisterBody.read(zlib.compress(bytes(20 * 2**20)), compressed=True)
 
 
@@ -312,7 +315,9 @@ def test_a_registration_that_inflates_to_too_much() -> None:
         (KVTable, '{"table":{1:2,"a":true}}', {"table": {"1": "2", "a": "true"}}),
     ],
 )
-def test_members_in_other_forms(kind: type[Body], text: str, read: dict[str, object]) -> None:
+def test_members_are_coerced_as_in_java(
+    kind: type[Body], text: str, read: dict[str, object]
+) -> None:
     body = kind.decode(text.encode())
     assert {name: getattr(body, name) for name in read} == read
 
@@ -328,6 +333,46 @@ def test_members_in_other_forms(kind: type[Body], text: str, read: dict[str, obj
         (StatsItem, '{"tps":"fast"}'),
     ],
 )
-def test_members_that_java_refuses_too(kind: type[Body], text: str) -> None:
-    with pytest.raises(ProtocolError, match=f"no {kind.__name__}"):
+def test_members_that_java_refuses_are_refused(kind: type[Body], text: str) -> None:
+    with pytest.raises(ProtocolError, match=f"Not a valid {kind.__name__}"):
         kind.decode(text.encode())
+
+
+GROUP_OFFSETS = (
+    b'{"dataVersion":{"counter":4},"offsetTable":{"flights@readers":{0:5,1:0,10:-1},'
+    b'"flights@readers2":{0:6},"%RETRY%readers@readers":{0:7},"empty@readers":{}}}'
+)
+GROUP_OFFSETS_INDENTED = b'{ "offsetTable" : {\n\t"flights@readers" : {\n "0" : 5,\n "1":0 }\n}}'
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "queue", "offset"),
+    [
+        ("readers", "flights", 0, 5),
+        ("readers", "flights", 1, 0),
+        ("readers", "flights", 2, None),
+        ("readers", "flights", 10, None),
+        ("readers2", "flights", 0, 6),
+        ("readers", "%RETRY%readers", 0, 7),
+        ("readers", "empty", 0, None),
+        ("reader", "flights", 0, None),
+        ("readers", "light", 0, None),
+    ],
+)
+def test_offset_in_a_table_of_all_groups(
+    group: str, topic: str, queue: int, offset: int | None
+) -> None:
+    assert offset_in(GROUP_OFFSETS, group, topic, queue) == offset
+    assert offset_in(memoryview(GROUP_OFFSETS), group, topic, queue) == offset
+
+
+def test_offset_in_an_indented_table() -> None:
+    assert [
+        offset_in(GROUP_OFFSETS_INDENTED, "readers", "flights", queue) for queue in range(3)
+    ] == [5, 0, None]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"offsetTable":{"flights@readers":7}}'])
+def test_offset_in_an_invalid_table_fails(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        offset_in(body, "readers", "flights", 0)

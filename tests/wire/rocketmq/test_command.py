@@ -34,7 +34,7 @@ def read(frame: bytes) -> Command:
 
 
 @given(commands, st.booleans())
-def test_what_is_written_can_be_read(command: Command, binary: bool) -> None:
+def test_decoding_reverses_encoding(command: Command, binary: bool) -> None:
     assert read(encode(command, binary=binary)) == command
     assert encode_head(command, len(command.body), binary=binary) + command.body == encode(
         command, binary=binary
@@ -54,7 +54,7 @@ def test_java_reads_the_header(command: Command) -> None:
 
 
 @given(st.one_of(st.binary(max_size=60), commands.map(lambda c: encode(c, binary=True)[8:40])))
-def test_a_binary_header_or_our_own_error(header: bytes) -> None:
+def test_any_bytes_are_a_binary_header_or_a_protocol_error(header: bytes) -> None:
     try:
         command = decode(BINARY, header)
     except ProtocolError:
@@ -81,7 +81,7 @@ def test_a_binary_header_or_our_own_error(header: bytes) -> None:
         ).map(lambda value: json.dumps(value).encode()),
     )
 )
-def test_a_json_header_or_our_own_error(header: bytes) -> None:
+def test_any_bytes_are_a_json_header_or_a_protocol_error(header: bytes) -> None:
     try:
         command = decode(JSON, header)
     except ProtocolError:
@@ -102,7 +102,7 @@ def test_a_json_header_or_our_own_error(header: bytes) -> None:
                 fields={"d": "4", "g": "1650000000000", "k": "false", "x": "1.5"},
             ),
         ),
-        # What fastjson takes too (1.2).
+        # Java's library accepts these too (section 1.2).
         (
             ' {"opaque":"9" , "code":"105","zzz":[{}],"version":399,"flag":"2","language":9}\n',
             Command(105, 9, ONEWAY, "GO"),
@@ -117,7 +117,7 @@ def test_a_json_header_or_our_own_error(header: bytes) -> None:
         ('{"code":1,"version":5,"":7,"body":[]}', Command(1, version=5)),
     ],
 )
-def test_what_java_reads_too(header: str, expected: Command) -> None:
+def test_headers_that_java_accepts_are_accepted(header: str, expected: Command) -> None:
     assert decode(JSON, header.encode()) == expected
 
 
@@ -140,14 +140,14 @@ def test_what_java_reads_too(header: str, expected: Command) -> None:
         '{"code":' + "9" * 10_000 + "}",
     ],
 )
-def test_what_is_no_header(header: str) -> None:
+def test_invalid_headers_are_refused(header: str) -> None:
     with pytest.raises(ProtocolError):
         decode(JSON, header.encode())
 
 
 @pytest.mark.parametrize("name", ["remark", "code", "x", "extFields"])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
-def test_headers_of_any_depth(name: str, begin: str, end: str) -> None:
+def test_headers_of_any_depth_are_read_or_refused(name: str, begin: str, end: str) -> None:
     for depth in (1, 63, 64, 65, 300, 400, 500, 900, 990, 5000):
         header = f'{{"code":1,"{name}":{begin * depth}1{end * depth}}}'
         try:
@@ -162,7 +162,7 @@ def test_malformed_utf_8_is_read_with_replacements() -> None:
     assert found.remark == "?"
 
 
-def test_half_characters_are_written_as_java_does() -> None:
+def test_lone_surrogates_are_written_as_in_java() -> None:
     found = read(encode(Command(1, remark="\ud800", fields={"a": "\udfff"})))
     assert (found.remark, found.fields) == ("?", {"a": "?"})
     found = read(encode(Command(1, remark="\ud800", fields={"a": "\udfff"}), binary=True))
@@ -179,7 +179,7 @@ def test_half_characters_are_written_as_java_does() -> None:
         Command(1, fields={"a" * 40000: "b"}),
     ],
 )
-def test_what_binary_cannot_hold(command: Command) -> None:
+def test_values_too_large_for_the_binary_header_are_refused(command: Command) -> None:
     with pytest.raises(UsageError):
         encode(command, binary=True)
 
@@ -187,7 +187,9 @@ def test_what_binary_cannot_hold(command: Command) -> None:
 @pytest.mark.parametrize(
     ("remark_bytes", "fields_bytes"), [(-1, 0), (2**30, 0), (0, -5), (0, 2**30)]
 )
-def test_hostile_lengths_in_binary(remark_bytes: int, fields_bytes: int) -> None:
+def test_invalid_lengths_in_a_binary_header_are_refused(
+    remark_bytes: int, fields_bytes: int
+) -> None:
     head = struct.pack(">hbhiii", 1, 0, 0, 0, 0, remark_bytes)
     with pytest.raises(ProtocolError):
         decode(BINARY, head + struct.pack(">i", fields_bytes))
@@ -203,7 +205,7 @@ def test_hostile_lengths_in_binary(remark_bytes: int, fields_bytes: int) -> None
         struct.pack(">hc", 1, b"a"),
     ],
 )
-def test_hostile_pairs_in_binary(pairs: bytes) -> None:
+def test_invalid_fields_in_a_binary_header_are_refused(pairs: bytes) -> None:
     head = struct.pack(">hbhiiii", 1, 0, 0, 0, 0, 0, len(pairs))
     with pytest.raises(ProtocolError):
         decode(BINARY, head + pairs)
@@ -214,7 +216,7 @@ def test_bytes_behind_the_fields_are_ignored() -> None:
     assert decode(BINARY, frame[8:] + b"junk").fields == {"a": "b"}
 
 
-def test_the_session_hands_out_what_came_before_an_error() -> None:
+def test_commands_before_an_error_are_returned() -> None:
     session = Session()
     good = encode(Command(1, 5))
     bad = struct.pack(">iI", 6, 2) + b"[]"
@@ -227,7 +229,7 @@ def test_the_session_hands_out_what_came_before_an_error() -> None:
 
 
 @given(st.lists(commands, max_size=4), st.integers(1, 50))
-def test_a_session_however_the_network_cuts(sent: list[Command], step: int) -> None:
+def test_a_session_in_chunks_of_any_size(sent: list[Command], step: int) -> None:
     stream = b"".join(encode(each, binary=bool(at % 2)) for at, each in enumerate(sent))
     session = Session()
     found = [

@@ -1,4 +1,4 @@
-"""The worked examples of the protocol page, section 13, which were checked with Java 4.9.3."""
+"""The examples of docs/protocol/rocketmq.md, section 13, which were checked with Java 4.9.3."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ REGISTER_PLAIN = bytes.fromhex(
     0000010000001a546f706963546573742034203420362053494e474c455f544147000000025b5d
     """
 )
-"""13.12: a short registration before zlib."""
+"""13.12: a compressed registration before zlib."""
 REGISTER_ZLIB = bytes.fromhex(
     """
     78da63606050af564ace2fcd2b492d52b232d4512ac9cc4d2d2e49cc2d00f2cc4c0de0a0968181811188a542
     f20b329343806a144c80d04c21d8d3cfddc7353ec4d11d28cb141d0b0080861458
     """
 )
-"""13.12: and after it, by Java."""
+"""13.12: the same after Java's zlib."""
 RESET_JAVA = bytes.fromhex(
     """
     7b226f66667365745461626c65223a7b7b2262726f6b65724e616d65223a2262726f6b65722d61222c227175

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._wire.rocketmq.fastjson import dumps, loads, loads_unlimited, plain, text
+from coherer._wire.rocketmq.fastjson import dumps, dumps_strict, loads, loads_unlimited, to_text
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 from coherer.limits import JSON_DEPTH_MAX, JSON_VALUES_MAX
@@ -30,12 +30,12 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_written_can_be_read(value: object) -> None:
+def test_loads_reverses_dumps(value: object) -> None:
     assert loads(dumps(value)) == value
 
 
 @given(st.recursive(leaves, lambda v: st.lists(v) | st.dictionaries(words, v), max_leaves=9))
-def test_strict_json_is_a_part_of_it(value: object) -> None:
+def test_strict_json_is_accepted(value: object) -> None:
     if b'"$ref"' not in json.dumps(value).encode():
         assert loads(json.dumps(value)) == value
 
@@ -47,7 +47,7 @@ def test_strict_json_is_a_part_of_it(value: object) -> None:
         values.map(dumps).flatmap(lambda data: st.integers(0, len(data)).map(lambda n: data[:n])),
     )
 )
-def test_a_value_or_our_own_error(data: bytes) -> None:
+def test_any_bytes_are_a_value_or_a_protocol_error(data: bytes) -> None:
     try:
         value = loads(data)
     except ProtocolError:
@@ -70,7 +70,7 @@ def test_a_value_or_our_own_error(data: bytes) -> None:
         ),
         ('{{"a":1}:2,[1,[2]]:3}', {(("a", 1),): 2, (1, (2,)): 3}),
         (
-            # As persisted by Java: tabs, and breaks in odd places.
+            # As persisted by Java: tabs and irregular line breaks.
             '{\n\t"t":{\n\t\t"T@g":{0:5,1:7\n\t},{"topic":"T", "brokerName":"b","queueId":1}:1}\n}',
             {"t": {"T@g": {0: 5, 1: 7}, Queue("T", "b", 1): 1}},
         ),
@@ -81,7 +81,7 @@ def test_a_value_or_our_own_error(data: bytes) -> None:
         ('{0:"tab\\t\\u0001 \u0002 \\ud83d\\ude00 /"}', {0: "tab\t\x01 \x02 😀 /"}),
     ],
 )
-def test_what_java_writes(source: str, expected: object) -> None:
+def test_the_json_of_java_is_read(source: str, expected: object) -> None:
     assert loads(source.encode()) == loads(source) == expected
 
 
@@ -119,14 +119,14 @@ def test_references(source: str, expected: object) -> None:
         '[{"$ref":"$[9]"}]',
     ],
 )
-def test_references_that_lead_nowhere(source: str) -> None:
+def test_invalid_references_are_refused(source: str) -> None:
     with pytest.raises(ProtocolError):
         loads(source)
 
 
-def test_a_small_text_cannot_stand_for_an_endless_one() -> None:
+def test_a_small_text_cannot_expand_without_limit() -> None:
     levels = {"l0": [1]} | {f"l{n}": [{"$ref": f"$.l{n - 1}"}] * 10 for n in range(1, 30)}
-    with pytest.raises(ProtocolError, match="stands for more"):
+    with pytest.raises(ProtocolError, match="expands to more"):
         loads(json.dumps(levels))
 
 
@@ -152,7 +152,7 @@ def test_a_small_text_cannot_stand_for_an_endless_one() -> None:
         "{1:" * 99999,
     ],
 )
-def test_what_is_no_json(source: str) -> None:
+def test_invalid_json_is_refused(source: str) -> None:
     with pytest.raises(ProtocolError):
         loads(source)
 
@@ -183,17 +183,17 @@ class Thing(msgspec.Struct, rename="camel"):
         ("\ud800", '"?"'),
     ],
 )
-def test_what_is_written_as_java_does(value: object, expected: str) -> None:
+def test_dumps_equals_java(value: object, expected: str) -> None:
     assert dumps(value).decode() == expected
 
 
-def test_what_has_no_form() -> None:
+def test_other_types_are_refused() -> None:
     with pytest.raises(TypeError):
         dumps(object())
 
 
-def test_texts_of_values() -> None:
-    assert [text(value) for value in ("x", 5, True, False, 1.5, {"a": 1}, None)] == [
+def test_to_text_follows_java() -> None:
+    assert [to_text(value) for value in ("x", 5, True, False, 1.5, {"a": 1}, None)] == [
         "x",
         "5",
         "true",
@@ -202,11 +202,11 @@ def test_texts_of_values() -> None:
         '{"a":1}',
         "null",
     ]
-    assert plain({"a": "\ud800"}) == b'{"a":"?"}'
+    assert dumps_strict({"a": "\ud800"}) == b'{"a":"?"}'
 
 
 @pytest.mark.parametrize("item", ["1", "[]", "{1:2}", '"a"', "null"])
-def test_a_peer_s_text_holds_so_much_and_a_file_more(item: str) -> None:
+def test_the_json_of_peers_is_limited_and_that_of_files_is_not(item: str) -> None:
     source = f"[{','.join([item] * (JSON_VALUES_MAX + 1))}]"
     with pytest.raises(ProtocolError, match="more than"):
         loads(source)

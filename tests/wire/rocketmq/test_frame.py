@@ -42,7 +42,7 @@ def single_bytes(data: bytes) -> Iterable[bytes]:
 
 
 @given(st.lists(frames_of_parts, max_size=4), st.integers(1, 40))
-def test_any_cut_of_the_stream(parts: list[tuple[int, bytes, bytes]], step: int) -> None:
+def test_frames_in_chunks_of_any_size(parts: list[tuple[int, bytes, bytes]], step: int) -> None:
     stream = b"".join(frame_of(*each) for each in parts)
     expected = parts, False
     assert fed([stream]) == expected
@@ -57,7 +57,7 @@ def test_byte_by_byte(parts: list[tuple[int, bytes, bytes]]) -> None:
 
 
 @given(st.lists(frames_of_parts, min_size=1, max_size=3), st.integers(1, 30_000))
-def test_what_an_incomplete_frame_has_and_lacks(
+def test_unfinished_counts_received_and_missing_bytes(
     parts: list[tuple[int, bytes, bytes]], step: int
 ) -> None:
     ends = list(itertools.accumulate(len(frame_of(*each)) for each in parts))
@@ -79,7 +79,7 @@ def test_what_an_incomplete_frame_has_and_lacks(
         st.one_of(st.binary(max_size=40), st.binary(max_size=20).map(lambda b: frame_of(0, b, b)))
     )
 )
-def test_garbage_gives_the_same_however_it_is_cut(parts: list[bytes]) -> None:
+def test_invalid_bytes_give_the_same_result_in_any_chunks(parts: list[bytes]) -> None:
     stream = b"".join(parts)
     assert fed([stream]) == fed(single_bytes(stream))
 
@@ -98,7 +98,7 @@ def test_garbage_gives_the_same_however_it_is_cut(parts: list[bytes]) -> None:
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", id="TLS"),
     ],
 )
-def test_what_is_no_frame_is_told_at_once(head: bytes) -> None:
+def test_invalid_frames_are_refused_early(head: bytes) -> None:
     with pytest.raises(ProtocolError):
         FrameDecoder().feed(head)
     good = frame_of(0, b"{}", b"x")
@@ -121,7 +121,7 @@ def test_the_longest_frame() -> None:
         prefix(0, 0x1000000, 0)
 
 
-def test_a_large_frame_in_small_chunks_is_never_there_more_than_twice() -> None:
+def test_a_large_frame_in_small_chunks_takes_at_most_twice_its_size() -> None:
     """Its chunks, and joined to the bytes that its receiver reads; nothing else in between."""
     body = bytes(4 * 1024 * 1024)
     frame = frame_of(0, b"{}", body)
@@ -141,7 +141,7 @@ def test_a_large_frame_in_small_chunks_is_never_there_more_than_twice() -> None:
     assert peak < 2 * len(body) + 2**19
 
 
-def test_small_and_large_chunks_by_turns() -> None:
+def test_alternating_small_and_large_chunks() -> None:
     bodies = [bytes([number]) * size for number, size in enumerate([100_000, 5, 70_000, 0, 40_000])]
     stream = b"".join(frame_of(0, b"h" * 30_000, body) for body in bodies)
     for sizes in ([3, 20_000], [20_000, 1, 1, 40_000], [7, 50_000, 9, 16_384]):
@@ -157,7 +157,7 @@ def test_small_and_large_chunks_by_turns() -> None:
         assert found == bodies
 
 
-def test_a_length_alone_costs_no_memory() -> None:
+def test_an_announced_length_takes_no_memory() -> None:
     decoder = FrameDecoder()
     tracemalloc.start()
     try:

@@ -55,7 +55,7 @@ def full(kind: type[Header], number: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", ["7", "-1", "+7"])
-def test_every_header_there_and_back(kind: type[Header], number: str) -> None:
+def test_parsing_reverses_fields(kind: type[Header], number: str) -> None:
     header = parse(kind, full(kind, number))
     assert parse(kind, header.fields()) == header
     assert set(header.fields()) == set(full(kind, number))
@@ -64,7 +64,7 @@ def test_every_header_there_and_back(kind: type[Header], number: str) -> None:
 @settings(max_examples=20)
 @pytest.mark.parametrize("kind", KINDS)
 @given(value=st.text(alphabet="0123456789.eE+-_ xnulltrue\u0663", max_size=24))
-def test_a_header_or_a_refusal(kind: type[Header], value: str) -> None:
+def test_any_value_is_parsed_or_refused(kind: type[Header], value: str) -> None:
     for fields in (full(kind, value), dict.fromkeys(full(kind, ""), value)):
         try:
             header = parse(kind, fields)
@@ -74,7 +74,7 @@ def test_a_header_or_a_refusal(kind: type[Header], value: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_any_field(kind: type[Header]) -> None:
+def test_required_fields_are_required(kind: type[Header]) -> None:
     needed = [
         each.encode_name
         for each in msgspec.structs.fields(kind)
@@ -89,7 +89,7 @@ def test_without_any_field(kind: type[Header]) -> None:
 
 
 @given(sends)
-def test_sends_by_letters_and_by_names(header: SendHeader) -> None:
+def test_sends_with_short_and_long_names(header: SendHeader) -> None:
     for code in (310, 320, 325):
         assert read_send(code, header.fields()) == header
     for code in (10, 324):
@@ -117,7 +117,7 @@ def test_the_names_of_sends() -> None:
 
 
 @pytest.mark.parametrize("letter", "abcdefgh")
-def test_a_send_without_a_letter(letter: str) -> None:
+def test_a_send_without_a_required_field_is_refused(letter: str) -> None:
     fields = SendHeader("p", "t", "d", 1, 2, 3, 4, 5).fields()
     del fields[letter]
     with pytest.raises(RefusedError, match=f"the custom field <{letter}> is null") as refusal:
@@ -126,7 +126,7 @@ def test_a_send_without_a_letter(letter: str) -> None:
 
 
 @pytest.mark.parametrize(("letter", "value"), [("e", "x"), ("f", str(2**31)), ("g", str(2**63))])
-def test_a_send_with_a_letter_that_is_no_number(letter: str, value: str) -> None:
+def test_a_send_with_an_invalid_number_is_refused(letter: str, value: str) -> None:
     fields = {**SendHeader("p", "t", "d", 1, 2, 3, 4, 5).fields(), letter: value}
     with pytest.raises(RefusedError) as refusal:
         read_send(310, fields)
@@ -145,7 +145,7 @@ def test_a_send_of_node_without_k_and_with_an_odd_m(odd: str) -> None:
 
 
 @pytest.mark.parametrize("letter", "degjl")
-def test_a_letter_that_is_no_number(letter: str) -> None:
+def test_an_invalid_number_is_a_number_format_exception(letter: str) -> None:
     fields = SendHeader("p", "t", "d", 1, 2, 3, 4, 5).fields()
     with pytest.raises(RefusedError, match="NumberFormatException") as refusal:
         read_send(310, {**fields, letter: "x"})
@@ -194,11 +194,11 @@ def test_some_sends_without_a_topic_have_a_blank_one(code: int) -> None:
         (KvHeader, "namespace key"),
     ],
 )
-def test_names_of_java(kind: type[Header], names: str) -> None:
+def test_fields_have_the_names_of_java(kind: type[Header], names: str) -> None:
     assert [each.encode_name for each in msgspec.structs.fields(kind)] == names.split()
 
 
-def test_booleans_are_true_in_any_case_and_else_false() -> None:
+def test_only_true_in_any_case_is_true() -> None:
     fields = {"groupName": "g", "removeOffset": "TRUE"}
     assert parse(headers.DeleteGroupHeader, fields).remove_offset
     for word in ("yes", "", "t"):

@@ -50,7 +50,7 @@ def test_queues_are_ordered_by_topic_broker_and_number() -> None:
         ),
     ],
 )
-def test_names_of_topics(topic: str, fault: str | None) -> None:
+def test_topic_fault_equals_java(topic: str, fault: str | None) -> None:
     assert topic_fault(topic) == fault
     if fault is None:
         check_topic(topic)
@@ -63,7 +63,7 @@ def test_names_of_topics(topic: str, fault: str | None) -> None:
 @pytest.mark.parametrize(
     "group", ["", " ", "x" * 256, "a b", "DEFAULT_CONSUMER", "DEFAULT_PRODUCER"]
 )
-def test_names_that_no_group_may_have(group: str) -> None:
+def test_invalid_group_names_are_refused(group: str) -> None:
     check_group("x" * 255)
     with pytest.raises(UsageError):
         check_group(group)
@@ -81,7 +81,7 @@ def test_names_that_no_group_may_have(group: str) -> None:
         ("", ""),
     ],
 )
-def test_namespaces_there_and_back(name: str, inside: str) -> None:
+def test_namespaces_are_added_and_removed(name: str, inside: str) -> None:
     assert with_namespace("ns", name) == with_namespace("ns", inside) == inside
     assert without_namespace("ns", inside) == without_namespace("ns", name) == name
 
@@ -125,7 +125,7 @@ def test_codes_of_the_protocol_page() -> None:
 
 
 @pytest.mark.parametrize("code", ERRORS)
-def test_refusals(code: int) -> None:
+def test_refused_returns_the_error_of_a_code(code: int) -> None:
     error = refused(code, None, server="b:1", topic="t", partition=3)
     assert type(error) is ERRORS[code]
     assert (error.code, error.server, error.topic, error.partition) == (code, "b:1", "t", 3)
@@ -136,11 +136,11 @@ def test_refusals(code: int) -> None:
     assert (type(copy), copy.code, str(copy)) == (type(error), code, str(error))
 
 
-def test_a_refusal_for_want_of_access() -> None:
+def test_a_refusal_by_access_control_has_a_hint() -> None:
     error = refused(1, "org.apache.rocketmq.acl.common.AclException: No acl config for ann")
     assert "user and password" in error.hint
 
 
-def test_a_refusal_with_an_unknown_code() -> None:
+def test_an_unknown_code_is_a_refused_error() -> None:
     error = refused(4711, "Odd.")
     assert (type(error), error.code, error.text) == (RefusedError, 4711, "Odd.")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coherer._wire.rocketmq.subscription import (
+    BloomFilter,
     Selector,
     Sql92,
     Subscription,
@@ -69,7 +72,7 @@ def test_codes_of_example_13_9() -> None:
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_an_expression_that_is_none(text: str | None) -> None:
+def test_an_empty_expression_is_refused(text: str | None) -> None:
     with pytest.raises(UsageError):
         Subscription.parse("t", text, "SQL92")
 
@@ -91,3 +94,34 @@ def test_an_expression_that_is_none(text: str | None) -> None:
 )
 def test_the_brokers_test(text: str, codes: set[int], code: int | None, matches: bool) -> None:
     assert matches_code(text, codes, code) is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "positions", "bitmap"),
+    [
+        ("group#topic", (79, 21, 21), "0000200000000000008000000000"),
+        ("GID_PY#T1", (5, 12, 92), "2010000000000000000000100000"),
+        ("GID_demo#TopicTest", (53, 17, 18), "0000060000002000000000000000"),
+    ],
+)
+def test_example_13_10_of_bloom_filters(text: str, positions: tuple[int, ...], bitmap: str) -> None:
+    bloom = BloomFilter()
+    assert (bloom.hashes, bloom.bits) == (3, 112)
+    assert bloom.positions(text) == positions
+    assert bloom.bitmap(positions).hex() == bitmap
+
+
+@given(st.text(st.characters(codec="utf-8")), st.integers(1, 99), st.integers(1, 100))
+def test_the_bitmap_of_a_text_contains_it(text: str, percent: int, consumers: int) -> None:
+    bloom = BloomFilter(percent, consumers)
+    positions = bloom.positions(text)
+    assert len(positions) == bloom.hashes
+    assert all(0 <= position < bloom.bits for position in positions)
+    assert BloomFilter.contains(bloom.bitmap(positions), positions)
+    assert not BloomFilter.contains(bytes(bloom.bits // 8), positions)
+
+
+@pytest.mark.parametrize(("percent", "consumers"), [(0, 32), (100, 32), (20, 0)])
+def test_invalid_sizes_of_bloom_filters_are_refused(percent: int, consumers: int) -> None:
+    with pytest.raises(UsageError):
+        BloomFilter(percent, consumers)

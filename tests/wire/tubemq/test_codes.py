@@ -11,14 +11,14 @@ LOCAL = {402, 405, 406, 407, 408, 420, 421, 422, 440, 441, 442, 443, 444, 445, 5
 UNUSED = {423, 510}
 
 
-def test_every_code_that_a_server_answers_has_a_class() -> None:
+def test_every_code_of_a_server_has_an_error_class() -> None:
     answered = {int(code) for code in ResultCode} - LOCAL - UNUSED - {ResultCode.SUCCESS}
     assert set(ERRORS) == answered
     assert len(ResultCode) == 42  # as many as section 9 lists
 
 
 @pytest.mark.parametrize("code", ERRORS)
-def test_refusals(code: int) -> None:
+def test_refused_returns_the_error_of_a_code(code: int) -> None:
     error = refused(code, "no", server="b:1", topic="t", partition=7)
     assert type(error) is ERRORS[code]
     assert isinstance(error, RefusedError)
@@ -29,11 +29,11 @@ def test_refusals(code: int) -> None:
     assert (type(copy), str(copy)) == (type(error), str(error))
 
 
-def test_a_code_says_itself_when_the_server_does_not() -> None:
-    assert refused(410, "").text == "Another consumer of the group holds the partition."
+def test_an_empty_text_is_replaced_by_the_meaning_of_the_code() -> None:
+    assert refused(410, "").text == ERRORS[410].meaning
 
 
-def test_codes_that_nobody_knows() -> None:
+def test_an_unknown_code_is_a_refused_error() -> None:
     error = refused(999, "")
     assert type(error) is RefusedError
     assert (error.code, str(error)) == (999, "Refused. [code 999]")

@@ -20,8 +20,8 @@ def test_the_schema() -> None:
         bodies=[b"x", b"y"],
     )
     assert batch.schema == columns.SCHEMA
-    place = {"topic": "t", "broker": "b", "partition": 1}
+    values = {"topic": "t", "broker": "b", "partition": 1}
     first = {"offset": 2, "id": 3, "tag": None, "time": None, "value": b"x", "properties": []}
     others = [("k", "v"), ("l", "")]
     second = {"offset": 3, "id": 4, "tag": "UA", "time": "soon", "value": b"y"}
-    assert batch.to_pylist() == [{**place, **first}, {**place, **second, "properties": others}]
+    assert batch.to_pylist() == [{**values, **first}, {**values, **second, "properties": others}]

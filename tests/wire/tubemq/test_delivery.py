@@ -1,4 +1,4 @@
-"""Answers to gets: written by hand as by protobuf, and read as Java's client reads them."""
+"""Answers to gets: written like protobuf's, and read as Java's client reads them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def batch_of(
 
 
 @given(st.lists(transfers(), max_size=5), int32, int64, int64, int64, st.booleans())
-def test_answers_are_what_protobuf_writes(
+def test_answers_equal_protobuf(
     messages: list[pb.TransferedMessage],
     serial: int,
     offset: int,
@@ -116,7 +116,7 @@ def test_answers_are_what_protobuf_writes(
     assert frame == ServerSession().reply(request, message)
 
 
-def test_a_large_answer_is_cut_into_blocks() -> None:
+def test_a_large_answer_is_split_into_blocks() -> None:
     data = bytes(1024)
     before, after = message_envelope(5, checksum(data), len(data), 0)
     frame = encode_get_response(
@@ -134,7 +134,7 @@ def expected_of(
     """The messages by the rules of 4.8.1, one after the other, and how many are damaged."""
     rows: list[tuple[object, ...]] = []
     skipped = 0
-    for place, one in enumerate(messages):
+    for index, one in enumerate(messages):
         parts = split_payload(one.payLoadData, one.flag)
         if checksum(one.payLoadData) != one.checkSum or parts is None:
             skipped += 1
@@ -142,14 +142,14 @@ def expected_of(
         attributes, body = parts
         tag, time, properties = decode_attributes((attributes or b"").decode(errors="replace"))
         if accepted is None or tag in accepted:
-            rows.append((100 + place, str(one.messageId), tag, time, body, properties))
+            rows.append((100 + index, str(one.messageId), tag, time, body, properties))
     return rows, skipped
 
 
 @given(
     st.lists(transfers(), max_size=12), st.sampled_from([None, frozenset({"UA"}), frozenset({""})])
 )
-def test_batches_hold_what_javas_client_delivers(
+def test_batches_contain_the_messages_that_java_delivers(
     messages: list[pb.TransferedMessage], accepted: frozenset[str] | None
 ) -> None:
     batch = batch_of(answer_of(messages), accepted=accepted)
@@ -163,7 +163,7 @@ def test_batches_hold_what_javas_client_delivers(
 @given(
     st.lists(transfers(), max_size=12), st.sampled_from([None, frozenset({"UA"})]), st.booleans()
 )
-def test_columns_hold_what_iteration_gives(
+def test_columns_equal_iteration(
     messages: list[pb.TransferedMessage], accepted: frozenset[str] | None, exact: bool
 ) -> None:
     batch = batch_of(answer_of(messages), exact=exact, accepted=accepted)
@@ -188,7 +188,7 @@ def test_columns_hold_what_iteration_gives(
         assert (message.offset is None) == (not exact)
 
 
-def test_a_message_and_what_a_batch_knows() -> None:
+def test_attributes_of_messages_and_batches() -> None:
     data = bytes.fromhex("00000029") + b"$msgType$=t1,$msgTime$=202401020304,k1=v1hello"
     one = pb.TransferedMessage(messageId=5, checkSum=checksum(data), payLoadData=data, flag=1)
     body = answer_of([one])
@@ -214,7 +214,7 @@ def test_a_refusal_is_an_empty_batch() -> None:
 
 
 @given(st.binary(max_size=80) | st.binary(max_size=80).map(lambda b: answer_of([]) + b))
-def test_a_batch_or_an_error_of_ours(body: bytes) -> None:
+def test_any_bytes_are_a_batch_or_a_protocol_error(body: bytes) -> None:
     try:
         batch = batch_of(body)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""The worked examples of the protocol page (appendix A), byte for byte, both ways."""
+"""The examples of docs/protocol/tubemq.md, appendix A, byte for byte in both directions."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_the_example_of_4_9() -> None:
     ]
 
 
-def test_the_first_limit_that_fits_counts() -> None:
+def test_the_first_matching_limit_applies() -> None:
     item = {"dltInM": 100, "limitInM": 1, "freqInMs": 200}
     rules = FlowRules.parse(
         json.dumps(
@@ -68,7 +68,7 @@ def test_the_first_limit_that_fits_counts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "[]", '[{"type":2,"rule":[{"a":1}]}]'])
-def test_no_rules(text: str) -> None:
+def test_blank_text_means_no_rules(text: str) -> None:
     rules = FlowRules.parse(text)
     assert not rules
     assert rules.data_limit(2**62, 0) is None
@@ -101,14 +101,14 @@ GOOD = {
         (3, {"minDataFilterFreqInMs": "x"}),
     ],
 )
-def test_rules_beyond_the_limits(kind: int, change: dict[str, object]) -> None:
+def test_rules_beyond_the_limits_are_refused(kind: int, change: dict[str, object]) -> None:
     assert FlowRules.parse(json.dumps([{"type": kind, "rule": [GOOD[kind]]}]))
     bad = json.dumps([{"type": kind, "rule": [GOOD[kind] | change]}])
     with pytest.raises(ProtocolError):
         FlowRules.parse(bad)
 
 
-def test_low_fetch_is_one() -> None:
+def test_low_fetch_has_exactly_one_item() -> None:
     for items in ([], [GOOD[3], GOOD[3]]):
         text = json.dumps([{"type": 3, "rule": items}])
         with pytest.raises(ProtocolError):
@@ -116,7 +116,7 @@ def test_low_fetch_is_one() -> None:
 
 
 @given(st.text() | st.text('[]{}":,0123456789typerul'))
-def test_rules_or_an_error_of_ours(text: str) -> None:
+def test_any_text_is_rules_or_a_protocol_error(text: str) -> None:
     try:
         rules = FlowRules.parse(text)
     except ProtocolError:

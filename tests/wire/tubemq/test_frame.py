@@ -39,7 +39,7 @@ def single_bytes(data: bytes) -> Iterable[bytes]:
 
 
 @given(st.lists(st.tuples(serials, blocks), max_size=5), st.integers(1, 40))
-def test_any_cut_of_the_stream(frames: list[tuple[int, list[bytes]]], step: int) -> None:
+def test_frames_in_chunks_of_any_size(frames: list[tuple[int, list[bytes]]], step: int) -> None:
     stream = b"".join(frame_of(serial, parts) for serial, parts in frames)
     expected = [(serial, b"".join(parts)) for serial, parts in frames], False
     assert fed([stream]) == expected
@@ -51,7 +51,7 @@ def test_any_cut_of_the_stream(frames: list[tuple[int, list[bytes]]], step: int)
     st.lists(st.one_of(blocks, st.just([bytes(BLOCK_BYTES)] * 3)), min_size=1, max_size=3),
     st.integers(1, BLOCK_BYTES),
 )
-def test_what_an_incomplete_frame_has_and_lacks(parts: list[list[bytes]], step: int) -> None:
+def test_unfinished_counts_received_and_missing_bytes(parts: list[list[bytes]], step: int) -> None:
     frames = [frame_of(1, each) for each in parts]
     stream = b"".join(frames)
     decoder, begun = FrameDecoder(), 0
@@ -62,18 +62,18 @@ def test_what_an_incomplete_frame_has_and_lacks(parts: list[list[bytes]], step: 
         assert (lacking > 0) == (kept > 0)
 
 
-def test_what_a_frame_of_full_blocks_lacks_is_known_from_its_beginning() -> None:
+def test_unfinished_is_nearly_exact_for_full_blocks() -> None:
     frame = encode_frame(1, bytes(10 * BLOCK_BYTES))
     for have in (16, 17, 16 + BLOCK_BYTES + 5, len(frame) - 1):
         decoder = FrameDecoder()
         decoder.feed(frame[:have])
         kept, lacking = decoder.unfinished
         assert kept == have
-        assert 0 <= len(frame) - have - lacking <= 9 * 4, "but for the lengths of blocks"
+        assert 0 <= len(frame) - have - lacking <= 9 * 4, "except for the lengths of blocks"
 
 
 @given(serials, st.integers(0, 5 * BLOCK_BYTES))
-def test_what_is_written_can_be_read(serial: int, size: int) -> None:
+def test_decoding_reverses_encoding(serial: int, size: int) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     frame = encode_frame(serial, payload)
     assert fed([frame]) == ([(serial, payload)], False)
@@ -85,7 +85,7 @@ def test_what_is_written_can_be_read(serial: int, size: int) -> None:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), blocks.map(lambda b: frame_of(1, b)))))
-def test_garbage_gives_the_same_however_it_is_cut(parts: list[bytes]) -> None:
+def test_invalid_bytes_give_the_same_result_in_any_chunks(parts: list[bytes]) -> None:
     stream = b"".join(parts)
     assert fed([stream]) == fed(single_bytes(stream))
 
@@ -105,7 +105,7 @@ def test_garbage_gives_the_same_however_it_is_cut(parts: list[bytes]) -> None:
         ),
     ],
 )
-def test_what_is_no_frame(head: bytes) -> None:
+def test_invalid_frames_are_refused(head: bytes) -> None:
     whole = FrameDecoder()
     with pytest.raises(ProtocolError):
         whole.feed(head)
@@ -114,7 +114,7 @@ def test_what_is_no_frame(head: bytes) -> None:
     assert fed(single_bytes(head)) == ([], True)
 
 
-def test_frames_before_garbage_are_handed_out() -> None:
+def test_frames_before_invalid_bytes_are_returned() -> None:
     decoder = FrameDecoder()
     assert decoder.feed(encode_frame(1, b"good") + b"garbage.........") == [(1, b"good")]
     with pytest.raises(ProtocolError):
@@ -127,7 +127,7 @@ def test_the_longest_frame() -> None:
 
 
 @pytest.mark.parametrize("one_block", [True, False])
-def test_a_long_frame_in_chunks_costs_its_size(one_block: bool) -> None:
+def test_a_long_frame_in_chunks_takes_the_memory_of_its_size(one_block: bool) -> None:
     payload = bytes(FRAME_BYTES_MAX)
     frame = frame_of(1, [payload]) if one_block else encode_frame(1, payload)
     view = memoryview(frame)
@@ -148,7 +148,7 @@ def test_a_long_frame_in_chunks_costs_its_size(one_block: bool) -> None:
 
 
 class Counted(FrameDecoder):
-    """Counts how often it looks at what is incomplete."""
+    """Counts how often it examines an incomplete frame."""
 
     looks = 0
 

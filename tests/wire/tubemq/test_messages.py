@@ -36,7 +36,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_checked_in_code_is_fresh(generator: ModuleType) -> None:
+def test_the_generated_code_is_current(generator: ModuleType) -> None:
     installed = importlib.metadata.version("grpcio-tools")
     if installed != generator.PIN:
         pytest.skip(f"grpcio-tools {installed} writes other code than {generator.PIN}")
@@ -45,23 +45,23 @@ def test_the_checked_in_code_is_fresh(generator: ModuleType) -> None:
         assert checked_in == text, f"{name} is stale: run tools/generate_messages.py"
 
 
-def test_the_checked_in_code_says_what_the_proto_files_say(generator: ModuleType) -> None:
+def test_the_generated_code_matches_the_proto_files(generator: ModuleType) -> None:
     """Holds for any version of grpcio-tools."""
     files = FileDescriptorSet.FromString(generator.describe(sys.executable))
     assert len(files.file) == len(MODULES)
     for name, module in MODULES.items():
         [described] = [file for file in files.file if file.name.endswith(f"/{name}.proto")]
-        ours = FileDescriptorProto()
-        module.DESCRIPTOR.CopyToProto(ours)
-        for file in (described, ours):
+        generated = FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(generated)
+        for file in (described, generated):
             for message in file.message_type:
                 for field in message.field:
                     field.ClearField("json_name")
-        assert described == ours, f"{name}_pb2.py is stale: run tools/generate_messages.py"
+        assert described == generated, f"{name}_pb2.py is stale: run tools/generate_messages.py"
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_stubs_know_every_field(name: str) -> None:
+def test_the_stubs_contain_every_field(name: str) -> None:
     module = MODULES[name]
     stub = ast.parse(Path(inspect.getfile(module)).with_suffix(".pyi").read_text("utf-8"))
     known = {
@@ -85,7 +85,7 @@ def test_every_message_is_exported() -> None:
     assert all(issubclass(getattr(pb, name), Message) for name in defined)
 
 
-def test_names_that_cannot_clash() -> None:
+def test_generated_files_are_registered_under_the_package() -> None:
     for module in MODULES.values():
         assert module.DESCRIPTOR.package == "coherer._wire.tubemq"
         assert module.DESCRIPTOR.name.startswith("coherer/_wire/tubemq/")
@@ -126,17 +126,17 @@ def test_required_fields_of_inner_messages_are_enforced() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x0a\x02\xff\xfe", b"\x0a\x05ab", b"\xff", b"\x0b", b"\x08\x01\x0a"]
 )
-def test_what_is_no_message(data: bytes) -> None:
+def test_invalid_messages_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse(pb.CloseRequestP2M, data)
 
 
-def test_an_unknown_status_is_a_missing_one() -> None:
+def test_an_unknown_status_counts_as_missing() -> None:
     with pytest.raises(ProtocolError, match="lacks status"):
         parse(pb.ResponseHeader, b"\x08\x07")
 
 
-def test_unknown_fields_do_not_matter() -> None:
+def test_unknown_fields_are_ignored() -> None:
     known = pb.CloseRequestP2M(clientId="p")
     read = parse(pb.CloseRequestP2M, known.SerializeToString() + b"\xf8\x07\x01")
     assert read.clientId == "p"

@@ -1,4 +1,4 @@
-"""The texts of section 2.5: what is written can be read, and Java's odd forms too."""
+"""The texts of docs/protocol/tubemq.md, section 2.5, and Java's other forms of them."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ KINDS = [
 
 
 @given(st.one_of(NAMES))
-def test_what_is_written_can_be_read(name: Name) -> None:
+def test_parsing_reverses_text(name: Name) -> None:
     assert type(name).parse(name.text()) == name
 
 
 @given(st.sampled_from(KINDS), st.text() | st.text("#:,@=0123456789- t\n"))
-def test_a_name_or_an_error_of_ours(kind: type[Name], text: str) -> None:
+def test_any_text_is_a_name_or_a_protocol_error(kind: type[Name], text: str) -> None:
     try:
         name = kind.parse(text)
     except ProtocolError:
@@ -105,7 +105,7 @@ def test_a_name_or_an_error_of_ours(kind: type[Name], text: str) -> None:
 
 
 @given(st.text() | st.text(":,=0123456789 t"))
-def test_required_partitions_or_an_error_of_ours(text: str) -> None:
+def test_any_text_is_required_partitions_or_a_protocol_error(text: str) -> None:
     try:
         offsets = parse_required_partitions(text)
     except ProtocolError:
@@ -118,7 +118,7 @@ def test_brokers_over_tls(broker: BrokerInfo) -> None:
     assert BrokerInfo.parse(broker.text(tls=True), tls=True) == broker
 
 
-def test_the_blank_port() -> None:
+def test_a_blank_port_is_the_default_port() -> None:
     assert BrokerInfo.parse("1:10.0.0.1: ") == BrokerInfo(1, "10.0.0.1", 8123)
     assert BrokerInfo.parse("1:10.0.0.1: ", tls=True).port == 8124
     assert BrokerInfo.parse("1:10.0.0.1:").port == 8123
@@ -156,12 +156,12 @@ def test_topic_conditions_without_blanks() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1:demo=1", "1:demo:x=1", "1:demo:0", "1: :0=1", "1:t:0="])
-def test_bad_required_partitions(text: str) -> None:
+def test_invalid_required_partitions_are_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
         parse_required_partitions(text)
 
 
-def test_no_required_partitions() -> None:
+def test_blank_required_partitions_are_empty() -> None:
     assert parse_required_partitions(" ") == {}
 
 
@@ -194,12 +194,12 @@ def test_no_required_partitions() -> None:
         (TopicSettings, " :3: : : : : : :2:0: : : : : "),
     ],
 )
-def test_what_is_none(kind: type[Name], text: str) -> None:
+def test_invalid_texts_are_refused(kind: type[Name], text: str) -> None:
     with pytest.raises(ProtocolError):
         kind.parse(text)
 
 
-def test_the_texts_of_a15() -> None:
+def test_the_texts_of_example_a15() -> None:
     defaults = BrokerDefaults()
     assert defaults.text() == "1:true:true:1000:10000: :delete,168h:1:0:3:10:20000"
     assert BrokerDefaults.parse(defaults.text()) == defaults
@@ -208,16 +208,16 @@ def test_the_texts_of_a15() -> None:
     assert TopicSettings.parse("demo:3: : : : : : :2:0: : : : ") == topic  # an old master's
 
 
-def test_numbers_that_python_would_take_hours_for() -> None:
+def test_very_long_numbers_are_refused() -> None:
     with pytest.raises(ProtocolError):
-        parse_number("9" * 100_000, "parse_number", "")
+        parse_number("9" * 100_000, "number", "")
 
 
-def test_numbers_that_are_none() -> None:
+def test_invalid_numbers_are_refused() -> None:
     for text in ("", "-", "1_0", "\u0663", "0x1", "1.0", "--1"):
         with pytest.raises(ProtocolError):
-            parse_number(text, "parse_number", text)
-    assert (parse_number(" -2 ", "parse_number", ""), parse_number("+3", "parse_number", "")) == (
+            parse_number(text, "number", text)
+    assert (parse_number(" -2 ", "number", ""), parse_number("+3", "number", "")) == (
         -2,
         3,
     )

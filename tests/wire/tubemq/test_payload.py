@@ -28,7 +28,7 @@ plain = st.text(st.characters(codec="utf-8", exclude_characters=",=$")).filter(
 
 
 @given(st.none() | plain, st.none() | times, st.dictionaries(plain, plain))
-def test_attributes_come_back(
+def test_decoding_attributes_reverses_encoding(
     tag: str | None, time: datetime | None, properties: dict[str, str]
 ) -> None:
     text = encode_attributes(tag, time, properties)
@@ -36,7 +36,7 @@ def test_attributes_come_back(
 
 
 @given(st.text() | st.text(",=$ab"))
-def test_any_attributes_can_be_read(text: str) -> None:
+def test_any_attribute_text_is_decoded(text: str) -> None:
     tag, written, properties = split_attributes(text)
     assert TAG_KEY not in properties
     read_tag, time, others = decode_attributes(text)
@@ -48,7 +48,7 @@ def test_any_attributes_can_be_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", " ", "a,b", "a=b", "$msgType$", "x$msgTime$"])
-def test_what_attributes_cannot_carry(bad: str) -> None:
+def test_invalid_attributes_are_refused(bad: str) -> None:
     for build in (
         lambda: encode_attributes(bad, None, {}),
         lambda: encode_attributes(None, None, {bad: "v"}),
@@ -58,13 +58,13 @@ def test_what_attributes_cannot_carry(bad: str) -> None:
             build()
 
 
-def test_no_attributes_are_no_bit() -> None:
+def test_without_attributes_the_flag_is_not_set() -> None:
     assert encode_attributes(None, None, {}) == ""
     assert encode_payload(b"x", "") == (b"x", 0)
     assert encode_payload(b"x", None) == (b"x", 0)
 
 
-def test_attributes_that_are_no_unicode() -> None:
+def test_lone_surrogates_in_attributes_are_refused() -> None:
     with pytest.raises(UsageError):
         encode_payload(b"x", "a=\ud800")
 
@@ -77,17 +77,17 @@ def test_times() -> None:
 
 
 @given(times)
-def test_times_come_back(time: datetime) -> None:
+def test_decoding_a_time_reverses_encoding(time: datetime) -> None:
     assert decode_time(encode_time(time)) == time
 
 
 @pytest.mark.parametrize("text", ["", "2024010203", "202413010000", "20240102 304", "٢٠٢٤٠١٠٢٠٣٠٤"])
-def test_what_is_no_time(text: str) -> None:
+def test_decode_time_refuses_invalid_times(text: str) -> None:
     assert decode_time(text) is None
 
 
 @given(st.binary(), st.none() | plain)
-def test_payloads_come_back(body: bytes, attributes: str | None) -> None:
+def test_splitting_a_payload_reverses_encoding(body: bytes, attributes: str | None) -> None:
     data, flag = encode_payload(body, attributes)
     expected = None if attributes is None else attributes.encode()
     assert split_payload(data, flag) == (expected, body)
@@ -111,7 +111,7 @@ def test_payloads_come_back(body: bytes, attributes: str | None) -> None:
         ("0000000161", 3, ("61", "")),
     ],
 )
-def test_javas_rules_for_splitting(
+def test_split_payload_follows_java(
     data: str, flag: int, parts: tuple[str | None, str] | None
 ) -> None:
     if parts is None:

@@ -1,4 +1,4 @@
-"""What is put together by hand is what protobuf and the session would have made."""
+"""Sends and replies assembled by hand equal those of protobuf and the session."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def encoded(
 
 
 @given(sends())
-def test_the_encoder_writes_what_protobuf_writes(
+def test_the_encoder_equals_protobuf(
     send: tuple[pb.SendMessageRequestP2B, int, int],
 ) -> None:
     message, serial, timeout_ms = send
@@ -70,7 +70,7 @@ def test_the_encoder_writes_what_protobuf_writes(
     assert encoded(encoder, message, serial, timeout_ms) == expected
 
 
-def test_the_encoders_caches_are_bounded() -> None:
+def test_the_caches_of_the_encoder_are_bounded() -> None:
     encoder = sending.SendEncoder("p", "t", 0, 0)
     for size in range(5000):
         encoder.encode(1, bytes(size), 0, str(size), None, b"", 1000)
@@ -79,9 +79,7 @@ def test_the_encoders_caches_are_bounded() -> None:
 
 
 @given(int32, int64, int64, int64)
-def test_replies_are_what_protobuf_writes(
-    serial: int, message_id: int, append_ms: int, offset: int
-) -> None:
+def test_replies_equal_protobuf(serial: int, message_id: int, append_ms: int, offset: int) -> None:
     message = pb.SendMessageResponseB2P(
         success=True,
         errCode=200,
@@ -98,18 +96,18 @@ def test_replies_are_what_protobuf_writes(
     assert reply == sending.SendResponse(True, 200, "", message_id, append_ms, offset)
 
 
-def test_an_old_brokers_reply() -> None:
+def test_a_reply_of_an_old_broker_is_parsed() -> None:
     body = pb.SendMessageResponseB2P(success=True, errCode=200, errMsg="77").SerializeToString()
     assert sending.parse_send_response(body).message_id == 77
 
 
-def test_a_refusal() -> None:
+def test_a_refusal_is_parsed() -> None:
     body = pb.SendMessageResponseB2P(success=False, errCode=403, errMsg="no").SerializeToString()
     assert sending.parse_send_response(body) == sending.SendResponse(False, 403, "no")
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_as_a_reply(body: bytes) -> None:
+def test_any_bytes_parse_or_raise_a_protocol_error(body: bytes) -> None:
     try:
         sending.parse_send_response(body)
     except ProtocolError:
@@ -117,6 +115,6 @@ def test_any_bytes_as_a_reply(body: bytes) -> None:
     assert pb.SendMessageResponseB2P.FromString(body).IsInitialized()
 
 
-def test_half_a_reply() -> None:
+def test_a_truncated_reply_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="lacks errCode"):
         sending.parse_send_response(b"\x08\x01")

@@ -1,4 +1,4 @@
-"""Sessions against each other, and their quick way against protobuf's."""
+"""Client and server sessions, and frames read by match functions compared with protobuf."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def request_frames(draw: st.DrawFn) -> bytes:
     kind = draw(st.integers(0, 4))
     if kind == 1:
         return in_blocks(serial, payload, draw(st.integers(10, 100)))
-    if kind == 2:  # what stands behind the body does not matter
+    if kind == 2:  # bytes after the body are ignored
         return encode_frame(serial, payload + draw(st.binary(max_size=5)))
     if kind == 3:  # the message in front, an unknown field behind
         text = b"\x1a" + varint(len(body)) + body + b"\x08" + varint(method) + b"\x78\x01"
@@ -58,7 +58,7 @@ def request_frames(draw: st.DrawFn) -> bytes:
 
 
 def by_protobuf(frames: list[bytes]) -> tuple[list[Request], list[bytes]]:
-    """What the session has to find, read by protobuf only."""
+    """The result that the session must have, read by protobuf only."""
     session = ServerSession()
     requests: list[Request] = []
     answers: list[bytes] = []
@@ -79,7 +79,7 @@ def received(session: ServerSession, chunks: list[bytes]) -> tuple[list[Request]
 
 
 @given(st.lists(request_frames(), max_size=6), st.integers(1, 100))
-def test_requests_however_they_come(frames: list[bytes], step: int) -> None:
+def test_requests_in_chunks_of_any_size(frames: list[bytes], step: int) -> None:
     expected = by_protobuf(frames)
     stream = b"".join(frames)
     session = ServerSession()
@@ -106,7 +106,9 @@ def _ends(frames: list[bytes], requests: list[Request]) -> list[int]:
 
 
 @given(request_frames(), st.data())
-def test_a_frame_that_almost_begins_as_one_before(frame: bytes, data: st.DataObject) -> None:
+def test_a_frame_that_begins_almost_like_a_remembered_one(
+    frame: bytes, data: st.DataObject
+) -> None:
     session = ServerSession()
     session.receive(frame)
     at = data.draw(st.integers(0, min(len(frame), 60) - 1))
@@ -124,7 +126,7 @@ def test_a_frame_that_almost_begins_as_one_before(frame: bytes, data: st.DataObj
 
 
 @given(st.binary(max_size=200))
-def test_a_server_answers_garbage_in_a_frame(payload: bytes) -> None:
+def test_an_invalid_payload_is_answered(payload: bytes) -> None:
     session = ServerSession()
     requests, answers = session.receive(encode_frame(5, payload))
     assert len(requests) + len(answers) == 1
@@ -138,7 +140,7 @@ def test_a_server_answers_garbage_in_a_frame(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_parse_or_raise_a_protocol_error(data: bytes) -> None:
     for session in (ServerSession(), ClientSession()):
         try:
             session.receive(data)
@@ -159,7 +161,7 @@ def test_garbage_is_an_error_of_ours(data: bytes) -> None:
         (envelope.request_head(1, 19, 1, 3, 0), "IPC server handle request error :Unsupported"),
     ],
 )
-def test_fatal_answers(payload: bytes, text: str) -> None:
+def test_unreadable_requests_are_answered_fatal(payload: bytes, text: str) -> None:
     [answer] = ServerSession().receive(encode_frame(1, payload))[1]
     [failure] = ClientSession().receive(answer)
     assert isinstance(failure, Failure)
@@ -168,7 +170,7 @@ def test_fatal_answers(payload: bytes, text: str) -> None:
     assert failure.text.startswith(text)
 
 
-def test_a_method_of_another_service() -> None:
+def test_a_method_of_another_service_is_an_error() -> None:
     frame = encode_frame(4, envelope.request_head(methods.MASTER, methods.SEND_MESSAGE, 1, 3, 0))
     session = ServerSession()
     for _ in range(2):
@@ -179,7 +181,7 @@ def test_a_method_of_another_service() -> None:
         assert (failure.serial, failure.fatal, failure.exception) == (4, False, JAVA_EXCEPTION)
 
 
-def test_sends_pass_by_the_read_service_too() -> None:
+def test_the_read_service_accepts_sends() -> None:
     head = envelope.request_head(methods.BROKER_READ, methods.SEND_MESSAGE, 1, 3, 0)
     [request], answers = ServerSession().receive(encode_frame(4, head))
     assert (request.service, request.method, answers) == (2, 13, [])
@@ -202,7 +204,7 @@ def test_class_names_by_version(version: int, spelled: str) -> None:
 
 
 @given(st.lists(st.tuples(serials, served, bodies), max_size=5), st.integers(1, 200))
-def test_answers_however_they_come(
+def test_answers_in_chunks_of_any_size(
     given_answers: list[tuple[int, tuple[int, int], bytes]], step: int
 ) -> None:
     server = ServerSession()
@@ -223,7 +225,7 @@ def test_answers_however_they_come(
 
 
 @given(bodies, st.integers(1, 22))
-def test_the_quick_ways_see_what_protobuf_sees(body: bytes, method: int) -> None:
+def test_matching_equals_protobuf(body: bytes, method: int) -> None:
     answer = envelope.response_head(method, len(body)) + body
     read = envelope.read_response(answer)
     assert isinstance(read, pb.RspResponseBody)
@@ -241,7 +243,7 @@ def test_the_quick_ways_see_what_protobuf_sees(body: bytes, method: int) -> None
 
 
 @given(st.binary(max_size=64), st.integers(0, 70))
-def test_the_quick_ways_take_nothing_that_protobuf_refuses(garbage: bytes, size: int) -> None:
+def test_matching_accepts_nothing_that_protobuf_refuses(garbage: bytes, size: int) -> None:
     """The beginning is usual, the rest is anything."""
     for begin, usual, read in (
         (envelope.RESPONSE_BEGIN, envelope.match_response, envelope.read_response),
@@ -252,7 +254,7 @@ def test_the_quick_ways_take_nothing_that_protobuf_refuses(garbage: bytes, size:
             read(payload)  # raises what makes the test fail
 
 
-def test_a_client_breaks_on_what_is_no_answer() -> None:
+def test_a_client_fails_on_an_invalid_answer() -> None:
     client = ClientSession()
     good = envelope.response_head(3, 0)
     stream = encode_frame(1, good) + encode_frame(2, b"\x01\x02")
@@ -281,7 +283,7 @@ def test_serial_numbers_wrap() -> None:
         (Failure(1, True, JAVA_EXCEPTION, "cannot read"), RefusedError),
     ],
 )
-def test_what_a_failure_raises(failure: Failure, kind: type[CohererError]) -> None:
+def test_failures_become_errors(failure: Failure, kind: type[CohererError]) -> None:
     error = failure.error("m:8715")
     assert type(error) is kind
     assert error.server == "m:8715"
@@ -289,7 +291,7 @@ def test_what_a_failure_raises(failure: Failure, kind: type[CohererError]) -> No
     assert error.hint
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_beginnings_are_bounded() -> None:
     session, client = ServerSession(), ClientSession()
     for size in range(3000):
         message = pb.CloseRequestP2M(clientId="x" * size)

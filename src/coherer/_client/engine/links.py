@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from coherer._common.logs import Log
-from coherer._net import Connection, TlsOptions, dial, running_loop
+from coherer._net import Connection, ConnectionLimits, TlsOptions, dial, running_loop
 from coherer.errors import (
     ClosedError,
     CohererError,
@@ -255,6 +255,7 @@ class BasePool(Generic[L]):
         make: makes the link of a connection and the address that was dialled.
         tls: how connections are made secret; None for plain TCP.
         connect_timeout_ms: for each new connection.
+        limits: of the connections' buffers.
     """
 
     def __init__(
@@ -263,7 +264,9 @@ class BasePool(Generic[L]):
         *,
         tls: TlsOptions | None = None,
         connect_timeout_ms: int = 3000,
+        limits: ConnectionLimits | None = None,
     ) -> None:
+        self._limits = limits or ConnectionLimits()
         self._make = make
         self.tls = tls
         self._connect_timeout_ms = connect_timeout_ms
@@ -338,6 +341,7 @@ class BasePool(Generic[L]):
             lambda connection: self._make(connection, server),
             tls=self.tls,
             timeout_ms=self._connect_timeout_ms,
+            limits=self._limits,
         )
         self._links[host, port] = link
         return link

@@ -21,7 +21,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer import limits
 from coherer._client.engine.address import split
 from coherer._client.engine.lanes import BaseLane
 from coherer._client.engine.outcomes import Sink
@@ -266,7 +265,7 @@ class Lane(BaseLane[Link, Sent]):
                 oneway=True,
             )
             link.connection.write(frame)
-        if link.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
+        if link.connection.overloaded:
             await link.connection.drain()
 
     def answered(self, sent: Sent, answer: Command) -> None:

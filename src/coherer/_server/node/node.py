@@ -70,6 +70,7 @@ class Node:
             are -1.
         rocketmq: the RocketMQ door likewise, with a name server and a broker.
         admin_port: of the HTTP administration; -1 without.
+        budget: limits that the connections of all its ports share.
     """
 
     def __init__(
@@ -91,7 +92,8 @@ class Node:
         self._config_files: ConfigFiles | None = None
         self._saver: Saver | None = None
         self._listeners: list[net.Listener] = []
-        self._inboxes = net.Inboxes(options.unfinished_bytes)
+        limits = net.ConnectionLimits(unfinished_bytes=options.unfinished_bytes)
+        self.budget = net.ConnectionBudget(limits)
         self._admin: AdminService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = _nothing
@@ -349,7 +351,7 @@ class Node:
             options.store_options(),
             now_ms=self._wall_ms,
             steady_ms=self._now_ms,
-            open_files=net.spare_files,
+            open_files=self.budget.connections.spare_files,
         )
         self._store = store
         check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
@@ -394,9 +396,7 @@ class Node:
     ) -> net.Listener:
         host = self.options.host
         try:
-            listener = await net.listen(
-                host, port, make, tls=tls, plain=plain, inboxes=self._inboxes
-            )
+            listener = await net.listen(host, port, make, tls=tls, plain=plain, budget=self.budget)
         except UsageError as error:
             option = self.options.port_option(port)
             if option and str(port) in error.text:  # it is not TLS that is wrong

@@ -193,7 +193,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace_topic: bool = False
     rocketmq_access: bool = False
     tls_required: bool = False
-    unfinished_bytes: int = limits.INBOXES_BYTES
+    unfinished_bytes: int = net.ConnectionLimits().unfinished_bytes
 
     def __post_init__(self) -> None:
         if not self.roles or not self.roles <= {"master", "broker"}:
@@ -213,10 +213,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, most in _MOST.items():
             if not 0 < getattr(self, name) <= most:
                 raise UsageError(f"`{name}` is {getattr(self, name)}; it is 1 to {most}.")
-        if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
+        if self.unfinished_bytes < net.UNFINISHED_BYTES_MIN:
             raise UsageError(
                 f"`unfinished_bytes` is {self.unfinished_bytes}; it is at least "
-                f"{limits.INBOXES_BYTES_MIN}: one large request has to fit."
+                f"{net.UNFINISHED_BYTES_MIN}: one large request has to fit."
             )
         self._check_accounts()
         self._check_rocketmq()

@@ -1,23 +1,23 @@
-"""The RocketMQ protocol, sans-IO: bytes in, objects out, and back. No socket, no clock.
+"""The RocketMQ protocol, sans-IO: bytes to objects and back, without sockets or clocks.
 
 From the wire upwards:
 
-| module | what |
+| module | contents |
 |---|---|
 | `frame` | frames of the stream |
 | `command` | a request or an answer: header in JSON or binary, and body |
-| `session` | one connection, either end |
-| `codes`, `language`, `versions` | the protocol's numbers, and an exception for each answer of no |
-| `headers` | custom headers with types |
-| `fastjson` | the JSON of Java's peers: bare keys, objects as keys, references |
-| `bodies` | bodies with types: heartbeats, routes, topics, groups, offsets, statistics |
+| `session` | one connection, either side |
+| `codes` | request and response codes, languages, releases, and an exception for each error |
+| `headers` | typed custom headers |
+| `fastjson` | the JSON of Java's peers: unquoted keys, objects as keys, references |
+| `bodies` | typed bodies: heartbeats, routes, topics, groups, offsets, statistics |
 | `names` | queues, topics, groups, namespaces |
 | `acl` | signatures |
-| `messages`, `batches` | what becomes of a message on its way |
+| `messages` | a user's message as RocketMQ carries it, alone and in a batch |
 | `sending`, `pulling`, `delivery`, `columns` | the hot paths |
-| `subscription`, `selector`, `bloom` | what a consumer wants of a topic |
-| `allocate` | which queues a member of a group reads |
-| `settings` | the settings of servers as text |
+| `subscription`, `selector` | the messages of a topic that a consumer wants |
+| `allocate` | the queues that each member of a group reads |
+| `java_properties` | the settings of servers as text |
 
-Section numbers in comments are those of the project's page on the RocketMQ protocol.
+Sections in comments are those of docs/protocol/rocketmq.md.
 """

@@ -1,6 +1,6 @@
-r"""Signatures of requests (protocol page, 10.1 and 10.2).
+r"""Signatures of requests (docs/protocol/rocketmq.md, sections 10.1 and 10.2).
 
-What is signed are the values of all fields in the order of their names, and the body.
+A signature covers the values of all fields, in the order of their names, and the body.
 
 >>> fields = {"consumerGroup": "GID_demo", "topic": "TopicTest", "queueId": "0"}
 >>> signed = signer("accesskey123", "secretkey456")(fields, b"hello")
@@ -26,13 +26,13 @@ _UNSIGNED: Final = frozenset((SIGNATURE, "_UNIQUE_KEY_QUERY"))
 
 
 Signer: TypeAlias = "Callable[[Mapping[str, str], bytes | memoryview], dict[str, str]]"
-"""Gets the fields and the body of a request, and returns the fields with the signature."""
+"""Takes the fields and the body of a request and returns the fields with the signature."""
 
 
 def content(fields: Mapping[str, str], body: bytes | memoryview) -> bytes:
-    """Returns what is signed.
+    """Return the bytes that a signature covers.
 
-    Names are put in order by UTF-16, as Java compares text.
+    Names are sorted by their UTF-16 code units, as Java compares strings.
     """
     names = [name for name in fields if name not in _UNSIGNED]
     if all(map(str.isascii, names)):
@@ -43,17 +43,17 @@ def content(fields: Mapping[str, str], body: bytes | memoryview) -> bytes:
 
 
 def sign(data: bytes, secret_key: str) -> str:
-    """Returns the signature of what `content` gives."""
+    """Return the signature of the bytes that `content` returns."""
     return b64encode(hmac.digest(utf8(secret_key), data, "sha1")).decode()
 
 
 def signer(access_key: str, secret_key: str, token: str | None = None) -> Signer:
-    """Returns what adds account and signature to the fields of a request.
+    """Return a function that adds account and signature to the fields of a request.
 
     Args:
         access_key: the account.
         secret_key: its secret.
-        token: a security token, where the cluster wants one.
+        token: a security token, if the cluster requires one.
     """
     account = {ACCESS_KEY: access_key}
     if token:
@@ -68,6 +68,6 @@ def signer(access_key: str, secret_key: str, token: str | None = None) -> Signer
 
 
 def verify(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> bool:
-    """Tells whether a request was signed with the secret, in a time that tells nothing."""
+    """Return whether a request was signed with the secret, in constant time."""
     expected = sign(content(fields, body), secret_key)
     return hmac.compare_digest(expected.encode(), utf8(fields.get(SIGNATURE, "")))

@@ -1,7 +1,7 @@
-"""Which queues a member of a group reads: pure functions, the same on every member (8.9).
+"""Strategies that divide queues among the members of a group (docs/protocol/rocketmq.md, 8.9).
 
-Every member sorts the queues and the client ids alike and takes its part; nobody is asked. So all
-members of a group, Java's among them, must use the same strategy.
+They are pure functions. Every member sorts queues and client ids in the same way and takes its
+share without asking anyone, so all members of a group, Java's included, must use the same strategy.
 
 >>> queues = [Queue("orders", "broker-a", n) for n in range(8)]
 >>> [[queue.id for queue in average(queues, ["a", "b", "c"], me)] for me in "abc"]
@@ -22,9 +22,9 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
 
 Strategy: TypeAlias = Callable[[Sequence[Queue], Sequence[str], str], list[Queue]]
-"""(queues, client ids, own client id), the first two sorted (`sorted_for_allocation`), to own queues.
+"""Takes queues, client ids and the own client id, and returns the own queues.
 
-A client that is not among the ids gets nothing.
+Queues and ids are sorted as by `sorted_for_allocation`. A client whose id is missing gets nothing.
 """
 
 VIRTUAL_NODES: Final = 10
@@ -33,7 +33,7 @@ VIRTUAL_NODES: Final = 10
 def sorted_for_allocation(
     queues: Collection[Queue], clients: Collection[str]
 ) -> tuple[list[Queue], list[str]]:
-    """Sort queues and client ids as Java does: text by its UTF-16 units.
+    """Sort queues and client ids as Java does: text by its UTF-16 code units.
 
     >>> sorted_for_allocation([Queue("b", "x", 1), Queue("b", "x", 0)], ["b", "a"])[1]
     ['a', 'b']
@@ -49,47 +49,47 @@ def _units(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def _place(clients: Sequence[str], me: str) -> int | None:
+def _index(clients: Sequence[str], me: str) -> int | None:
     return clients.index(me) if me in clients else None
 
 
 def average(queues: Sequence[Queue], clients: Sequence[str], me: str) -> list[Queue]:
-    """AVG, Java's default: neighbouring queues, the first clients have one more."""
-    place = _place(clients, me)
-    if place is None:
+    """AVG, Java's default: consecutive queues; the first clients get one more."""
+    index = _index(clients, me)
+    if index is None:
         return []
     each, over = divmod(len(queues), len(clients))
-    start = place * each + min(place, over)
-    return list(queues[start : start + each + (place < over)])
+    start = index * each + min(index, over)
+    return list(queues[start : start + each + (index < over)])
 
 
 def by_circle(queues: Sequence[Queue], clients: Sequence[str], me: str) -> list[Queue]:
-    """AVG_BY_CIRCLE: every so many-th queue."""
-    place = _place(clients, me)
-    return [] if place is None else list(queues[place :: len(clients)])
+    """AVG_BY_CIRCLE: queues in turn, like dealt cards."""
+    index = _index(clients, me)
+    return [] if index is None else list(queues[index :: len(clients)])
 
 
-def fixed(mine: Sequence[Queue]) -> Strategy:
-    """CONFIG: these queues, whatever the others have."""
+def fixed(own: Sequence[Queue]) -> Strategy:
+    """CONFIG: always these queues."""
 
     def allocate(queues: Sequence[Queue], clients: Sequence[str], me: str) -> list[Queue]:
         del queues
-        return list(mine) if me in clients else []
+        return list(own) if me in clients else []
 
     return allocate
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """MACHINE_ROOM: of queues on brokers named `room@name` with a room of these."""
+    """MACHINE_ROOM: only queues on brokers named `room@name` in one of these machine rooms."""
 
     def allocate(queues: Sequence[Queue], clients: Sequence[str], me: str) -> list[Queue]:
-        place = _place(clients, me)
-        if place is None:
+        index = _index(clients, me)
+        if index is None:
             return []
         near = [queue for queue in queues if _room_of(queue) in rooms]
         each, over = divmod(len(near), len(clients))
-        mine = near[place * each : (place + 1) * each]
-        return mine + ([near[place + each * len(clients)]] if place < over else [])
+        own = near[index * each : (index + 1) * each]
+        return own + ([near[index + each * len(clients)]] if index < over else [])
 
     return allocate
 
@@ -102,12 +102,12 @@ def _room_of(queue: Queue) -> str | None:
 def nearby(
     inner: Strategy, queue_room: Callable[[Queue], str], client_room: Callable[[str], str]
 ) -> Strategy:
-    """MACHINE_ROOM_NEARBY: queues of my room among its clients; rooms without clients among all.
+    """MACHINE_ROOM_NEARBY: each machine room's clients share its queues, all share the others.
 
     Args:
-        inner: how a room's queues are divided.
-        queue_room: the room of a queue.
-        client_room: the room of a client id.
+        inner: the strategy that divides a machine room's queues.
+        queue_room: returns the machine room of a queue.
+        client_room: returns the machine room of a client id.
     """
 
     def allocate(queues: Sequence[Queue], clients: Sequence[str], me: str) -> list[Queue]:
@@ -115,31 +115,31 @@ def nearby(
             return []
         rooms: dict[str, list[Queue]] = {}
         for queue in queues:
-            rooms.setdefault(_named(queue_room(queue)), []).append(queue)
+            rooms.setdefault(_checked_room(queue_room(queue)), []).append(queue)
         homes: dict[str, list[str]] = {}
         for client in clients:
-            homes.setdefault(_named(client_room(client)), []).append(client)
+            homes.setdefault(_checked_room(client_room(client)), []).append(client)
         home = client_room(me)
-        mine = inner(rooms.pop(home), homes[home], me) if home in rooms else []
+        own = inner(rooms.pop(home), homes[home], me) if home in rooms else []
         for room in sorted(rooms, key=_units):
             if room not in homes:
-                mine += inner(rooms[room], clients, me)
-        return mine
+                own += inner(rooms[room], clients, me)
+        return own
 
     return allocate
 
 
-def _named(room: str) -> str:
+def _checked_room(room: str) -> str:
     if not room:
         raise UsageError("A queue or a client has no machine room.")
     return room
 
 
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """CONSISTENT_HASH: few queues move when a client comes or goes.
+    """CONSISTENT_HASH: few queues move when a client joins or leaves.
 
     Args:
-        virtual_nodes: points on the ring for each client; the same for all members.
+        virtual_nodes: points on the ring for each client; equal for all members.
     """
     if virtual_nodes < 1:
         raise UsageError(f"A client has at least one point on the ring, not {virtual_nodes}.")
@@ -157,7 +157,7 @@ def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 @lru_cache(maxsize=16)
 def _ring(clients: tuple[str, ...], virtual_nodes: int) -> tuple[tuple[int, str], ...]:
-    # Of two clients at one point Java's map keeps the later.
+    # If two clients have the same point, Java's map keeps the later one.
     points = {
         _hash(f"{client}-{number}"): client for client in clients for number in range(virtual_nodes)
     }
@@ -177,4 +177,4 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "AVG_BY_CIRCLE": by_circle,
     "CONSISTENT_HASH": consistent_hash(),
 }
-"""Java's name to the strategy, of those that need to know nothing more."""
+"""Strategies without parameters, by Java's name."""

@@ -1,8 +1,8 @@
-"""Request and response codes, and an exception class for each answer that means no.
+"""Request and response codes, languages and releases, and an exception class for each error.
 
-Numbers that Java 4.9.3 defines but nobody serves are here too: a broker answers them with
-REQUEST_CODE_NOT_SUPPORTED, a name server not at all (protocol page, 2.1). 351 and 361 are those of
-5.x that its clients and tools cannot do without.
+Codes that Java 4.9.3 defines but no server handles are included: a broker answers them with
+REQUEST_CODE_NOT_SUPPORTED, a name server does not answer (docs/protocol/rocketmq.md, section 2.1).
+351 and 361 are codes of 5.x that its clients and tools depend on.
 
 >>> refused(17, "topic[x] not exist", server="b:10911", topic="x")
 TopicNotExistError('topic[x] not exist')
@@ -17,10 +17,10 @@ from coherer._common.refusals import CodedError, by_code, refusal
 from coherer.errors import RefusedError
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""What Java appends to some remarks."""
+"""Java appends this to some remarks."""
 
 NOT_SET: Final = "not set any response code"
-"""The remark of an answer that nobody gave one: successes carry it too (1.4)."""
+"""The remark of an answer without a remark of its own; successes have it too (section 1.4)."""
 
 
 class RequestCode(IntEnum):
@@ -166,15 +166,15 @@ class ResponseCode(IntEnum):
 
 
 class _CodedError(CodedError):
-    """What the classes below have in common."""
+    """Base class of the errors below."""
 
 
 class SystemFailureError(_CodedError):
-    """1: The server could not do it."""
+    """1: The server could not process the request."""
 
     result = ResponseCode.SYSTEM_ERROR
-    meaning = "The server could not do it."
-    advice = "Its text says why; more is in the server's log."
+    meaning = "The server could not process the request."
+    advice = "The text gives the reason; see also the server's log."
 
 
 class SystemBusyError(_CodedError):
@@ -190,52 +190,54 @@ class NotSupportedError(_CodedError):
 
     result = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     meaning = "The server does not know this request."
-    advice = "Is the address that of a name server, or of a broker's main port, as it should be?"
+    advice = (
+        "Check that the address is that of a name server, or of a broker's main port, as required."
+    )
 
 
 class FlushDiskTimeoutError(_CodedError):
-    """10: The message is stored, but was not on the disk in time."""
+    """10: The message is stored, but was not flushed to disk in time."""
 
     result = ResponseCode.FLUSH_DISK_TIMEOUT
-    meaning = "The message is stored, but was not on the disk in time."
+    meaning = "The message is stored, but was not flushed to disk in time."
 
 
 class SlaveNotAvailableError(_CodedError):
-    """11: The message is stored, but no slave has it."""
+    """11: The message is stored, but no slave is available to replicate it."""
 
     result = ResponseCode.SLAVE_NOT_AVAILABLE
-    meaning = "The message is stored, but no slave has it."
+    meaning = "The message is stored, but no slave is available to replicate it."
 
 
 class FlushSlaveTimeoutError(_CodedError):
-    """12: The message is stored, but no slave had it in time."""
+    """12: The message is stored, but was not replicated to a slave in time."""
 
     result = ResponseCode.FLUSH_SLAVE_TIMEOUT
-    meaning = "The message is stored, but no slave had it in time."
+    meaning = "The message is stored, but was not replicated to a slave in time."
 
 
 class MessageIllegalError(_CodedError):
-    """13: The message is not acceptable."""
+    """13: The message is not valid."""
 
     result = ResponseCode.MESSAGE_ILLEGAL
-    meaning = "The message is not acceptable."
-    advice = "Look at the length of its topic, body and properties."
+    meaning = "The message is not valid."
+    advice = "Check the length of its topic, body and properties."
 
 
 class ServiceNotAvailableError(_CodedError):
-    """14: The broker does not take messages now."""
+    """14: The broker does not accept messages now."""
 
     result = ResponseCode.SERVICE_NOT_AVAILABLE
-    meaning = "The broker does not take messages now."
-    advice = "It is a slave, is stopping, or its disk is full."
+    meaning = "The broker does not accept messages now."
+    advice = "It is a slave, it is stopping, or its disk is full."
 
 
 class NoPermissionError(_CodedError):
-    """16: The broker, topic or group is closed for this."""
+    """16: The broker, topic or group does not permit this."""
 
     result = ResponseCode.NO_PERMISSION
-    meaning = "The broker, topic or group is closed for this."
-    advice = "An administrator has to open it."
+    meaning = "The broker, topic or group does not permit this."
+    advice = "An administrator has to allow it."
 
 
 class TopicNotExistError(_CodedError):
@@ -255,34 +257,34 @@ class PullNotFoundError(_CodedError):
 
 
 class PullRetryError(_CodedError):
-    """20: None of the messages looked at matches."""
+    """20: None of the examined messages matches."""
 
     result = ResponseCode.PULL_RETRY_IMMEDIATELY
-    meaning = "None of the messages looked at matches."
+    meaning = "None of the examined messages matches."
     advice = "Pull again from the next offset."
 
 
 class PullOffsetMovedError(_CodedError):
-    """21: The offset lies outside the queue."""
+    """21: The offset is outside the queue."""
 
     result = ResponseCode.PULL_OFFSET_MOVED
-    meaning = "The offset lies outside the queue."
-    advice = "Pull again from the next offset that it named."
+    meaning = "The offset is outside the queue."
+    advice = "Pull again from the next offset in the answer."
 
 
 class QueryNotFoundError(_CodedError):
-    """22: There is no such thing."""
+    """22: The requested item was not found."""
 
     result = ResponseCode.QUERY_NOT_FOUND
-    meaning = "There is no such thing."
+    meaning = "The requested item was not found."
 
 
 class SubscriptionParseError(_CodedError):
-    """23: The broker cannot read the filter."""
+    """23: The broker cannot parse the filter."""
 
     result = ResponseCode.SUBSCRIPTION_PARSE_FAILED
-    meaning = "The broker cannot read the filter."
-    advice = "Look at the expression."
+    meaning = "The broker cannot parse the filter."
+    advice = "Check the expression."
 
 
 class SubscriptionNotExistError(_CodedError):
@@ -290,15 +292,15 @@ class SubscriptionNotExistError(_CodedError):
 
     result = ResponseCode.SUBSCRIPTION_NOT_EXIST
     meaning = "The broker does not know the subscription."
-    advice = "The next heartbeat tells it."
+    advice = "The next heartbeat announces it."
 
 
 class SubscriptionNotLatestError(_CodedError):
-    """25: The broker knows an older subscription."""
+    """25: The broker has an older version of the subscription."""
 
     result = ResponseCode.SUBSCRIPTION_NOT_LATEST
-    meaning = "The broker knows an older subscription."
-    advice = "The next heartbeat tells it."
+    meaning = "The broker has an older version of the subscription."
+    advice = "The next heartbeat announces it."
 
 
 class GroupNotExistError(_CodedError):
@@ -314,15 +316,15 @@ class FilterDataNotExistError(_CodedError):
 
     result = ResponseCode.FILTER_DATA_NOT_EXIST
     meaning = "The broker does not know the filter."
-    advice = "Look at the expression."
+    advice = "Check the expression."
 
 
 class FilterDataNotLatestError(_CodedError):
-    """28: The broker knows an older filter."""
+    """28: The broker has an older version of the filter."""
 
     result = ResponseCode.FILTER_DATA_NOT_LATEST
-    meaning = "The broker knows an older filter."
-    advice = "The next heartbeat tells it."
+    meaning = "The broker has an older version of the filter."
+    advice = "The next heartbeat announces it."
 
 
 class ConsumerNotOnlineError(_CodedError):
@@ -344,7 +346,7 @@ class AclUpdateError(_CodedError):
 
     result = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     meaning = "The account was not changed."
-    advice = "Is access control switched on there?"
+    advice = "Check that access control is enabled on the broker."
 
 
 class AclDeleteError(_CodedError):
@@ -352,7 +354,7 @@ class AclDeleteError(_CodedError):
 
     result = ResponseCode.DELETE_ACL_CONFIG_FAILED
     meaning = "The account was not deleted."
-    advice = "Is access control switched on there?"
+    advice = "Check that access control is enabled on the broker."
 
 
 class AclWhiteListError(_CodedError):
@@ -360,7 +362,7 @@ class AclWhiteListError(_CodedError):
 
     result = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     meaning = "The list of trusted addresses was not changed."
-    advice = "Is access control switched on there?"
+    advice = "Check that access control is enabled on the broker."
 
 
 ERRORS: Final = by_code(_CodedError)
@@ -375,18 +377,121 @@ def refused(
     topic: str | None = None,
     partition: int | None = None,
 ) -> RefusedError:
-    """Returns the exception for an answer that is not a success.
+    """Return the exception for an answer that reports an error.
 
     Args:
         code: the answer's code.
-        remark: what the server said, of which the address of Java's questions and answers is left
-            out; the meaning of the code stands in for nothing.
-        server: who answered, `host:port`.
-        topic: the topic that it was about.
-        partition: the queue that it was about.
+        remark: the server's text, from which the address of Java's FAQ is removed; if empty, the
+            meaning of the code is used.
+        server: the server that answered, as `host:port`.
+        topic: the topic concerned.
+        partition: the queue concerned.
     """
-    said = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
-    error = refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
-    if "AclException" in error.text:  # access has no code of its own
-        error.hint = "Look at user and password, and at what the broker's accounts allow."
+    text = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
+    error = refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)
+    if "AclException" in error.text:  # access control has no code of its own
+        error.hint = "Check user and password, and the permissions of the account on the broker."
     return error
+
+
+LANGUAGES: Final = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+)
+"""The languages that a header may name (section 1.6), by their numbers in the binary header."""
+
+LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGES)}
+
+PYTHON: Final = "PYTHON"
+JAVA: Final = "JAVA"
+CPP: Final = "CPP"
+"""Servers send clients in C++ a different body of reset offset (section 4.4)."""
+
+
+def language_name(value: str | int | None) -> str | None:
+    """Return the language of a name or number; None for an unknown one, as in Java.
+
+    >>> language_name("go"), language_name(9), language_name("COBOL"), language_name(99)
+    ('GO', 'GO', None, None)
+    """
+    if isinstance(value, str):
+        return value.upper() if value.upper() in LANGUAGE_NUMBERS else None
+    if value is None or not 0 <= value < len(LANGUAGES):
+        return None
+    return LANGUAGES[value]
+
+
+V3_0_7_SNAPSHOT: Final = 28
+"""First release whose consumers can reset their offsets and report their status (222, 223)."""
+V3_0_11: Final = 37
+"""First release whose brokers register with a `RegisterBrokerBody` (103)."""
+V3_1_8_SNAPSHOT: Final = 62
+"""First release whose consumers answer 307 and 309."""
+V3_4_9: Final = 121
+"""First release that uses `maxReconsumeTimes` of headers (36, sends to retry topics)."""
+V4_1_0_SNAPSHOT: Final = 232
+"""First release whose brokers filter by SQL92."""
+V4_9_1: Final = 395
+"""Earlier brokers require `maxReconsumeTimes` to take a message back (36)."""
+V4_9_3: Final = 399
+"""The release that Coherer reports as its own."""
+V5_0_0: Final = 413
+"""First release whose brokers support timed messages."""
+HIGHEST: Final = 612
+"""Stands for every later release."""
+
+_BETAS: Final = (
+    "V3_0_0_SNAPSHOT",
+    "V3_0_0_ALPHA1",
+    "V3_0_0_BETA1",
+    "V3_0_0_BETA2",
+    "V3_0_0_BETA3",
+    "V3_0_0_BETA4",
+    "V3_0_0_BETA5",
+    "V3_0_0_BETA6_SNAPSHOT",
+    "V3_0_0_BETA6",
+    "V3_0_0_BETA7_SNAPSHOT",
+    "V3_0_0_BETA7",
+    "V3_0_0_BETA8_SNAPSHOT",
+    "V3_0_0_BETA8",
+    "V3_0_0_BETA9_SNAPSHOT",
+    "V3_0_0_BETA9",
+    "V3_0_0_FINAL",
+)
+_MINORS: Final = (
+    # (first number, major, minor, first patch, one beyond the last patch)
+    (16, 3, 0, 1, 16),
+    (46, 3, 1, 0, 10),
+    (66, 3, 2, 0, 10),
+    *((86 + 18 * (minor - 3), 3, minor, 1, 10) for minor in range(3, 10)),
+    *((212 + 20 * minor, 4, minor, 0, 10) for minor in range(10)),
+    *((412 + 20 * minor, 5, minor, 0, 10) for minor in range(10)),
+)
+
+
+def version_name(number: int) -> str:
+    """Return the name of a release, as Java prints it.
+
+    >>> [version_name(number) for number in (399, 398, 121, 28, 213, 5000)]
+    ['V4_9_3', 'V4_9_3_SNAPSHOT', 'V3_4_9', 'V3_0_7_SNAPSHOT', 'V4_0_0', 'HIGHER_VERSION']
+    """
+    if number >= HIGHEST:
+        return "HIGHER_VERSION"
+    if 0 <= number < len(_BETAS):
+        return _BETAS[number]
+    for first, major, minor, patch, stop in _MINORS:
+        if first <= number < first + 2 * (stop - patch):
+            steps, release = divmod(number - first, 2)
+            name = f"V{major}_{minor}_{patch + steps}"
+            return name if release else f"{name}_SNAPSHOT"
+    return _BETAS[0]

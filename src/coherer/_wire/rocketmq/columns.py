@@ -1,4 +1,4 @@
-"""Pulled messages as Arrow columns, without an object for each."""
+"""Pulled messages as Arrow columns, without an object per message; see `_record.columns`."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ FORM: Final = Form(
     hidden=text.RESERVED | {text.TUBE_MARK},
     blank_values=False,
 )
-"""How properties are written, and which of them users see as such."""
+"""The format of properties, and the names that are not user properties."""
 
 _YEARS_MS: Final = 1 << 47
-"""Born times up to here (6429) are instants for Arrow and for Python."""
+"""Born times below this (the year 6429) are valid in Arrow and in Python."""
 
 
 def record_batch(
     queue: Queue, fields: Sequence[RecordFields], texts: Sequence[bytes], bodies: Sequence[bytes]
 ) -> pa.RecordBatch:
-    """Returns the columns of `SCHEMA`; the last three arguments are of the same length."""
+    """Return the columns of `SCHEMA`; the last three arguments have the same length."""
     size = len(bodies)
     (keys, tags, times), properties = take_apart(texts, FORM)
     return pa.RecordBatch.from_arrays(
@@ -73,15 +73,15 @@ def _ids(fields: Sequence[RecordFields]) -> list[str]:
     return [f"{hosts[one[11]]}{one[6]:016X}" for one in fields]
 
 
-def _times(said: pa.Array, fields: Sequence[RecordFields]) -> pa.Array:
-    """What senders said, otherwise when the messages were born."""
+def _times(given: pa.Array, fields: Sequence[RecordFields]) -> pa.Array:
+    """Return the senders' times; where missing, the born times."""
     born_ms = [one[8] for one in fields]
-    if said.null_count < len(said):
-        said = instants(said)
-        if not said.null_count:
-            return said
+    if given.null_count < len(given):
+        given = instants(given)
+        if not given.null_count:
+            return given
     if min(born_ms, default=0) >= 0 and max(born_ms, default=0) < _YEARS_MS:
         born = pa.array(born_ms, pa.timestamp("ms", "UTC")).cast(INSTANT)
     else:
         born = pa.array([born_time(one) for one in born_ms], INSTANT)
-    return born if said.null_count == len(said) else pc.coalesce(said, born)
+    return born if given.null_count == len(given) else pc.coalesce(given, born)

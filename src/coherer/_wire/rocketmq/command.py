@@ -1,12 +1,11 @@
-"""Commands: a request or an answer, as a header in JSON or binary and a body (1.2, 1.3).
+"""Commands: requests and answers, as a header in JSON or binary and a body.
 
-Both serializations are read; JSON is what servers of RocketMQ answer with whatever they were asked
-in, and what we write unless told otherwise.
+See docs/protocol/rocketmq.md, sections 1.2 and 1.3. Both serializations are read. JSON is written
+by default: servers of RocketMQ always answer in JSON.
 
-Strict JSON of strings is read by msgspec in one go. What other clients write is read with more
-patience, as Java does: numbers and booleans among the fields, numbers as text, a language by its
-number, malformed UTF-8. A header without language or version, which nobody is known to send, counts
-as one of ours.
+msgspec reads strict JSON of strings. Other input falls back to a lenient reader which accepts what
+Java accepts: numbers and booleans among the fields, numbers as text, a language by its number,
+malformed UTF-8. A header without language or version, which no known client sends, gets Coherer's.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 
 Int32: TypeAlias = Annotated[int, Meta(ge=INT32_MIN, le=INT32_MAX)]
-"""What Java calls an Integer."""
+"""Java's Integer."""
 Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""What Java calls a Long."""
+"""Java's Long."""
 
 if TYPE_CHECKING:
     Body: TypeAlias = bytes | memoryview
 else:
-    Body = Any  # msgspec has no such union, and never fills the member with it
+    Body = Any  # msgspec does not support this union, and never decodes the member
 
 _BINARY: Final = Layout(">hbhiii")  # code, language, version, opaque, flag, length of the remark
 _BINARY_CODE_MAX: Final = 0x7FFF
@@ -51,13 +50,13 @@ class Command(Struct, gc=False):
     """A request or an answer.
 
     Args:
-        code: what is wanted (`codes.RequestCode`), or how it went (`codes.ResponseCode`).
-        opaque: the number that an answer has in common with its request, 32 bits signed.
+        code: `codes.RequestCode` or `codes.ResponseCode`.
+        opaque: the number that links an answer to its request, 32 bits signed.
         flag: bits `RESPONSE` and `ONEWAY`.
-        language: who wrote it (`language.LANGUAGES`); None for one that nobody knows.
-        version: the writer's release (`versions`).
-        remark: text for people, mostly what went wrong.
-        fields: the custom header; `headers.parse` gives it types.
+        language: the writer's language (`codes.LANGUAGES`); None if unknown.
+        version: the writer's release, as in `codes`.
+        remark: text for people, usually an error.
+        fields: the custom header; `headers.parse` makes a typed header of it.
         body: the payload.
 
     >>> Command(105, 7, fields={"topic": "TopicTest"}).is_response
@@ -71,25 +70,25 @@ class Command(Struct, gc=False):
     version: Int32 = V4_9_3
     remark: str | None = None
     fields: dict[str, str] = field(default_factory=dict[str, str], name="extFields")
-    # No header has a body; whatever stands under this name is replaced by the frame's.
+    # Not part of the header: set from the frame after decoding.
     body: Body = field(default=b"", name="")
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is an answer."""
         return bool(self.flag & RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody may answer this request."""
+        """Whether this request must not be answered."""
         return bool(self.flag & ONEWAY)
 
 
 def encode(command: Command, *, binary: bool = False) -> bytes:
-    """Returns the frame of a command.
+    """Return the frame of a command.
 
     Args:
-        command: what to write.
+        command: the command.
         binary: write the header in binary instead of JSON.
 
     Raises:
@@ -103,11 +102,11 @@ def encode(command: Command, *, binary: bool = False) -> bytes:
 
 
 def encode_head(command: Command, body_bytes: int, *, binary: bool = False) -> bytes:
-    """Returns the frame of a command without its body, which the caller writes behind it.
+    """Return the frame of a command up to its body, which the caller appends.
 
     Args:
-        command: what to write; its body does not matter.
-        body_bytes: how long the body will be.
+        command: the command; its body is ignored.
+        body_bytes: the size of the body.
         binary: write the header in binary instead of JSON.
 
     Raises:
@@ -122,7 +121,7 @@ def encode_head(command: Command, body_bytes: int, *, binary: bool = False) -> b
 
 
 def decode(kind: int, header: bytes, body: bytes | memoryview = b"") -> Command:
-    """Reads what a frame holds.
+    """Decode the contents of a frame.
 
     Args:
         kind: the frame's type byte.
@@ -130,11 +129,11 @@ def decode(kind: int, header: bytes, body: bytes | memoryview = b"") -> Command:
         body: its body.
 
     Raises:
-        ProtocolError: this is no header; close the connection.
+        ProtocolError: the header is not valid; close the connection.
     """
     if len(header) > REMOTING_HEADER_BYTES_MAX:
         raise ProtocolError(
-            f"A header of {len(header)} bytes is not read; {REMOTING_HEADER_BYTES_MAX} are allowed."
+            f"A header has {len(header)} bytes; {REMOTING_HEADER_BYTES_MAX} are allowed."
         )
     if kind == BINARY:
         command = _read_binary(header)
@@ -144,7 +143,7 @@ def decode(kind: int, header: bytes, body: bytes | memoryview = b"") -> Command:
             if command.language not in LANGUAGE_NUMBERS:
                 command.language = None
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            command = _read_patiently(header)
+            command = _read_leniently(header)
     command.body = body
     return command
 
@@ -222,11 +221,11 @@ def _piece(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + size]
 
 
-def _read_patiently(header: bytes) -> Command:
-    """Reads what Java would read too, though it is not what Java writes."""
+def _read_leniently(header: bytes) -> Command:
+    """Decode a header that Java accepts, though Java does not write such headers."""
     members = fastjson.loads(header)
     if not isinstance(members, dict):
-        raise ProtocolError("A header is no JSON object.")
+        raise ProtocolError("A header is not a JSON object.")
     language = members.get("language", PYTHON)
     remark, fields = members.get("remark"), members.get("extFields")
     if not isinstance(fields, dict):
@@ -247,17 +246,17 @@ def _read_patiently(header: bytes) -> Command:
 
 
 def _int32(value: object, absent: int) -> int:
-    """Reads a number that may stand there as text.
+    """Read a number that may be given as text.
 
     Raises:
-        ProtocolError: it is none, or does not fit 32 bits.
+        ProtocolError: it is not a number, or does not fit into 32 bits.
     """
     if value is None:
         return absent
     try:
         number = int(fastjson.to_text(value))
     except ValueError as error:
-        raise ProtocolError(f"A header holds {value!r} where a number belongs.") from error
+        raise ProtocolError(f"A header contains {value!r} instead of a number.") from error
     if not INT32_MIN <= number <= INT32_MAX:
-        raise ProtocolError(f"A header holds {number}, which does not fit 32 bits.")
+        raise ProtocolError(f"A header contains {number}, which does not fit into 32 bits.")
     return number

@@ -1,13 +1,16 @@
-"""The hot path of receiving: what a pull brings, decoded when it is asked for.
+"""The hot path of receiving: the answers to pulls, decoded on first use.
 
-The body of a pull's answer is records of the log as they are stored (5.1), one after the other.
-`MessageBatch` keeps the bytes and looks at the records when it is first asked for them. As a Java
-client does, it inflates bodies, and for a consumer with tags leaves out messages with another one,
-because the broker filters by a hash of the tag. Messages whose lengths do not fit, whose check sum
-is wrong or that cannot be inflated are left out and counted in `skipped`; the others are handed
-out, and `left_out` says which offsets have no message.
+The body of such an answer is a sequence of records as they are stored (docs/protocol/rocketmq.md,
+section 5.1). `MessageBatch` keeps the bytes and decodes the records on first use. As Java's clients
+do, it decompresses bodies, and for a consumer with tags it drops messages with other tags, because
+the broker filters by a hash of the tag. It leaves out messages whose lengths do not fit, whose
+checksum is wrong or that cannot be decompressed: `skipped` counts them, and `left_out` lists the
+offsets without a message.
 
-`decode_messages` is for answers that hold messages of any queue: by id, by key.
+A disk may have damaged a record, its lengths too. The next record is found where the damaged one
+says it ends, if a record begins there; otherwise at the next bytes that look like a record.
+
+`decode_messages` is for answers with messages of any queue: queries by id or key.
 """
 
 from __future__ import annotations
@@ -35,31 +38,120 @@ from coherer.limits import MESSAGE_BYTES_MAX
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_HEAD: Final = layout.HEAD_V4
+_TAIL: Final = Struct(">iqI")
+_TIME: Final = Struct(">q")
+_SIZE: Final = Struct(">I")
+_MAGIC: Final = _SIZE.pack(layout.MAGIC)
+
+RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+"""The fixed part of a record in the order of section 5.1: size, magic, CRC, queue id, flag, queue
+offset, physical offset, sys flag, born time, born host, store time, store host, attempt, prepared
+offset, length of the body. Creating named tuples would double the time of decoding."""
+
+Record = tuple[RecordFields, bytes, bytes, bytes]
+"""Fixed fields, body, topic and property text."""
+
+
+def records(data: bytes) -> Iterator[Record | None]:
+    """Iterate over records; None for one whose lengths do not fit."""
+    position, end = 0, len(data)
+    while position < end:
+        record = record_at(data, position)
+        yield record
+        position = next_record(data, position) if record is None else position + record[0][0]
+
+
+def record_at(data: bytes, position: int) -> Record | None:
+    """Return the record at a position; None if its lengths do not fit."""
+    found = _parts(data, position)
+    if found is None:
+        return None
+    fields, begin, body_end, topic_end = found
+    end = position + fields[0]
+    return fields, data[begin:body_end], data[body_end + 1 : topic_end], data[topic_end + 2 : end]
+
+
+def _parts(data: bytes, position: int) -> tuple[RecordFields, int, int, int] | None:
+    """Return fields, begin of the body, end of body and topic; None if the lengths do not fit."""
+    try:
+        fields: RecordFields = _HEAD.unpack_from(data, position)
+        begin = position + _HEAD.size
+        if fields[7] & layout.HOSTS_V6:
+            fields, begin = long_fields(data, position, fields)
+        body_end = begin + fields[14]
+        topic_end = body_end + 1 + data[body_end]
+        properties_bytes = data[topic_end] << 8 | data[topic_end + 1]
+    except (struct_error, IndexError):
+        return None
+    end = topic_end + 2 + properties_bytes
+    return (
+        (fields, begin, body_end, topic_end) if position + fields[0] == end <= len(data) else None
+    )
+
+
+def next_record(data: bytes, position: int, queue_id: int | None = None, above: int = -1) -> int:
+    """Return the position of the next record after a damaged one, or the end of the data.
+
+    Args:
+        data: records.
+        position: position of the damaged record.
+        queue_id: the queue of all records; None for records of several queues.
+        above: with `queue_id`, the offset of the next record is higher than this.
+    """
+
+    def fits(at: int) -> bool:
+        parts = _parts(data, at) if data.startswith(_MAGIC, at + 4) else None
+        if parts is None:
+            return False
+        return queue_id is None or (parts[0][3] == queue_id and parts[0][5] > above)
+
+    if position + _SIZE.size <= len(data):
+        claimed: int = position + _SIZE.unpack_from(data, position)[0]
+        if claimed == len(data) or (position < claimed < len(data) and fits(claimed)):
+            return claimed
+    found = data.find(_MAGIC, position + 8)
+    while found >= 0:
+        if found - 4 > position and fits(found - 4):
+            return found - 4
+        found = data.find(_MAGIC, found + 1)
+    return len(data)
+
+
+def long_fields(data: bytes, position: int, fields: RecordFields) -> tuple[RecordFields, int]:
+    """Return the fields of a record with 16-byte addresses, and the begin of its body."""
+    born_end = position + (68 if fields[7] & layout.BORN_HOST_V6 else 56)
+    store_end = born_end + (28 if fields[7] & layout.STORE_HOST_V6 else 16)
+    (stored_ms,) = _TIME.unpack_from(data, born_end)
+    attempt, prepared, length = _TAIL.unpack_from(data, store_end)
+    born_host, store_host = data[position + 48 : born_end], data[born_end + 8 : store_end]
+    tail = (born_host, stored_ms, store_host, attempt, prepared, length)
+    return (*fields[:9], *tail), store_end + _TAIL.size
+
+
 _log = Log(logging.getLogger(__name__))
 
-_HEAD: Final = layout.HEAD_V4
 _FIXED: Final = _HEAD.size
 _LOOK: Final = Struct(">I4xI24xi44xI")
-"""Of the same bytes: size, check sum, flags, length of the body."""
+"""Size, checksum, flags and length of the body, in the same bytes."""
 _OFFSET: Final = Struct(">20xq")
-"""Of the same bytes: the queue offset."""
-_SIZE: Final = Struct(">I")
+"""The queue offset, in the same bytes."""
 _TAGS: Final = text.TAGS.encode() + b"\x01"
 
 M = TypeVar("M")
 
 
 class MessageBatch:
-    r"""The messages of one pull, decoded when they are asked for.
+    r"""The messages of one pull, decoded on first use.
 
     Args:
-        body: records, one after the other.
-        queue: where they were pulled.
-        tags: the consumer's tags; None when it takes all (or filters by SQL92).
-        offset: where the pull began; of the first message when None.
-        next_offset: where the next pull begins.
-        min_offset: the first offset that the broker holds.
-        max_offset: the offset behind its last.
+        body: a sequence of records.
+        queue: their queue.
+        tags: the consumer's tags; None for all messages (or an SQL92 filter).
+        offset: first offset of the pull; None for that of the first message.
+        next_offset: first offset of the next pull.
+        min_offset: first offset on the broker.
+        max_offset: offset after the last message on the broker.
 
     Attributes:
         size_bytes: size of the body.
@@ -112,7 +204,7 @@ class MessageBatch:
         self._delivered = 0
         self._skipped = 0
         self._found = False
-        self._starts: list[int] = []  # where each message is in the data
+        self._starts: list[int] = []  # position of each message in the data
         self._bodies: list[bytes] = []
 
     def __repr__(self) -> str:
@@ -127,7 +219,7 @@ class MessageBatch:
 
     @property
     def topic(self) -> str:
-        """The topic that was read."""
+        """The topic."""
         return self.queue.topic
 
     @property
@@ -142,37 +234,37 @@ class MessageBatch:
 
     @property
     def delivered(self) -> int:
-        """How many messages came, also those that are left out here."""
+        """How many messages arrived, including those that are left out."""
         self._read()
         return self._delivered
 
     @property
     def skipped(self) -> int:
-        """How many of the messages that came have been left out, because they are damaged."""
+        """How many of the arrived messages were left out because they are damaged."""
         self._read()
         return self._skipped
 
     @property
     def left_out(self) -> list[range]:
-        """The offsets between `offset` and `next_offset` without a message, where all are wanted.
+        """The offsets between `offset` and `next_offset` without a message; empty with tags.
 
-        The broker or this batch has left them out: they are damaged, or not there any more.
+        The broker or this batch left them out: they are damaged, or no longer stored.
         """
         return [] if self._tags else between(self.offset, self.next_offset, self.offsets())
 
     def bodies(self) -> list[bytes]:
-        """The body of each message; do not change the list."""
+        """Return the body of each message; do not modify the list."""
         self._read()
         return self._bodies
 
     def offsets(self) -> list[int]:
-        """The offset of each message."""
+        """Return the offset of each message."""
         self._read()
         data, unpack = self._data, _OFFSET.unpack_from
         return [unpack(data, start)[0] for start in self._starts]
 
     def messages(self, make: Callable[..., M]) -> Iterator[M]:
-        """The messages, as what `make` makes of the arguments of `RocketMessage`."""
+        """Iterate over messages created by `make`, which takes the arguments of `RocketMessage`."""
         self._read()
         queue = self.queue
         retried = queue.topic.startswith(RETRY_PREFIX)
@@ -180,10 +272,10 @@ class MessageBatch:
             yield _message(queue.topic, queue.broker, fields, body, properties, make, retried)
 
     def before(self, end: int) -> MessageBatch:
-        """The messages below an offset.
+        """Return the messages below an offset.
 
         Args:
-            end: the offset behind the last that is wanted.
+            end: the offset after the last message to return.
         """
         offsets = self.offsets()
         if not offsets or offsets[-1] < end:
@@ -193,7 +285,7 @@ class MessageBatch:
         return part
 
     def pick(self, numbers: Sequence[int]) -> Self:
-        """Some of the messages, by their places."""
+        """Return some of the messages, by position."""
         self._read()
         part = copy(self)
         part._starts = [self._starts[number] for number in numbers]
@@ -203,7 +295,7 @@ class MessageBatch:
         return part
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Returns the batch as columns.
+        """Return the batch as columns.
 
         | column | type | |
         |---|---|---|
@@ -211,12 +303,12 @@ class MessageBatch:
         | partition | int32 | the queue |
         | offset | int64 | |
         | id | string | offset message id |
-        | key, tag | string | null when the message has none |
-        | time | timestamp | what the sender gave, else when the message was born |
+        | key, tag | string | null if missing |
+        | time | timestamp | the sender's time, else the born time |
         | value | binary | the body |
-        | properties | map of strings | the user's |
+        | properties | map of strings | the user's properties |
 
-        No object is made for a message.
+        No object is created per message.
         """
         from coherer._wire.rocketmq.columns import record_batch
 
@@ -224,7 +316,7 @@ class MessageBatch:
         return record_batch(self.queue, fields, texts, bodies)
 
     def _read(self) -> None:
-        """Finds the messages and their bodies, once; the rest of them waits for `_details`."""
+        """Find the messages and their bodies, once; `_details` decodes the other parts."""
         if self._found:
             return
         data, tags, unpack = self._data, self._tags, _LOOK.unpack_from
@@ -244,7 +336,7 @@ class MessageBatch:
                 texts_at = body_end + 3 + data[body_end]
                 text_bytes = data[texts_at - 2] << 8 | data[texts_at - 1]
             except (struct_error, IndexError):
-                texts_at = text_bytes = size = -1  # which fits nowhere
+                texts_at = text_bytes = size = -1  # never fits
             delivered += 1
             start, position = position, position + size
             if texts_at + text_bytes != position or position > end:
@@ -256,11 +348,11 @@ class MessageBatch:
                 continue
             body = data[begin:body_end]
             if flags & compression.COMPRESSED or crc32(body) & layout.CRC_MASK != crc:
-                sound = _sound(crc, flags, body)
-                if sound is None:
+                verified = _verified(crc, flags, body)
+                if verified is None:
                     skipped += 1
                     continue
-                body = sound
+                body = verified
             starts.append(start)
             bodies.append(body)
         self._delivered, self._skipped = delivered, skipped
@@ -268,7 +360,7 @@ class MessageBatch:
         self._found = True
 
     def _details(self) -> tuple[list[RecordFields], list[bytes], list[bytes]]:
-        """RecordFields, body and property text of each message."""
+        """Return fields, body and property text of each message."""
         self._read()
         data, unpack = self._data, _HEAD.unpack_from
         every: list[RecordFields] = []
@@ -284,8 +376,8 @@ class MessageBatch:
         return every, self._bodies, texts
 
 
-def _sound(crc: int, flags: int, body: bytes) -> bytes | None:
-    """The body as it was sent; None when it is damaged."""
+def _verified(crc: int, flags: int, body: bytes) -> bytes | None:
+    """Return the body as it was sent; None if it is damaged."""
     if crc32(body) & layout.CRC_MASK != crc:
         return None
     if flags & compression.COMPRESSED:
@@ -297,7 +389,7 @@ def _sound(crc: int, flags: int, body: bytes) -> bytes | None:
 
 
 def _tag(properties: bytes) -> bytes | None:
-    """The value of `TAGS` in a property text: of two the later, as when all are decoded."""
+    """Return the value of `TAGS` in a property text: the last one, as when decoding all."""
     at = properties.rfind(_TAGS)
     while at > 0 and properties[at - 1] != 2:
         at = properties.rfind(_TAGS, 0, at + len(_TAGS) - 1)
@@ -341,17 +433,17 @@ def _message(
 
 
 def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMessage]:
-    r"""Read an answer with messages of any topic and queue, in the order that they have there.
+    r"""Decode an answer with messages of any topic and queue, in the order of the answer.
 
-    Check sums are not looked at, and a body that cannot be inflated stays as it is, for people who
-    look a message up by its id. A message whose lengths do not fit is left out.
+    Checksums are ignored, and a body that cannot be decompressed is returned as stored, so that
+    people can look at it. A message whose lengths do not fit is left out.
 
     Args:
-        body: records, one after the other.
-        broker: the name of the broker that gave them.
+        body: a sequence of records.
+        broker: name of the broker that answered.
 
     Raises:
-        ProtocolError: no lengths fit in any of them.
+        ProtocolError: the lengths do not fit in any record.
 
     >>> from coherer._record import layout
     >>> record = layout.encode("demo", b"hello", b"KEYS\x01k1", queue_id=0, queue_offset=7,
@@ -375,7 +467,7 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMe
             _message(topic, broker, fields, stored_body, properties, RocketMessage, retried)
         )
     if damaged and not found:
-        raise ProtocolError("The lengths in a message do not fit: it is damaged.", server=broker)
+        raise ProtocolError("A message is damaged: its lengths do not fit.", server=broker)
     if damaged:
-        _log.warning("An answer of %s: messages left out, being damaged: %d", broker, damaged)
+        _log.warning("Broker %s sent %d damaged messages; they are left out", broker, damaged)
     return found

@@ -1,7 +1,7 @@
-r"""The JSON of Java's peers, in and out (protocol page, 1.8).
+r"""The JSON of Java's peers (docs/protocol/rocketmq.md, section 1.8).
 
-Java's library writes map keys that are no strings without quotes, objects as keys too, and a
-reference where the same object occurs again:
+Java's library writes map keys other than strings without quotes, even objects, and a reference if
+an object occurs again:
 
 >>> loads(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5},"t":{3:12}}')
 {'offsetTable': {Queue(topic='T', broker='b', id=0): 5}, 't': {3: 12}}
@@ -10,8 +10,8 @@ reference where the same object occurs again:
 >>> dumps({"offsetTable": {Queue("T", "b", 0): 5}, "t": {3: 12}})
 b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5},"t":{3:12}}'
 
-Strict JSON is read by msgspec; the reader here takes over where that fails. It reads any value as a
-key: queues become `Queue`, other objects and lists tuples. Both are bounded in depth.
+msgspec reads strict JSON; all other input falls back to the reader here. It accepts any value as a
+key: queues become `Queue`, other objects and lists become tuples. Both limit the depth.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ Key: TypeAlias = "str | int | float | bool | Queue | tuple[object, ...] | None"
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[Key, Value] | None"
 
 _NODES_MAX: Final = 1_000_000
-"""Values that a text may stand for once its references are resolved: a small one could mean a
-thousand million otherwise."""
-# The scanner in C of the standard library: public by name, though not by its type stubs.
+"""Values of a text after its references are resolved: a small text could expand to 10^9."""
+# The standard library's scanner in C: its name is public, but its type stubs lack it.
 _scan: Callable[[str, int, bool], tuple[str, int]] = vars(json.decoder)["scanstring"]
 _SPACE: Final = re.compile(r"[ \t\r\n\f]*")
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -51,32 +50,32 @@ _PLAIN_DOUBLES: Final = (1e-3, 1e7)
 
 
 def loads(data: bytes | memoryview | str) -> Value:
-    """Reads JSON as Java's library writes it, from a peer: it may hold `JSON_VALUES_MAX` values.
+    """Parse JSON of a peer, of at most `JSON_VALUES_MAX` values.
 
     Args:
         data: the text, UTF-8.
 
     Returns:
-        What msgspec would return; keys are strings, numbers, `Queue` or tuples.
+        The same as msgspec; keys are strings, numbers, `Queue` or tuples.
 
     Raises:
-        ProtocolError: it cannot be read, or holds or stands for too much.
+        ProtocolError: it is not valid, or has or expands to too many values.
     """
     _check_signs(data)
     return _loads(data, JSON_VALUES_MAX)
 
 
 def loads_unlimited(data: bytes | memoryview | str) -> Value:
-    """Reads JSON as `loads` does, however much it holds: files, and what a master gives its slave.
+    """Parse JSON of any size: files, and a master's answers to its slave.
 
     Raises:
-        ProtocolError: it cannot be read, or stands for too much.
+        ProtocolError: it is not valid, or expands to too many values.
     """
     return _loads(data, _NODES_MAX * 100)
 
 
 def _check_signs(data: bytes | memoryview | str) -> None:
-    """Refuses at a glance what must hold too much: making millions of lists takes seconds."""
+    """Refuse text with far too many values early: creating millions of lists takes seconds."""
     if len(data) > JSON_VALUES_MAX:
         text = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
         if text.count(b",") + text.count(b"[") + text.count(b"{") > 2 * JSON_VALUES_MAX:
@@ -94,11 +93,11 @@ def _loads(data: bytes | memoryview | str, values_max: int) -> Value:
         found = '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data)
         return _References(value, min(values_max, _NODES_MAX)).resolved() if found else value
     except (RecursionError, ValueError) as error:
-        raise ProtocolError(f"This is no JSON: {error}.") from error
+        raise ProtocolError(f"Invalid JSON: {error}.") from error
 
 
 def _check_size(value: Value, values_max: int) -> None:
-    """Refuses what is deeper than our own reader takes, since its reader may recurse, or larger."""
+    """Refuse values that are too deep, since users of the result may recurse, or too large."""
     level: list[Value] = [value]
     for _ in range(JSON_DEPTH_MAX + 1):
         inner: list[Value] = []
@@ -113,15 +112,15 @@ def _check_size(value: Value, values_max: int) -> None:
         if not inner:
             return
         level = inner
-    raise ProtocolError(f"JSON deeper than {JSON_DEPTH_MAX} is not read.")
+    raise ProtocolError(f"JSON is nested more than {JSON_DEPTH_MAX} levels deep.")
 
 
 def _too_many(values_max: int) -> ProtocolError:
-    return ProtocolError(f"JSON with more than {values_max} values is not read.")
+    return ProtocolError(f"JSON has more than {values_max} values.")
 
 
 class _Reader:
-    """Recursive descent over the text; positions are handed along."""
+    """Recursive descent parser; methods take a position and return the next one."""
 
     def __init__(self, source: str, values_max: int) -> None:
         self._source = source
@@ -131,7 +130,7 @@ class _Reader:
     def read(self) -> Value:
         value, at = self._value(0, 0)
         if self._skip(at) != len(self._source):
-            raise ProtocolError(f"This is no JSON: something follows at {at}.")
+            raise ProtocolError(f"Invalid JSON: unexpected text after the value at {at}.")
         return value
 
     def _skip(self, at: int) -> int:
@@ -157,7 +156,7 @@ class _Reader:
         word = _WORD.match(self._source, at)
         if word and word.group() in _WORDS:
             return _WORDS[word.group()], word.end()
-        raise ProtocolError(f"This is no JSON: unexpected {first!r} at {at}.")
+        raise ProtocolError(f"Invalid JSON: unexpected {first!r} at {at}.")
 
     def _string(self, at: int) -> tuple[str, int]:
         found, end = _scan(self._source, at + 1, False)
@@ -201,16 +200,16 @@ class _Reader:
     def _expect(self, at: int, mark: str) -> int:
         at = self._skip(at)
         if self._source[at : at + 1] != mark:
-            raise ProtocolError(f"This is no JSON: {mark!r} is missing at {at}.")
+            raise ProtocolError(f"Invalid JSON: {mark!r} is missing at {at}.")
         return at + 1
 
     def _check(self, depth: int) -> None:
         if depth > JSON_DEPTH_MAX:
-            raise ProtocolError(f"JSON deeper than {JSON_DEPTH_MAX} is not read.")
+            raise ProtocolError(f"JSON is nested more than {JSON_DEPTH_MAX} levels deep.")
 
 
 def _key(value: Value) -> Key:
-    """Turns a value into what can be a key."""
+    """Convert a value to a hashable key."""
     if isinstance(value, list):
         return tuple(_key(item) for item in value)
     if not isinstance(value, dict):
@@ -223,9 +222,9 @@ def _key(value: Value) -> Key:
 
 
 class _References:
-    """Puts in what `{"$ref": path}` stands for.
+    """Replaces each `{"$ref": path}` by the value at its path.
 
-    A reference to something that it stands in is refused: no body of the protocol is endless.
+    Circular references are refused: no body of the protocol has any.
     """
 
     def __init__(self, root: Value, nodes_max: int) -> None:
@@ -241,12 +240,12 @@ class _References:
         self._nodes += 1
         if self._nodes > self._nodes_max:
             most = self._nodes_max
-            raise ProtocolError(f"JSON that stands for more than {most} values is not read.")
+            raise ProtocolError(f"JSON expands to more than {most} values.")
         if not isinstance(value, dict | list):
             return value
         mark = id(value)
         if mark in self._open or len(self._open) > 2 * JSON_DEPTH_MAX:
-            raise ProtocolError("JSON refers to something that it stands in.")
+            raise ProtocolError("JSON contains a circular reference.")
         self._open.add(mark)
         try:
             if isinstance(value, list):
@@ -262,11 +261,11 @@ class _References:
         value, at = self._root, 1
         self._nodes += len(path)
         if not path.startswith("$"):
-            raise ProtocolError("JSON refers to something that it stands in.")
+            raise ProtocolError(f"JSON refers to {path!r}, which is not an absolute path.")
         while at < len(path):
             step = _STEP.match(path, at)
             if step is None:
-                raise ProtocolError(f"JSON refers to {path!r}, which is no path.")
+                raise ProtocolError(f"JSON refers to {path!r}, which is not a valid path.")
             value, at = _child(value, step), step.end()
         return value
 
@@ -282,26 +281,26 @@ def _child(value: Value, step: re.Match[str]) -> Value:
             return value[name]
         if name.isdecimal() and int(name) in value:
             return value[int(name)]
-    raise ProtocolError(f"JSON refers to {step.group()!r}, where nothing is.")
+    raise ProtocolError(f"JSON refers to {step.group()!r}, which does not exist.")
 
 
 def dumps(value: object) -> bytes:
-    """Writes JSON as Java's library does.
+    """Serialize JSON as Java's library does.
 
     Args:
         value: None, bool, int, float, str, bytes, enum, mapping, list, tuple, set or msgspec
-            Struct; members of the latter are written by name, without those that are None.
+            Struct; a Struct's members are sorted by name, and None is omitted.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: it contains another type.
     """
     parts: list[str] = []
     _write(value, parts)
     return utf8("".join(parts))
 
 
-def plain(members: Mapping[str, object]) -> bytes:
-    """Writes strict JSON of strings and numbers; half characters become question marks."""
+def dumps_strict(members: Mapping[str, object]) -> bytes:
+    """Serialize strings and numbers to strict JSON; lone surrogates become question marks."""
     try:
         return msgspec.json.encode(members)
     except UnicodeEncodeError:
@@ -309,17 +308,17 @@ def plain(members: Mapping[str, object]) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Encodes text; half characters become question marks, as Java's do."""
+    """Encode text; lone surrogates become question marks, as in Java."""
     try:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace")
 
 
-def text(value: object) -> str:
-    """Returns the text that a value has in a map of strings.
+def to_text(value: object) -> str:
+    """Return the text of a value in a map of strings.
 
-    >>> text(True), text(1650000000000), text("a"), text([1])
+    >>> to_text(True), to_text(1650000000000), to_text("a"), to_text([1])
     ('true', '1650000000000', 'a', '[1]')
     """
     if isinstance(value, str):
@@ -337,7 +336,7 @@ def _write(value: object, parts: list[str]) -> None:
     elif isinstance(value, str):
         parts.append(_quoted(value))
     elif isinstance(value, bool | int):
-        parts.append(text(value))
+        parts.append(to_text(value))
     elif isinstance(value, float):
         parts.append(_double(value))
     elif isinstance(value, bytes):
@@ -355,7 +354,7 @@ def _write_many(value: object, parts: list[str]) -> None:
         _write_members(list(mapping.items()), parts)
         return
     if not isinstance(value, list | tuple | set | frozenset):
-        raise TypeError(f"{value!r} has no form in JSON.")
+        raise TypeError(f"{value!r} cannot be written as JSON.")
     parts.append("[")
     for number, item in enumerate(cast("list[object]", value)):
         if number:
@@ -380,7 +379,7 @@ def _write_members(
 
 @cache
 def _members(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
-    """Attribute and JSON name of each member, by the latter, as Java writes them."""
+    """Return attribute and JSON name of each member, sorted by the latter as in Java."""
     found = [(each.name, each.encode_name) for each in msgspec.structs.fields(kind)]
     return sorted(found, key=lambda names: names[1])
 
@@ -389,7 +388,7 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _double(value: float) -> str:
-    """Writes a number as Java's `Double.toString` does.
+    """Return a number as Java's `Double.toString` does.
 
     >>> [_double(value) for value in (0.0, 12.5, 1e10, -2.5e-7, float("nan"))]
     ['0.0', '12.5', '1.0E10', '-2.5E-7', 'null']

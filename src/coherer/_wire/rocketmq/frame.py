@@ -1,18 +1,18 @@
-"""Frames: the outermost layer of RocketMQ's remoting (protocol page, 1.1).
+"""Frames: the outermost layer of RocketMQ's remoting (docs/protocol/rocketmq.md, section 1.1).
 
     length, 4 bytes | type, 1 byte | length of the header, 3 bytes | header | body
 
-`length` counts all that follows it; numbers are big-endian. Rules kept here:
+`length` counts everything after it; numbers are big-endian. The rules:
 
-* A chunk of the stream may end anywhere and hold any number of frames.
-* A frame beyond `limits.REMOTING_BYTES_MAX` (its first 4 bytes included), one shorter than its own
-  parts, or one of an unknown type is a `ProtocolError`, told as soon as the number is there. Frames
-  that stood before it in the same chunk are handed out first and the error is raised by the next
-  call. After an error the connection has to be closed.
+* A chunk of the stream may end anywhere and contain any number of frames.
+* A frame larger than `limits.REMOTING_BYTES_MAX` (including its first 4 bytes), shorter than its
+  parts, or of an unknown type is a `ProtocolError`, raised as soon as the number has arrived. If
+  the same chunk contains complete frames before it, these are returned and the next call raises.
+  After an error the connection has to be closed.
 
-Time and memory are linear in the bytes however small the chunks are: of an incomplete frame large
-chunks are kept as they are, small ones together, and looked at again when there are as many bytes
-as make sense. A large body is a view of its chunk, or is joined once.
+Time and memory are linear in the number of bytes however small the chunks are: of an incomplete
+frame, large chunks are kept unchanged and small ones are joined, and it is examined again only
+when enough bytes have arrived. A large body is a view of its chunk, or is joined once.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from coherer.limits import REMOTING_BYTES_MAX
 
 JSON: Final = 0
 BINARY: Final = 1
-"""What a header is written in: the type byte."""
+"""The serialization of the header: the type byte."""
 
 PREFIX: Final = Layout(">iI")
-"""Length, and the word of type and header length."""
+"""The length, and the word with type and header length."""
 _PREFIX_BYTES: Final = PREFIX.size
 _LENGTH_BYTES: Final = 4
 _HEADER_BYTES_MAX: Final = 0xFFFFFF
 _LENGTH_MAX: Final = REMOTING_BYTES_MAX - _PREFIX_BYTES + 1
-"""Lengths without the header's word are below this."""
+"""Lengths without that word are below this."""
 _WORD_MAX: Final = BINARY << 24 | _HEADER_BYTES_MAX
 _VIEW_BYTES: Final = 16 * 1024
-"""Bodies from here on are views: a copy would cost more than keeping the chunk alive does."""
+"""Bodies of this size or more are views: a copy would cost more than keeping the chunk alive."""
 _PIECE_BYTES: Final = 16 * 1024
-"""Chunks from here on are kept as they are."""
+"""Chunks of this size or more are kept unchanged."""
 
 Frame: TypeAlias = tuple[int, bytes, "bytes | memoryview"]
 """Type, header and body."""
 
 
 def prefix(kind: int, header_bytes: int, body_bytes: int) -> bytes:
-    """Returns the 8 bytes before a header.
+    """Return the 8 bytes before a header.
 
     Raises:
         ProtocolError: the frame would be larger than any peer accepts.
@@ -63,7 +63,7 @@ def prefix(kind: int, header_bytes: int, body_bytes: int) -> bytes:
 
 
 class FrameDecoder:
-    """Finds the frames in a stream of bytes.
+    """Splits a stream of bytes into frames.
 
     >>> decoder = FrameDecoder()
     >>> frame = prefix(JSON, 2, 1) + b"{}" + b"x"
@@ -80,13 +80,13 @@ class FrameDecoder:
         self._failure: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Takes a chunk of the stream and returns the frames that it completed.
+        """Take a chunk of the stream and return the frames that it completes.
 
         Args:
             data: the next bytes, any number of them.
 
         Raises:
-            ProtocolError: the stream is not made of frames; close the connection.
+            ProtocolError: the stream does not consist of frames; close the connection.
         """
         if self._failure is not None:
             raise self._failure
@@ -102,16 +102,16 @@ class FrameDecoder:
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """How many bytes there are of an incomplete frame, 0 for none, and how many it lacks."""
+        """The bytes received of an incomplete frame, 0 for none, and the bytes that it lacks."""
         return (self._have, self._need - self._have) if self._pieces else (0, 0)
 
     def fail(self, error: ProtocolError) -> None:
-        """Ends the stream: every further call raises the error."""
+        """End the stream: every further call raises the error."""
         self._failure = error
         self._pieces = []
 
     def _complete(self, data: bytes, frames: list[Frame]) -> int:
-        """Gives the incomplete frame what it lacks; returns where the next one begins."""
+        """Complete the incomplete frame; return the position of the next one."""
         position = 0
         while True:
             end = position + self._need - self._have
@@ -127,7 +127,7 @@ class FrameDecoder:
 
     def _add(self, piece: bytes) -> None:
         pieces = self._pieces
-        # The first piece has the prefix in any case.
+        # The first piece always contains the whole prefix.
         alone = len(piece) >= _PIECE_BYTES and (not pieces or self._have >= _PREFIX_BYTES)
         if not alone and pieces and isinstance(pieces[-1], bytearray):
             pieces[-1] += piece
@@ -136,7 +136,7 @@ class FrameDecoder:
         self._have += len(piece)
 
     def _cut(self, data: bytes, position: int, frames: list[Frame]) -> None:
-        """Reads the frames from `position` on, and keeps the last if it is incomplete."""
+        """Split the frames from `position` on, and keep the last one if it is incomplete."""
         size = len(data)
         while position < size:
             if size - position < _PREFIX_BYTES:
@@ -162,7 +162,7 @@ class FrameDecoder:
 
 
 def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
-    """Returns how many bytes must be there before more can be said; the frame's size at last."""
+    """Return how many bytes the next decision needs; in the end, the size of the frame."""
     have = len(buffer) - start
     if have < _LENGTH_BYTES:
         return _LENGTH_BYTES
@@ -173,9 +173,9 @@ def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
         return _PREFIX_BYTES
     _, word = PREFIX.unpack_from(buffer, start)
     if word >> 24 > BINARY:
-        raise ProtocolError(f"A header of type {word >> 24} is unknown.")
+        raise ProtocolError(f"Unknown type of header: {word >> 24}.")
     if word & _HEADER_BYTES_MAX > length - _LENGTH_BYTES:
-        raise ProtocolError(f"A header of {word & _HEADER_BYTES_MAX} bytes does not fit its frame.")
+        raise ProtocolError(f"A header of {word & _HEADER_BYTES_MAX} bytes exceeds its frame.")
     return _LENGTH_BYTES + length
 
 

@@ -1,16 +1,24 @@
-r"""A message as users hold it, and as RocketMQ carries it: body, flags, properties (5.3 to 5.8).
+r"""A user's message as RocketMQ carries it (docs/protocol/rocketmq.md, sections 5.3 to 5.9).
 
 | `Message` | RocketMQ |
 |---|---|
 | `tag` | property `TAGS` |
 | `keys` | property `KEYS`, joined by one space |
-| `time` | property `$msgTime$`; without it a received message has the time when it was born |
-| `properties` | the other properties whose names RocketMQ gives no meaning to |
+| `time` | property `$msgTime$`; without it a received message has its born time |
+| `properties` | all other properties whose names have no meaning in RocketMQ |
+
+A batch, the body of code 320, contains several messages of one topic:
+
+    size 4 · magic 4 (0) · CRC 4 (0) · flag 4 · body length 4 · body · properties length 2 ·
+    properties
+
+No message of a batch is compressed, and the limit of a message applies to the whole batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -19,7 +27,7 @@ from typing import ClassVar, Final, NamedTuple, cast
 from coherer._record import compression
 from coherer._record import properties as text
 from coherer._record.times import decode_time, encode_time
-from coherer.errors import UsageError
+from coherer.errors import ProtocolError, UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 from coherer.message import Message, Receipt, ReceivedMessage
 
@@ -28,18 +36,18 @@ TRANSACTION_MASK: Final = 12
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _HIDDEN: Final = text.RESERVED | {text.TIME, text.TUBE_MARK}
-"""Names of which users see the meaning, or nothing, but not the property."""
+"""Names of properties that are not user properties."""
 
 _SURE_BYTES: Final = PROPERTIES_BYTES_MAX // 4
 
 
 class EncodedMessage(NamedTuple):
-    """What of a message goes into a send request.
+    """The parts of a message in a send request.
 
     Args:
-        body: as it is stored, perhaps compressed.
+        body: the stored body, perhaps compressed.
         properties: the property text.
-        sys_flag: bit 0 says that the body is compressed.
+        sys_flag: bit 0 marks a compressed body.
     """
 
     body: bytes
@@ -50,19 +58,19 @@ class EncodedMessage(NamedTuple):
 class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
     """A message from a RocketMQ broker.
 
-    `id` is the offset message id; `properties` are the user's; `time` is what the sender gave, or
-    when the message was born (then in UTC). A message of a retry topic has the topic that it was
-    sent to.
+    `id` is the offset message id and `properties` are the user's. `time` is the sender's time, or
+    the born time in UTC. `topic` is the topic that the message was sent to, also for a message of a
+    retry topic.
 
     Args:
-        unique_id: the id that its sender made; "" when it made none.
-        born_ms: the sender's clock when it was sent, ms since 1970.
-        stored_ms: the broker's clock when it was stored.
-        attempt: how often it was given back before: 0 the first time.
+        unique_id: the id that the sender assigned; "" without one.
+        born_ms: the sender's time when the message was sent, ms since 1970.
+        stored_ms: the broker's time when the message was stored.
+        attempt: number of earlier deliveries; 0 the first time.
         flag: the user's flag.
-        sys_flag: bits of 5.3.
-        physical_offset: its place in the broker's log.
-        stored_properties: all properties as they are stored.
+        sys_flag: bits of section 5.3.
+        physical_offset: its offset in the broker's log.
+        stored_properties: all properties as stored.
     """
 
     HIDDEN: ClassVar[tuple[str, ...]] = (
@@ -84,16 +92,16 @@ class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
 
 
 class RocketReceipt(Receipt, frozen=True, gc=False):
-    """A RocketMQ broker's word that it has taken a message.
+    """A RocketMQ broker's confirmation of a message.
 
-    `id` is the offset message id; of a batch all of them, joined by commas.
+    `id` is the offset message id; for a batch, all of them joined by commas.
 
     Args:
-        unique_id: the id that the sender made.
-        status: SEND_OK; or FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE: then the
-            broker has it, but not yet as safely as it is set to.
+        unique_id: the id that the sender assigned.
+        status: SEND_OK; or FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE if the
+            broker stored the message but could not flush or replicate it as configured.
         region: the broker's region.
-        transaction_id: of a half message.
+        transaction_id: the transaction id of a half message.
     """
 
     unique_id: str = ""
@@ -110,27 +118,27 @@ def encode_message(
     compress_from_bytes: int = compression.THRESHOLD_BYTES,
     level: int = compression.LEVEL,
 ) -> EncodedMessage:
-    r"""Make what is sent of a message.
+    r"""Encode a message for a send request.
 
     Args:
-        message: what to send.
-        unique_id: the id to send it by; "" for none.
-        system: properties that RocketMQ gives a meaning to, `DELAY` for example.
-        compress_from_bytes: bodies of this length or more are compressed; 0 for none.
-        level: how hard.
+        message: the message.
+        unique_id: the id that the sender assigned; "" for none.
+        system: properties with a meaning in RocketMQ, for example `DELAY`.
+        compress_from_bytes: bodies of this size or more are compressed; 0 disables compression.
+        level: the compression level.
 
     Raises:
-        UsageError: the body is empty, or a property cannot be carried.
+        UsageError: the body is empty, or a property is not valid.
 
-    >>> encode_message(Message("flights", b"{}", tag="UA", keys=("k1", "k2")), unique_id="0A")
-    EncodedMessage(body=b'{}', properties='UNIQ_KEY\x010A\x02TAGS\x01UA\x02KEYS\x01k1 k2', sys_flag=0)
+    >>> encode_message(Message("flights", b"{}", tag="UA", keys=("k1", "k2"))).properties
+    'TAGS\x01UA\x02KEYS\x01k1 k2'
     """
     body = message.body
     if not body:
-        raise UsageError("A message has at least one byte.", topic=message.topic)
+        raise UsageError("The body of a message must not be empty.", topic=message.topic)
     parts = [f"{text.UNIQUE_KEY}\x01{unique_id}"] if unique_id else []
     if message.tag is not None or message.keys or message.time is not None:
-        parts.append(_named(message.tag, message.keys, message.time))
+        parts.append(_reserved_pairs(message.tag, message.keys, message.time))
     if message.properties:
         parts += _user_pairs(message.properties)
     parts += [f"{name}\x01{value}" for name, value in system.items()]
@@ -143,7 +151,7 @@ def encode_message(
 
 
 @lru_cache(maxsize=1024)
-def _named(tag: str | None, keys: tuple[str, ...], time: datetime | None) -> str:
+def _reserved_pairs(tag: str | None, keys: tuple[str, ...], time: datetime | None) -> str:
     pairs: list[str] = []
     if tag is not None:
         pairs.append(f"{text.TAGS}\x01{_checked('tag', tag)}")
@@ -152,7 +160,7 @@ def _named(tag: str | None, keys: tuple[str, ...], time: datetime | None) -> str
             raise TypeError("keys are a tuple")
         for key in keys:
             if " " in key:
-                raise UsageError(f"Key {key!r} holds a space, which separates keys.")
+                raise UsageError(f"Key {key!r} contains a space, which separates keys.")
             _checked("key", key)
         pairs.append(f"{text.KEYS}\x01{' '.join(keys)}")
     if time is not None:
@@ -164,7 +172,7 @@ def _user_pairs(properties: Mapping[str, str]) -> list[str]:
     if not _HIDDEN.isdisjoint(properties):
         name = next(name for name in properties if name in _HIDDEN)
         raise UsageError(
-            f"The name {name!r} has a meaning of its own.", hint="Give the property another name."
+            f"The property name {name!r} is reserved.", hint="Give the property another name."
         )
     pairs: list[str] = []
     for name, value in properties.items():
@@ -173,15 +181,15 @@ def _user_pairs(properties: Mapping[str, str]) -> list[str]:
             _checked(f"value of {name!r}", value)
         pairs.append(f"{name}\x01{value}")
     if "\x02" in "".join(pairs):
-        raise UsageError("A property holds U+0002, which separates properties.")
+        raise UsageError("A property contains U+0002, which separates properties.")
     return pairs
 
 
 def _checked(what: str, word: str) -> str:
     if not word.strip():
-        raise UsageError(f"The {what} is blank.", hint="RocketMQ would lose it; leave it out.")
+        raise UsageError(f"The {what} is blank.", hint="RocketMQ would lose it; omit it.")
     if "\x01" in word or "\x02" in word:
-        raise UsageError(f"The {what} holds U+0001 or U+0002, which separate properties.")
+        raise UsageError(f"The {what} contains U+0001 or U+0002, which separate properties.")
     return word
 
 
@@ -189,15 +197,15 @@ def _check_size(properties: str) -> None:
     try:
         size = len(properties.encode())
     except UnicodeEncodeError as error:
-        raise UsageError("A property holds half a character (a lone surrogate).") from error
+        raise UsageError("A property contains a lone surrogate.") from error
     if size > PROPERTIES_BYTES_MAX:
         raise UsageError(
-            f"Properties take {size} bytes; a message holds {PROPERTIES_BYTES_MAX} at most."
+            f"The properties have {size} bytes; at most {PROPERTIES_BYTES_MAX} are allowed."
         )
 
 
 def user_properties(stored: Mapping[str, str]) -> dict[str, str]:
-    """Give the properties that the user of the sender set.
+    """Return the properties that the sender's user set.
 
     >>> user_properties({"TAGS": "UA", "flight": "1545", "$msgTime$": "201301010515"})
     {'flight': '1545'}
@@ -209,18 +217,123 @@ def user_properties(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def time_of(stored: Mapping[str, str], born_ms: int) -> datetime:
-    """Give a message's time: what the sender said, otherwise when it was born (in UTC).
+    """Return a message's time: the sender's, otherwise the born time in UTC.
 
     >>> time_of({}, 1_650_000_000_000)
     datetime.datetime(2022, 4, 15, 5, 20, tzinfo=datetime.timezone.utc)
     """
-    said = decode_time(stored[text.TIME]) if text.TIME in stored else None
-    return said or born_time(born_ms)
+    given = decode_time(stored[text.TIME]) if text.TIME in stored else None
+    return given or born_time(born_ms)
 
 
 def born_time(born_ms: int) -> datetime:
-    """Give an instant; one that Python cannot hold becomes 1970 (senders write what they like)."""
+    """Return the born time; one that Python cannot represent becomes 1970, as senders choose it."""
     try:
         return datetime.fromtimestamp(born_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(0, UTC)
+
+
+_HEAD: Final = struct.Struct(">IIIII")
+_HEAD_READ: Final = struct.Struct(">I8xiI")
+_HEAD_BYTES: Final = 20
+_SHORT: Final = struct.Struct(">H")
+BATCH_ITEM_BYTES: Final = 22
+"""Size of a message in a batch without its body and properties."""
+
+
+class BatchItems(NamedTuple):
+    """The messages of a batch: the flag, body, and property text (UTF-8) of each."""
+
+    flags: list[int]
+    bodies: list[bytes]
+    properties: list[bytes]
+
+
+def encode_batch_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    r"""Encode one message of a batch.
+
+    >>> encode_batch_item(b"b2", b"WAIT\x01true").hex(" ", -4)
+    '00000021 00000000 00000000 00000000 00000002 62320009 57414954 01747275 65'
+    """
+    return b"".join(batch_item_parts(body, properties, flag))
+
+
+def batch_item_parts(
+    body: bytes, properties: bytes, flag: int = 0
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return the pieces of one message of a batch, to be joined with those of the others."""
+    size = BATCH_ITEM_BYTES + len(body) + len(properties)
+    head = _HEAD.pack(size, 0, 0, flag & 0xFFFFFFFF, len(body))
+    return head, body, _SHORT.pack(len(properties)), properties
+
+
+def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
+    """Split a sequence of messages into batches that are not larger than the limit.
+
+    A message that exceeds the limit alone becomes a batch, which the broker refuses.
+
+    >>> split_by_size([40, 40, 40, 200, 10], 100)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    cuts: list[slice] = []
+    begin = held = 0
+    for number, size in enumerate(sizes):
+        if number > begin and held + size > limit_bytes:
+            cuts.append(slice(begin, number))
+            begin, held = number, 0
+        held += size
+    if begin < len(sizes):
+        cuts.append(slice(begin, len(sizes)))
+    return cuts
+
+
+def decode_batch(data: bytes | memoryview) -> BatchItems:
+    r"""Decode a batch.
+
+    Raises:
+        ProtocolError: a length does not fit.
+
+    >>> decode_batch(encode_batch_item(b"b2", b"WAIT\x01true"))
+    BatchItems(flags=[0], bodies=[b'b2'], properties=[b'WAIT\x01true'])
+    """
+    try:
+        return _decode_alike(data) or _decode_each(bytes(data))
+    except (struct.error, IndexError) as error:
+        raise ProtocolError("A message of a batch is cut short.") from error
+
+
+def _decode_alike(data: bytes | memoryview) -> BatchItems | None:
+    """Decode messages of equal lengths; None if lengths differ.
+
+    It takes half the time, because each step is a loop in C over all messages.
+    """
+    if not data:
+        return None
+    size, _, length = _HEAD_READ.unpack_from(data)
+    text_bytes = size - BATCH_ITEM_BYTES - length
+    if text_bytes < 0 or len(data) % size or len(data) == size:
+        return None
+    items = struct.iter_unpack(f">I8xiI{length}sH{text_bytes}s", data)
+    sizes, flags, lengths, bodies, texts_bytes, texts = zip(*items, strict=True)
+    if {*sizes} != {size} or {*lengths} != {length} or {*texts_bytes} != {text_bytes}:
+        return None
+    return BatchItems([*flags], [*bodies], [*texts])
+
+
+def _decode_each(whole: bytes) -> BatchItems:
+    flags: list[int] = []
+    bodies: list[bytes] = []
+    texts: list[bytes] = []
+    position, end = 0, len(whole)
+    while position < end:
+        size, flag, length = _HEAD_READ.unpack_from(whole, position)
+        body = position + _HEAD_BYTES
+        text = body + length + 2
+        position += size
+        if text + (whole[text - 2] << 8 | whole[text - 1]) != position or position > end:
+            raise ProtocolError("The lengths in a message of a batch do not fit.")
+        flags.append(flag)
+        bodies.append(whole[body : text - 2])
+        texts.append(whole[text:position])
+    return BatchItems(flags, bodies, texts)

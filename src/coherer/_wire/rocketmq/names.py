@@ -1,4 +1,4 @@
-"""Names: queues, topics, groups, and the namespaces around them.
+"""Names of queues, topics and groups, and their namespaces.
 
 >>> retry_topic("billing"), dlq_topic("billing")
 ('%RETRY%billing', '%DLQ%billing')
@@ -28,10 +28,10 @@ BENCHMARK_TOPIC: Final = reserved.BENCHMARK_TOPIC
 HALF_TOPIC: Final = reserved.HALF_TOPIC
 OP_HALF_TOPIC: Final = reserved.OP_HALF_TOPIC
 FEATURES: Final = "cohererFeatures"
-"""A field of our clients' heartbeats and of our brokers' answers to them: what each can do that 4.9
-cannot, in words with commas between."""
+"""A field of the heartbeats of Coherer's clients and of its brokers' answers: the features beyond
+4.9 that each supports, separated by commas."""
 FEATURE_TIMERS: Final = "timers"
-"""Messages are kept until any time, as by brokers of 5.x."""
+"""The feature of timed messages, as in 5.x."""
 TRACE_TOPIC: Final = reserved.TRACE_TOPIC
 CHECK_MAX_TIME_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
 SELF_TEST_TOPIC: Final = reserved.SELF_TEST_TOPIC
@@ -42,7 +42,7 @@ SYSTEM_GROUPS: Final = reserved.SYSTEM_GROUPS
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 GROUP_CHARS_MAX: Final = 255
-"""Length of a group's name, checked by Java's clients."""
+"""Longest name of a group; checked by Java's clients."""
 
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
@@ -51,12 +51,12 @@ _RESERVED_GROUPS: Final = ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER")
 
 
 class Queue(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A queue of a topic on one broker: what Java calls MessageQueue.
+    """A queue of a topic on one broker (Java: MessageQueue).
 
     Args:
         topic: the topic.
-        broker: the name of the broker (of a master and its slaves together).
-        id: the queue's number there, from 0.
+        broker: the name of the broker; a master and its slaves share it.
+        id: the queue's number on the broker, from 0.
 
     >>> Queue("orders", "broker-a", 0) < Queue("orders", "broker-a", 1)
     True
@@ -68,17 +68,17 @@ class Queue(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def retry_topic(group: str) -> str:
-    """Returns the topic where the messages wait that a group wants again."""
+    """Return the topic of messages that will be redelivered to a group."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Returns the topic of the messages that a group has given up."""
+    """Return the topic of a group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def topic_fault(topic: str) -> str | None:
-    """Says what is wrong with the name of a topic, in Java's words; None when nothing is.
+    """Return what is wrong with a topic name, in Java's words; None if it is valid.
 
     >>> topic_fault("a b")
     'The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$'
@@ -93,21 +93,21 @@ def topic_fault(topic: str) -> str | None:
 
 
 def group_fault(group: str) -> str | None:
-    """Says what is wrong with the name of a group; None when nothing is."""
+    """Return what is wrong with a group name; None if it is valid."""
     if not group.strip():
-        return "The name of a group is blank."
+        return "The group name is blank."
     if len(group) > GROUP_CHARS_MAX:
-        return f"The name of a group has {len(group)} characters; {GROUP_CHARS_MAX} are allowed."
+        return f"The group name has {len(group)} characters; {GROUP_CHARS_MAX} are allowed."
     if _ALLOWED.fullmatch(group) is None:
-        return f"The name of group [{group}] has characters outside {_ALLOWED_TEXT}."
+        return f"The group name [{group}] contains characters outside {_ALLOWED_TEXT}."
     return None
 
 
 def check_topic(topic: str) -> None:
-    """Checks the name of a topic before it is sent to a server.
+    """Check the name of a topic before it is sent to a server.
 
     Raises:
-        UsageError: no server would accept it.
+        UsageError: servers do not accept it.
     """
     fault = topic_fault(topic)
     if fault is not None:
@@ -115,20 +115,20 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Checks the name of a group before it is sent to a server.
+    """Check the name of a group before it is sent to a server.
 
     Raises:
-        UsageError: no server would accept it, or it is one that Java keeps for "not set".
+        UsageError: servers do not accept it, or Java reserves it for "not set".
     """
     fault = group_fault(group)
     if fault is None and group in _RESERVED_GROUPS:
-        fault = f"The name {group} stands for none: choose another."
+        fault = f"The group name {group} is reserved: choose another one."
     if fault is not None:
         raise UsageError(fault)
 
 
 def with_namespace(namespace: str, name: str) -> str:
-    """Returns the name of a topic or group as servers know it (8.1).
+    """Return the name of a topic or group as servers know it (docs/protocol/rocketmq.md, 8.1).
 
     >>> with_namespace("team", "orders"), with_namespace("team", "team%orders")
     ('team%orders', 'team%orders')
@@ -144,7 +144,7 @@ def with_namespace(namespace: str, name: str) -> str:
 
 
 def without_namespace(namespace: str, name: str) -> str:
-    """Returns the name as the user gave it.
+    """Return the name without its namespace.
 
     >>> without_namespace("team", "%RETRY%team%billing"), without_namespace("team", "orders")
     ('%RETRY%billing', 'orders')

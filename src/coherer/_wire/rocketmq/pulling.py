@@ -1,7 +1,6 @@
-"""The hot path of asking: requests of code 11 and what their answers say (2.6).
+"""The hot path of pulling: requests of code 11 and their answers (docs/protocol/rocketmq.md, 2.6).
 
-Of the requests for one queue all but a few numbers are the same, so `PullEncoder` makes everything
-else once.
+Pulls of one queue differ only in a few numbers, so `PullEncoder` encodes everything else once.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 
 COMMIT: Final = 1
-"""The request says where the group is in this queue."""
+"""The request commits the group's offset of the queue."""
 SUSPEND: Final = 2
-"""The broker may wait for a message before it answers."""
+"""The broker may wait for messages before it answers."""
 SUBSCRIPTION: Final = 4
-"""The request says which messages are wanted; otherwise the last heartbeat did."""
+"""The request contains the subscription; otherwise that of the last heartbeat applies."""
 LITE: Final = 16
-"""The request comes from a consumer that pulls by itself."""
+"""The request comes from a pull consumer."""
 
 FOUND: Final = ResponseCode.SUCCESS
 NOTHING_NEW: Final = ResponseCode.PULL_NOT_FOUND
@@ -31,19 +30,19 @@ NOTHING_MATCHED: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
 OFFSET_MOVED: Final = ResponseCode.PULL_OFFSET_MOVED
 
 PULL_CODES: Final = frozenset({FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED})
-"""Codes of answers that say where the next pull begins; all others are refusals."""
+"""Codes of answers with the next offset; all others are errors."""
 
 
 class PullResponse(NamedTuple):
-    """What an answer says.
+    """The answer to a pull.
 
     Args:
         code: one of `PULL_CODES`.
-        next_offset: where the next pull begins.
-        min_offset: the first offset that the broker holds.
-        max_offset: the offset behind its last.
-        suggested: the id of the broker to ask next time: 0 for the master.
-        body: records, one after the other.
+        next_offset: first offset of the next pull.
+        min_offset: first offset on the broker.
+        max_offset: offset after the last message on the broker.
+        suggested: id of the broker for the next pull; 0 is the master.
+        body: a sequence of records.
     """
 
     code: int
@@ -55,16 +54,16 @@ class PullResponse(NamedTuple):
 
 
 class PullEncoder:
-    r"""Makes the requests for one queue.
+    r"""Encodes the pulls of one queue.
 
     Args:
-        group: the group that reads.
-        queue: what is read.
-        max_messages: how many messages one answer may hold; brokers have limits of their own.
-        suspend_ms: how long the broker may wait for a message.
-        sub_version: of the subscription.
-        expression: the subscription; None leaves it out.
-        expression_type: TAG or SQL92; None leaves it out.
+        group: the group.
+        queue: the queue.
+        max_messages: most messages of one answer; brokers have their own limits too.
+        suspend_ms: how long the broker may wait for messages.
+        sub_version: version of the subscription.
+        expression: the subscription; None omits it.
+        expression_type: TAG or SQL92; None omits it.
 
     >>> encoder = PullEncoder("g", Queue("T", "b", 0), max_messages=32)
     >>> encoder.frame(7, 120, SUSPEND)[8:30]
@@ -103,7 +102,7 @@ class PullEncoder:
         self._language = PYTHON.encode()
 
     def fields(self, offset: int, flags: int, commit: int, max_messages: int) -> dict[str, str]:
-        """The custom header, for a request that is signed."""
+        """Return the custom header, for a signed request."""
         return {
             **self._common,
             "queueOffset": str(offset),
@@ -115,14 +114,14 @@ class PullEncoder:
     def frame(
         self, opaque: int, offset: int, flags: int, commit: int = 0, max_messages: int = 0
     ) -> bytes:
-        """A whole request.
+        """Return the frame of one pull.
 
         Args:
-            opaque: its number.
-            offset: where to begin.
-            flags: `COMMIT` and the others.
-            commit: where the group is, with `COMMIT`.
-            max_messages: another limit than usual.
+            opaque: number of the request.
+            offset: first offset.
+            flags: `COMMIT`, `SUSPEND`, `SUBSCRIPTION` and `LITE`.
+            commit: the group's offset, with `COMMIT`.
+            max_messages: most messages of the answer; 0 for the encoder's.
         """
         header = (
             b'%b%d","sysFlag":"%d","commitOffset":"%d","maxMsgNums":"%d"},'
@@ -142,10 +141,10 @@ class PullEncoder:
 
 
 def parse_pull_response(command: Command) -> PullResponse:
-    """Read an answer whose code is one of `PULL_CODES`.
+    """Decode an answer whose code is one of `PULL_CODES`.
 
     Raises:
-        ProtocolError: it lacks a number that every such answer has.
+        ProtocolError: a required number is missing.
     """
     fields = command.fields
     try:
@@ -158,4 +157,4 @@ def parse_pull_response(command: Command) -> PullResponse:
             command.body,
         )
     except (KeyError, ValueError) as error:
-        raise ProtocolError("The answer to a pull does not say where it ended.") from error
+        raise ProtocolError("The answer to a pull lacks its offsets.") from error

@@ -1,8 +1,8 @@
-"""The hot path of sending: requests and answers put together from their bytes.
+"""The hot path of sending: requests and answers assembled from their bytes.
 
-A producer sends the same group and topic with every message. `SendEncoder` keeps the bytes of
-these. What comes out is byte for byte what `command.encode` makes of a `headers.SendHeader` or
-`headers.SendResult`; tests prove it.
+A producer sends the same group and topic with every message, so `SendEncoder` keeps their bytes.
+The result equals, byte for byte, what `command.encode` makes of a `headers.SendHeader` or
+`headers.SendResult`; tests prove it. See docs/protocol/rocketmq.md, section 2.4.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ import msgspec
 from coherer._record.layout import NO_HOST
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode
-from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command
+from coherer._wire.rocketmq.command import ONEWAY, RESPONSE
 from coherer._wire.rocketmq.frame import PREFIX
-from coherer._wire.rocketmq.headers import SendResult, parse
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 
 QUEUES_DEFAULT: Final = 4
-"""Queues that a client asks for when its send creates the topic."""
+"""Number of queues of a topic that a send creates."""
 
 _quote: Final = msgspec.json.Encoder().encode
 _AROUND: Final = 4  # the word of type and header length
 
 
 class SendEncoder:
-    """Makes the frames of sends to one topic.
+    """Encodes sends to one topic.
 
     Args:
         group: the producer's group.
         topic: the topic.
-        default_topic: the topic that is the model when the send creates it.
-        default_topic_queue_nums: how many queues it shall have then.
+        default_topic: the model for a topic that the send creates.
+        default_topic_queue_nums: number of queues of such a topic.
         unit_mode: the producer belongs to a unit.
 
     >>> frame = SendEncoder("p", "demo").encode(1, 0, b"hello", "", born_ms=5)
@@ -56,7 +55,7 @@ class SendEncoder:
         unit_mode: bool = False,
     ) -> None:
         fields = {"a": group, "b": topic, "c": default_topic, "d": str(default_topic_queue_nums)}
-        # The names and values, without the brace behind them.
+        # Names and values without the closing brace.
         self._start = fastjson.dumps_strict(fields)[:-1].replace(b"%", b"%%")
         self._end = b"true" if unit_mode else b"false"
 
@@ -76,21 +75,21 @@ class SendEncoder:
         batch: bool = False,
         oneway: bool = False,
     ) -> bytes:
-        """Returns the frame of one send.
+        """Return the frame of one send.
 
         Args:
             opaque: from `Session.next_opaque`.
-            queue_id: the queue; the broker chooses when it is negative.
+            queue_id: the queue; if negative, the broker chooses one.
             body: the message's body, or a batch.
             properties: the property text.
-            born_ms: now, ms since 1970.
-            sys_flag: bits of the message (5.3).
-            flag: the user's number.
-            reconsume_times: how often it has been given back.
-            max_reconsume_times: how often it may be; only retry topics have it.
+            born_ms: the current time, ms since 1970.
+            sys_flag: bits of section 5.3.
+            flag: the user's flag.
+            reconsume_times: number of earlier deliveries.
+            max_reconsume_times: most redeliveries; only for retry topics.
             code: 310, 320 or 325.
             batch: the body is a batch.
-            oneway: the broker shall not answer.
+            oneway: the broker does not answer.
 
         Raises:
             ProtocolError: the frame would be larger than any broker accepts.
@@ -117,7 +116,7 @@ def _template(
     batch: bool,
     oneway: bool,
 ) -> bytes:
-    """Returns the header of a send with gaps for what changes from message to message."""
+    """Return the header of a send with placeholders for the fields that differ."""
     limit = b"" if max_reconsume_times is None else b'"l":"%d",' % max_reconsume_times
     return b"".join(
         (
@@ -136,12 +135,12 @@ def _template(
 
 
 class SendResponseEncoder:
-    """Makes the frames of answers to sends: one for each broker.
+    """Encodes a broker's answers to sends.
 
     Args:
         region: the broker's region.
-        trace_on: whether producers shall trace.
-        store_host: the address and port that the broker's offset ids begin with.
+        trace_on: whether producers send traces.
+        store_host: address and port at the beginning of the broker's offset message ids.
 
     >>> answers = SendResponseEncoder()
     >>> frame = answers.encode(7, "0A00000100002A9F0000000000001000", 1, 42)
@@ -171,13 +170,13 @@ class SendResponseEncoder:
     def encode_success(
         self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int
     ) -> tuple[bytes, bytes]:
-        """Returns the two pieces of the answer to a single message that is as safe as it should be.
+        """Return the two pieces of the answer SUCCESS to a single message.
 
         Args:
-            opaque: of the request.
-            physical_offset: where the record begins: with the store's host, its offset id.
+            opaque: number of the request.
+            physical_offset: offset of the record in the log, part of the offset message id.
             queue_id: the queue.
-            queue_offset: its place there.
+            queue_offset: the message's offset in the queue.
         """
         header = self._usual % (physical_offset, queue_id, queue_offset, opaque)
         size = len(header)
@@ -193,15 +192,15 @@ class SendResponseEncoder:
         code: int = 0,
         transaction_id: str | None = None,
     ) -> bytes:
-        """Returns the frame that says that a message has been taken.
+        """Return the frame that confirms a message.
 
         Args:
-            opaque: of the request.
-            msg_id: the offset message id; of a batch all of them, joined by commas.
+            opaque: number of the request.
+            msg_id: the offset message id; for a batch, all of them joined by commas.
             queue_id: the queue.
-            queue_offset: the (first) message's place there.
-            code: 0, or 10, 11, 12: stored, but not as safely as it should be.
-            transaction_id: of a half message.
+            queue_offset: offset of the (first) message in the queue.
+            code: 0; or 10, 11 or 12 if the message is stored but not flushed or replicated.
+            transaction_id: the transaction id of a half message.
         """
         transaction = b""
         if transaction_id is not None:
@@ -217,15 +216,3 @@ class SendResponseEncoder:
         header += b',"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (opaque, V4_9_3)
         size = len(header)
         return PREFIX.pack(_AROUND + size, size) + header
-
-
-def parse_send_answer(answer: Command) -> SendResult:
-    """Reads the answer to a send that a broker has taken.
-
-    Raises:
-        ProtocolError: it does not say where the message is.
-    """
-    result = parse(SendResult, answer.fields)
-    if result.msg_id is None or result.queue_id is None or result.queue_offset is None:
-        raise ProtocolError("The answer to a send does not say where the message is.")
-    return result

@@ -1,7 +1,7 @@
-"""One connection, either side: both may ask, and both answer (protocol page, 1.1 and 1.4).
+"""One connection, either side (docs/protocol/rocketmq.md, sections 1.1 and 1.4).
 
-A peer's requests and its answers come in one stream; `Command.is_response` tells them apart even
-where their numbers are the same.
+Both sides may send requests. A peer's requests and answers arrive in one stream;
+`Command.is_response` distinguishes them even if their numbers are equal.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from coherer.errors import ProtocolError
 
 
 class Session:
-    """One end of a connection.
+    """One side of a connection.
 
     Args:
-        language: the language that our headers name.
-        binary: write requests with the binary header; answers are always JSON, which every client
-            reads.
+        language: the language in the headers.
+        binary: write requests with the binary header. Answers are always in JSON, which all clients
+            read.
 
     >>> client, server = Session(), Session()
     >>> opaque, frame = client.request(105, {"topic": "T"})
@@ -38,7 +38,7 @@ class Session:
         self._opaque = 0
 
     def receive(self, data: bytes) -> list[Command]:
-        """Takes what came from the socket.
+        """Take bytes from the socket.
 
         Args:
             data: the next bytes of the stream.
@@ -47,8 +47,8 @@ class Session:
             Requests and answers, in order.
 
         Raises:
-            ProtocolError: these are no commands; close the connection. Those before the wrong one
-                are returned, and the next call raises.
+            ProtocolError: the bytes are not commands; close the connection. Commands before the
+                invalid one are returned, and the next call raises.
         """
         received: list[Command] = []
         try:
@@ -62,11 +62,11 @@ class Session:
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """How many bytes there are of an incomplete command, 0 for none, and how many it lacks."""
+        """The bytes received of an incomplete command, 0 for none, and the bytes that it lacks."""
         return self._decoder.unfinished
 
     def next_opaque(self) -> int:
-        """Returns a number for a request: 1, 2, … and on as a signed 32-bit number."""
+        """Return the number of the next request: 1, 2, …, wrapping as a signed 32-bit number."""
         self._opaque = opaque = self._opaque + 1 if self._opaque < INT32_MAX else INT32_MIN
         return opaque
 
@@ -80,14 +80,14 @@ class Session:
         language: str | None = None,
         remark: str | None = None,
     ) -> tuple[int, bytes]:
-        """Returns number and frame of a request.
+        """Return number and frame of a request.
 
         Args:
-            code: what is wanted.
+            code: the request code.
             fields: the custom header.
             body: the payload.
-            oneway: nobody shall answer.
-            language: another one than this end's.
+            oneway: the peer does not answer.
+            language: overrides the session's language.
             remark: text for people.
 
         Raises:
@@ -113,12 +113,12 @@ class Session:
         fields: dict[str, str] | None = None,
         body: bytes | memoryview = b"",
     ) -> bytes:
-        """Returns the frame of an answer.
+        """Return the frame of an answer.
 
         Args:
-            request: what is answered.
+            request: the request.
             code: how it went.
-            remark: text for people, mostly what went wrong.
+            remark: text for people, usually an error.
             fields: the custom header.
             body: the payload.
 
@@ -135,14 +135,14 @@ class Session:
         fields: dict[str, str] | None = None,
         body_bytes: int = 0,
     ) -> bytes:
-        """Returns the frame of an answer without its body, which the caller writes behind it.
+        """Return the frame of an answer up to its body, which the caller appends.
 
         Args:
-            request: what is answered.
+            request: the request.
             code: how it went.
             remark: text for people.
             fields: the custom header.
-            body_bytes: how long the body will be.
+            body_bytes: size of the body.
 
         Raises:
             ProtocolError: the frame would be larger than any peer accepts.

@@ -1,4 +1,6 @@
-"""What a consumer takes of a topic: words of a tag, or an SQL92 expression (7.1).
+"""Subscriptions: the messages of a topic that a consumer wants, by tags or an SQL92 expression.
+
+See docs/protocol/rocketmq.md, section 7.1, and section 3.11 for `BloomFilter`.
 
 >>> Subscription.of("flights", "UA || AA", version_ms=1).codes
 (2700, 2080)
@@ -6,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -48,18 +51,18 @@ class Sql92(msgspec.Struct, frozen=True):
 
 
 Selector: TypeAlias = "Tags | Sql92 | str | None"
-"""What users give: text is tags, None is all messages."""
+"""A user's selector: text means tags, None means all messages."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A topic, and what is taken of it.
+    """A topic and a filter.
 
     Args:
         topic: the topic.
-        text: as the user wrote it.
+        text: the expression as written.
         kind: `TAG` or `SQL92`.
-        tags: the tags, in their order; empty takes all.
-        version_ms: when it was made: of two, brokers believe the newer.
+        tags: the tags, in order; empty for all messages.
+        version_ms: time of creation; brokers prefer the newer of two subscriptions.
     """
 
     topic: str
@@ -70,10 +73,10 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, topic: str, selector: Selector, *, version_ms: int = 0) -> Subscription:
-        """Makes a subscription of what users give.
+        """Create a subscription from a user's selector.
 
         Raises:
-            UsageError: the selector is no selector.
+            UsageError: the selector is not valid.
         """
         if isinstance(selector, Sql92):
             return cls.parse(topic, selector.text, SQL92, version_ms=version_ms)
@@ -84,17 +87,17 @@ class Subscription(msgspec.Struct, frozen=True):
     def parse(
         cls, topic: str, text: str | None, kind: str | None, *, version_ms: int = 0
     ) -> Subscription:
-        """Makes a subscription of what stands in a request, as Java's clients and brokers do.
+        """Create a subscription from the fields of a request, as Java's clients and brokers do.
 
         Args:
             topic: the topic.
             text: the expression.
             kind: its type; None is `TAG`.
-            version_ms: when it was made.
+            version_ms: time of creation.
 
         Raises:
-            UsageError: the text says nothing. Whether an SQL92 expression is one, only the
-                compiler knows (`coherer._wire.rocketmq.selector`).
+            UsageError: the expression is empty. SQL92 expressions are checked only when they are
+                compiled (`coherer._wire.rocketmq.selector`).
         """
         if kind is None or kind == TAG:
             tags = split_tags(text)
@@ -105,20 +108,20 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """The hash of each tag, by which brokers filter."""
+        """The hashes of the tags, by which brokers filter."""
         return tuple(dict.fromkeys(map(java_hash, self.tags)))
 
     @property
     def accepted(self) -> frozenset[str] | None:
-        """The tags for `MessageBatch`; None when the broker's filter is all there is."""
+        """The tags for `MessageBatch`; None if only the broker filters."""
         return frozenset(self.tags) or None
 
 
 def split_tags(text: str | None) -> tuple[str, ...]:
-    """Give the tags of an expression, in their order and each once; none means all messages.
+    """Return the distinct tags of an expression, in order; none means all messages.
 
     Raises:
-        UsageError: the expression is nothing but `||`.
+        UsageError: the expression contains nothing but `||`.
 
     >>> split_tags("UA ||AA|| UA"), split_tags(" * "), split_tags("*"), split_tags("a|b")
     (('UA', 'AA'), ('*',), (), ('a|b',))
@@ -135,16 +138,16 @@ def split_tags(text: str | None) -> tuple[str, ...]:
 
 
 _JAVA_SPACE: Final = "".join(map(chr, range(33)))
-"""What Java's `trim` takes off: every character up to the space."""
+"""The characters that Java's `trim` removes: all up to the space."""
 
 
 def matches_code(text: str, codes: Collection[int], tag_code: int | None) -> bool:
-    """Tell whether a broker gives a message to a consumer, by the code of its tag.
+    """Return whether a broker delivers a message to a consumer, by the code of its tag.
 
     Args:
         text: the consumer's expression.
-        codes: its code set. As Java's broker, we look at these and not at the text.
-        tag_code: from the consume queue; None when it is not known.
+        codes: its code set, which decides instead of the text, as on Java's broker.
+        tag_code: the code from the consume queue; None if unknown.
 
     >>> matches_code("UA", [2700], 2700), matches_code("UA", [], 2700), matches_code("*", [], 0)
     (True, False, True)
@@ -153,3 +156,82 @@ def matches_code(text: str, codes: Collection[int], tag_code: int | None) -> boo
         return True
     code = tag_code & 0xFFFFFFFF
     return (code - ((code & 0x80000000) << 1)) in codes
+
+
+ERROR_PERCENT: Final = 20
+CONSUMERS: Final = 32
+
+
+class BloomFilter:
+    """The bloom filter that RocketMQ's broker stores with SQL92 subscriptions.
+
+    Each pair of group and topic has `hashes` of `bits` bits. A broker that calculates bitmaps when
+    it stores messages can skip messages without evaluating the expression. Coherer evaluates, but
+    writes the same `bloomFilterData` into consumerFilter.json, because Java's broker discards all
+    filters if it finds other numbers.
+
+    Java's defaults (20 % errors, 32 consumers) give 3 of 112 bits:
+
+    >>> BloomFilter().positions("GID_PY#T1")
+    (5, 12, 92)
+
+    Args:
+        error_percent: tolerated false positives in percent, 1 to 99.
+        consumers: expected number of texts.
+
+    Attributes:
+        hashes: number of bits of a text.
+        bits: total number of bits.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    def __init__(self, error_percent: int = ERROR_PERCENT, consumers: int = CONSUMERS) -> None:
+        if not 0 < error_percent < 100 or consumers < 1:
+            raise UsageError(
+                f"A bloom filter cannot have {error_percent} % errors and {consumers} consumers."
+            )
+        rate = error_percent / 100
+        self.hashes = math.ceil(math.log(rate) / math.log(0.5))
+        needed = math.ceil(consumers * math.log2(1 / rate) * math.log2(math.e))
+        self.bits = -(-needed // 8) * 8
+
+    def positions(self, text: str) -> tuple[int, ...]:
+        """Return the bits of a text; some may be equal.
+
+        >>> BloomFilter().positions("group#topic")
+        (79, 21, 21)
+        """
+        import mmh3
+
+        low64 = mmh3.hash64(text.encode(), 0, True, signed=False)[0]
+        first, second = low64 & 0xFFFFFFFF, low64 >> 32
+        found: list[int] = []
+        for number in range(1, self.hashes + 1):
+            combined = first + number * second & 0xFFFFFFFF
+            if combined & 0x80000000:  # negative in Java, which turns all bits then
+                combined ^= 0xFFFFFFFF
+            found.append(combined % self.bits)
+        return tuple(found)
+
+    def bitmap(self, positions: Iterable[int]) -> bytes:
+        """Return the bits as bytes: bit p is in byte p // 8, with the value 1 << p % 8.
+
+        >>> BloomFilter().bitmap([5, 12, 92]).hex()
+        '2010000000000000000000100000'
+        """
+        data = bytearray(self.bits // 8)
+        for position in positions:
+            data[position // 8] |= 1 << position % 8
+        return bytes(data)
+
+    @staticmethod
+    def contains(bitmap: bytes, positions: Iterable[int]) -> bool:
+        """Return whether all of the bits are set.
+
+        >>> bitmap = bytes.fromhex("2010")
+        >>> BloomFilter.contains(bitmap, [5, 12]), BloomFilter.contains(bitmap, [4])
+        (True, False)
+        """
+        return all(bitmap[position // 8] >> position % 8 & 1 for position in positions)

@@ -2,19 +2,18 @@
 
 From the wire upwards:
 
-| module | what |
+| module | contents |
 |---|---|
 | `frame` | frames of the stream, in blocks |
-| `envelope` | what stands around a message inside a frame |
+| `envelope` | the RPC headers around a message, and the protobuf encoding of single fields |
 | `methods` | the table of methods; `methods.parse` reads a message strictly |
-| `session` | one connection as a client or server sees it |
+| `session` | one connection as a client or a server sees it |
 | `messages` | every message, generated from `proto/*.proto` |
-| `names`, `settings` | the texts inside messages: brokers, partitions, topics, settings |
-| `payload` | a message's bytes: attributes, body, check sum |
+| `names` | the texts inside messages: brokers, partitions, topics, settings |
+| `payload` | the bytes of a user's message: attributes, body, checksum |
 | `sending`, `delivery`, `columns` | the hot paths of methods 13 and 17 |
 | `codes` | result codes, and an exception for each |
 | `credentials`, `flow` | signatures; flow control rules |
-| `wire`, `texts` | what these have in common |
 
-Section numbers in comments are those of the project's page on the TubeMQ protocol.
+Sections in comments are those of docs/protocol/tubemq.md.
 """

@@ -1,8 +1,7 @@
 """The result codes of TubeMQ, and an exception class for each that a server may answer.
 
-The codes without a class are made by a client for itself and never travel (section 9 of the
-protocol page); Coherer's own client uses the error tree for those, with the code in the error's
-field `code`.
+Codes without a class are only used inside a client and never sent (docs/protocol/tubemq.md, section
+9); Coherer's client raises other errors for them, with the code in the attribute `code`.
 
 >>> refused(431, "topic [x] not deployed", server="m:8715", topic="x")
 TopicNotDeployedError('topic [x] not deployed')
@@ -65,77 +64,77 @@ class ResultCode(IntEnum):
 
 
 class _CodedError(CodedError):
-    """What the classes below have in common."""
+    """Base class of the errors below."""
 
 
 class NotReadyError(_CodedError):
-    """201: The master's data are not ready."""
+    """201: The master has not loaded its data yet."""
 
     result = ResultCode.NOT_READY
-    meaning = "The master's data are not ready."
+    meaning = "The master has not loaded its data yet."
     advice = "Try again in a moment."
 
 
 class MovedError(_CodedError):
-    """301: The offset lies below the oldest message."""
+    """301: The offset is below the oldest message."""
 
     result = ResultCode.MOVED
-    meaning = "The offset lies below the oldest message."
-    advice = "Read on: the broker has moved the offset to the oldest message."
+    meaning = "The offset is below the oldest message."
+    advice = "Continue reading: the broker has moved the offset to the oldest message."
 
 
 class BadRequestError(_CodedError):
-    """400: A parameter is wrong."""
+    """400: A parameter is not valid."""
 
     result = ResultCode.BAD_REQUEST
-    meaning = "A parameter is wrong."
+    meaning = "A parameter is not valid."
 
 
 class UnauthorizedError(_CodedError):
-    """401: The partition is not held by this consumer."""
+    """401: The partition is not assigned to this consumer."""
 
     result = ResultCode.UNAUTHORIZED
-    meaning = "The partition is not held by this consumer."
-    advice = "It was given to another, or its lease ran out; the messages will come again."
+    meaning = "The partition is not assigned to this consumer."
+    advice = "It moved to another consumer, or its lease expired; its messages are redelivered."
 
 
 class ForbiddenError(_CodedError):
-    """403: The topic or the partition is unknown or closed, or the check sum is wrong."""
+    """403: The topic or the partition is unknown or closed, or the checksum is wrong."""
 
     result = ResultCode.FORBIDDEN
-    meaning = "The topic or the partition is unknown or closed, or the check sum is wrong."
-    advice = "Look whether the topic exists there and is open."
+    meaning = "The topic or the partition is unknown or closed, or the checksum is wrong."
+    advice = "Check that the topic exists on that broker and is open."
 
 
 class NotFoundError(_CodedError):
-    """404: There is no message at this place."""
+    """404: There is no message at this offset."""
 
     result = ResultCode.NOT_FOUND
-    meaning = "There is no message at this place."
+    meaning = "There is no message at this offset."
     advice = "Try again later."
 
 
 class PartitionOccupiedError(_CodedError):
-    """410: Another consumer of the group holds the partition."""
+    """410: The partition is assigned to another consumer of the group."""
 
     result = ResultCode.PARTITION_OCCUPIED
-    meaning = "Another consumer of the group holds the partition."
-    advice = "It becomes free when that one gives it up or its lease runs out."
+    meaning = "The partition is assigned to another consumer of the group."
+    advice = "It becomes available when that consumer releases it or its lease expires."
 
 
 class NotRegisteredError(_CodedError):
-    """411: The server does not know this client (any more)."""
+    """411: The server does not know this client, or no longer knows it."""
 
     result = ResultCode.HB_NO_NODE
-    meaning = "The server does not know this client (any more)."
+    meaning = "The server does not know this client, or no longer knows it."
     advice = "Register again."
 
 
 class DuplicatePartitionError(_CodedError):
-    """412: The partition is now held by another consumer."""
+    """412: The partition has been assigned to another consumer."""
 
     result = ResultCode.DUPLICATE_PARTITION
-    meaning = "The partition is now held by another consumer."
+    meaning = "The partition has been assigned to another consumer."
 
 
 class CertificateError(_CodedError):
@@ -147,11 +146,11 @@ class CertificateError(_CodedError):
 
 
 class ServerOverflowError(_CodedError):
-    """419: The broker has no room for the message."""
+    """419: The broker cannot accept the message now."""
 
     result = ResultCode.SERVER_RECEIVE_OVERFLOW
-    meaning = "The broker has no room for the message."
-    advice = "Send more slowly; the broker's log says what it lacks."
+    meaning = "The broker cannot accept the message now."
+    advice = "Send more slowly; the broker's log gives the reason."
 
 
 class ConsumeTypeError(_CodedError):
@@ -227,7 +226,7 @@ class SpeedLimitError(_CodedError):
 
     result = ResultCode.SERVER_CONSUME_SPEED_LIMIT
     meaning = "The broker limits how fast this consumer reads."
-    advice = "Read again after the time that it named."
+    advice = "Read again after the time that it requires."
 
 
 class ContentForbiddenError(_CodedError):
@@ -243,15 +242,15 @@ class InternalServerError(_CodedError):
 
     result = ResultCode.INTERNAL_SERVER_ERROR
     meaning = "The server failed."
-    advice = "Look at the server's log."
+    advice = "See the server's log."
 
 
 class ServiceUnavailableError(_CodedError):
-    """503: The server does not serve now."""
+    """503: The server is not available now."""
 
     result = ResultCode.SERVICE_UNAVAILABLE
-    meaning = "The server does not serve now."
-    advice = "It is starting, stopping or stopped on order; try again later or elsewhere."
+    meaning = "The server is not available now."
+    advice = "It is starting, stopping or disabled; try again later or on another server."
 
 
 ERRORS: Final = by_code(_CodedError)
@@ -266,13 +265,13 @@ def refused(
     topic: str | None = None,
     partition: int | None = None,
 ) -> RefusedError:
-    """Returns the exception for an answer that is not a success.
+    """Return the exception for an answer that reports an error.
 
     Args:
         code: the answer's errCode.
-        text: its errMsg; the meaning of the code stands in for an empty one.
-        server: who answered, `host:port`.
-        topic: the topic that it was about.
-        partition: the partition that it was about.
+        text: its errMsg; if empty, the meaning of the code is used.
+        server: the server that answered, as `host:port`.
+        topic: the topic concerned.
+        partition: the partition concerned.
     """
     return refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)

@@ -1,4 +1,4 @@
-"""Delivered messages as Arrow columns, without an object for each; see `_record.columns`."""
+"""Delivered messages as Arrow columns, without an object per message; see `_record.columns`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORM: Final = Form(
     hidden=frozenset(),
     blank_values=True,
 )
-"""How attributes are written."""
+"""The format of attributes."""
 
 
 def record_batch(
@@ -51,7 +51,7 @@ def record_batch(
     attributes: Sequence[bytes | None],
     bodies: Sequence[bytes],
 ) -> pa.RecordBatch:
-    """Returns the columns of `SCHEMA`; the last four arguments are of the same length."""
+    """Return the columns of `SCHEMA`; the last four arguments have the same length."""
     size = len(bodies)
     (tags, times), properties = take_apart(attributes, FORM)
     return pa.RecordBatch.from_arrays(

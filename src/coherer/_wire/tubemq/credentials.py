@@ -1,4 +1,4 @@
-"""Signatures (6.1) and the forms in which they travel (6.2, 6.4).
+"""Signatures and their forms in messages (docs/protocol/tubemq.md, sections 6.1, 6.2, 6.4).
 
 >>> sign("admin", "secret", 1700000000000, 12345)
 'GzIEn3jIHQZaZeKFky5I832KCzg%3D'
@@ -15,14 +15,14 @@ from urllib.parse import quote
 from coherer._wire.tubemq import messages as pb
 
 NONCE_LIMIT: Final = 2**31 - 1
-"""Nonces are chosen at random from 0 to below this."""
+"""Nonces are random numbers from 0 to below this."""
 
 VALID_MS: Final = 20_000
-"""How far a signature's time may be from the server's clock, unless the server says otherwise."""
+"""Default for the largest difference between a signature's time and the server's clock."""
 
 
 def sign(user: str, password: str, timestamp_ms: int, nonce: int) -> str:
-    """Returns the signature of a user at a time: HMAC-SHA1, base64, percent-encoded.
+    """Return a user's signature for a time: HMAC-SHA1, base64, percent-encoded.
 
     SHA-1 is the protocol's choice; as a keyed hash it is not broken.
     """
@@ -34,11 +34,11 @@ def sign(user: str, password: str, timestamp_ms: int, nonce: int) -> str:
 def authenticate_info(
     user: str, password: str, timestamp_ms: int, nonce: int
 ) -> pb.AuthenticateInfo:
-    """Returns the signed form that goes to a master.
+    """Return the signed message for a master.
 
     Args:
-        user: the name.
-        password: known to both ends, never sent.
+        user: the user's name.
+        password: known to both sides, never sent.
         timestamp_ms: now, ms since 1970.
         nonce: random, from 0 to below `NONCE_LIMIT`.
     """
@@ -52,7 +52,7 @@ def authenticate_info(
 
 
 def broker_token(user: str, password: str, timestamp_ms: int, nonce: int) -> str:
-    """Returns the text form that a consumer gives to a broker, in `authAuthorizedToken`.
+    """Return the text that a consumer sends to a broker in `authAuthorizedToken`.
 
     >>> broker_token("admin", "secret", 1700000000000, 12345)
     'admin 1700000000000 12345 GzIEn3jIHQZaZeKFky5I832KCzg%3D'
@@ -63,13 +63,13 @@ def broker_token(user: str, password: str, timestamp_ms: int, nonce: int) -> str
 def verify(
     info: pb.AuthenticateInfo, password: str, now_ms: int, *, valid_ms: int = VALID_MS
 ) -> str | None:
-    """Checks a signature; returns what is wrong with it, or None.
+    """Check a signature; return the error, or None if it is valid.
 
     Args:
-        info: what the peer sent.
-        password: of the user that it names.
-        now_ms: the server's clock.
-        valid_ms: how far its time may be from ours.
+        info: the peer's message.
+        password: the user's password.
+        now_ms: the server's time.
+        valid_ms: largest difference between the signature's time and the server's.
 
     >>> info = authenticate_info("admin", "secret", 1000, 1)
     >>> verify(info, "secret", 1000), verify(info, "other", 1000)
@@ -86,7 +86,7 @@ def verify(
 
 
 def parse_broker_token(text: str) -> pb.AuthenticateInfo | None:
-    """Reads the text form; None when it is none.
+    """Parse a broker token; None if it is not valid.
 
     >>> parse_broker_token("admin 17 5 abc%3D").signature
     'abc%3D'

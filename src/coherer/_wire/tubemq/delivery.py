@@ -1,19 +1,19 @@
 """The hot path of receiving: answers of method 17, written by a broker and read by a consumer.
 
-Writing. A delivered message is a `TransferedMessage` around the payload as it was sent. All but the
-payload is two short pieces of bytes (`message_envelope`), and an answer is a sequence of such pieces
-and slices of files between a beginning and an end (`encode_get_response`).
+Writing: a delivered message is a `TransferedMessage` around the payload as it was sent. Apart from
+the payload it consists of two short pieces of bytes (`message_envelope`), and an answer is a
+sequence of such pieces and slices of files between a beginning and an end (`encode_get_response`).
 
-Reading. `MessageBatch` parses an answer when it is made and looks at the messages when it is first
-asked for them. As Java's client does (4.8.1), it leaves out messages whose check sum is wrong or
-whose attributes do not fit; and, for a consumer with filters, those whose tag is not among them,
-because the broker filters by a hash of the tag.
+Reading: `MessageBatch` parses an answer when it is created and decodes the messages on first use.
+As Java's client does (docs/protocol/tubemq.md, section 4.8.1), it skips messages with a wrong
+checksum or attributes that do not fit. For a consumer with filters it also skips messages with
+other tags, because the broker filters by a hash of the tag.
 
-Offsets belong to messages, not to their places in an answer: our broker names the offsets of the
-messages that it leaves out because they cannot be delivered, and where the read ended. These are
-its own fields (1001, 1002), which other clients pass over, and they are written only where
-something is left out. What broker and client leave out is counted in `skipped`, and where offsets
-are exact `left_out` says where it is.
+Offsets do not follow from positions in an answer: Coherer's broker lists the offsets of messages
+that it leaves out because they cannot be delivered, and where the read ended. It does so in fields
+of its own (1001, 1002), which other clients ignore, and only if something is left out. `skipped`
+counts the messages that broker and client leave out; where offsets are exact, `left_out` lists
+them.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _BEGIN: Final = b"\x08\x01\x10\xc8\x01\x1a\x03OK!"  # success, 200, OK!
 def message_envelope(
     message_id: int, checksum: int, data_size: int, flag: int
 ) -> tuple[bytes, bytes]:
-    """Returns what stands before and after the payload of a delivered message in an answer.
+    """Return the bytes before and after the payload of a delivered message in an answer.
 
     Args:
         message_id: the broker's id for the message.
         checksum: `payload.checksum` of the payload.
         data_size: its size in bytes.
-        flag: as it was sent.
+        flag: the flag as sent.
 
     >>> before, after = message_envelope(1, 421552847, 5, 0)
     >>> answer = pb.GetMessageResponseB2C.FromString(before + b"plain" + after)
     >>> answer.messages[0].payLoadData
     b'plain'
     """
-    # Of eight check sums seven take five bytes. Then all but the lower 28 bits of either number is
-    # known from the message before, if that was as long.
+    # Seven of eight checksums take five bytes. Then everything but the lower 28 bits of both
+    # numbers equals that of the previous message of the same length.
     if 0 < checksum >> 28 < 8 and message_id >> 28 > 0 and flag in _TAILS:
         begin, id_end, middles = _frame(data_size, message_id >> 28)
         return (
@@ -82,7 +82,7 @@ def message_envelope(
 
 @lru_cache(maxsize=4096)
 def _frame(data_size: int, high_id: int) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-    """The pieces of a head around the lower bits of id and check sum; the latter has 5 bytes."""
+    """Return the pieces around the lower bits of id and checksum, for a checksum of 5 bytes."""
     id_end = varint(high_id) + b"\x10"
     middles = tuple([VARINTS[high] + b"\x1a" + varint(data_size) for high in range(8)])
     size = 1 + 4 + len(id_end) + 4 + len(middles[0]) + data_size + 2
@@ -100,18 +100,18 @@ def encode_get_response(
     left_out: Sequence[range] = (),
     next_offset: int = 0,
 ) -> bytes:
-    """Returns the frame of a successful answer to a get.
+    """Return the frame of a successful answer to a get.
 
     Args:
-        serial: of the request.
-        chunks: delivered messages, in pieces; joined they are fields 4 of the answer.
-        offset: where the read began.
-        backlog_bytes: what lies behind the last message read.
-        max_offset: the end of the partition as this consumer may see it.
+        serial: the request's serial number.
+        chunks: pieces of the delivered messages; joined they are the answer's fields 4.
+        offset: first offset of the read.
+        backlog_bytes: unread bytes after the last message.
+        max_offset: end of the partition as visible to this consumer.
         require_slow: whether a consumer with filters is close to the end.
-        left_out: the offsets of messages that cannot be delivered.
-        next_offset: the offset behind the last message that the read dealt with; written only
-            together with `left_out`.
+        left_out: offsets of messages that cannot be delivered.
+        next_offset: the offset after the last message that was read; written only together with
+            `left_out`.
     """
     end = b"\x28%b\x30\x00\x38\x00\x40%b\x48%b\x50%b" % (
         varint(offset),
@@ -130,32 +130,32 @@ def encode_get_response(
 
 
 class MessageBatch:
-    """The messages of one answer, decoded when they are asked for.
+    """The messages of one answer, decoded on first use.
 
     Args:
         body: the serialized answer.
-        topic: the topic that was read.
+        topic: the topic.
         broker: the broker's id, as text.
         partition: the partition's number.
-        exact_offsets: whether offsets count messages, and every message between two of the answer
-            is one that cannot be delivered (our brokers, without filters).
-        accepted_tags: the consumer's filters; None when it has none.
+        exact_offsets: whether offsets count messages, and messages missing between two others
+            cannot be delivered (Coherer's brokers, without filters).
+        accepted_tags: the consumer's filters; None without filters.
 
     Attributes:
-        code: 200, or why the broker gave no messages; then the batch is empty.
-        text: why, in words.
-        wait_ms: with code 452, how long the broker wants to be left alone.
-        offset: where the read began (not where it ended); -1 on failure.
-        next_offset: the offset behind the last message that the read dealt with; -1 on failure and
-            where offsets are not exact.
-        max_offset: the end of the partition; -2 when the broker does not tell.
-        backlog_bytes: what lies behind the batch in the broker's file; -1 on failure.
+        code: 200, or the code of the error; then the batch is empty.
+        text: the error.
+        wait_ms: with code 452, the time until the next read is allowed.
+        offset: first offset of the read; -1 on failure.
+        next_offset: the offset after the last message that was read; -1 on failure and if offsets
+            are not exact.
+        max_offset: end of the partition; -2 if the broker does not report it.
+        backlog_bytes: unread bytes in the broker's file after the batch; -1 on failure.
         require_slow: whether a consumer with filters is close to the end.
         size_bytes: size of the answer.
-        delivered: how many messages the answer holds, also those that are left out here.
+        delivered: number of messages in the answer, including those that are skipped here.
 
     Raises:
-        ProtocolError: the bytes are no such answer.
+        ProtocolError: the bytes are not such an answer.
 
     >>> before, after = message_envelope(1, 421552847, 5, 0)
     >>> answer = pb.GetMessageResponseB2C(success=True, errCode=200).SerializeToString()
@@ -249,34 +249,34 @@ class MessageBatch:
 
     @property
     def skipped(self) -> int:
-        """How many messages have been left out because they cannot be delivered."""
+        """How many messages were left out because they cannot be delivered."""
         self._read()
         return self._skipped
 
     @property
     def left_out(self) -> list[range]:
-        """The offsets of the messages that have been left out, where offsets are exact.
+        """The offsets of the messages that were left out, where offsets are exact.
 
-        They may lie before `offset`: what a broker passes over before it finds a message.
+        They may lie before `offset`, if the broker skipped messages before the first one.
         """
         self._read()
         return self._left_out
 
     def bodies(self) -> list[bytes]:
-        """Returns the body of each message; do not change the list."""
+        """Return the body of each message; do not modify the list."""
         self._read()
         return self._bodies
 
     def offsets(self) -> Sequence[int]:
-        """Returns the offset of each message, where offsets are exact; otherwise nothing."""
+        """Return the offset of each message; empty where offsets are not exact."""
         self._read()
         return self._offsets
 
     def before(self, end: int) -> MessageBatch:
-        """Returns the messages below an offset, of a batch with exact offsets.
+        """Return the messages below an offset. The batch must have exact offsets.
 
         Args:
-            end: the offset behind the last that is wanted.
+            end: the offset after the last message to return.
 
         >>> before, after = message_envelope(1, 421552847, 5, 0)
         >>> answer = pb.GetMessageResponseB2C(success=True, errCode=200, currOffset=7)
@@ -302,19 +302,19 @@ class MessageBatch:
         return part
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Returns the batch as columns.
+        """Return the batch as columns.
 
         | column | type | |
         |---|---|---|
         | topic, broker | string | |
         | partition | int32 | |
-        | offset | int64 | where the read began, unless offsets are exact |
+        | offset | int64 | the message's offset if exact, else the first offset of the read |
         | id | int64 | the broker's id |
-        | tag, time | string | null when the message has none; the time as it is on the wire |
+        | tag, time | string | null if missing; the time as on the wire |
         | value | binary | the body |
         | properties | map of strings | the other attributes |
 
-        No object is made for a message.
+        No object is created per message.
         """
         from coherer._wire.tubemq.columns import record_batch
 
@@ -333,12 +333,12 @@ class MessageBatch:
         return self._offsets if self._exact_offsets else repeat(otherwise, len(self._bodies))
 
     def _read(self) -> None:
-        """Looks at the messages of the answer, once."""
+        """Decode the messages of the answer, once."""
         answer, self._unread = self._unread, None
         if answer is None:
             return
         accepted, length_of = self._accepted_tags, _LENGTH.unpack_from
-        damaged: list[int] = []  # places in the answer
+        damaged: list[int] = []  # positions in the answer
         unwanted: list[int] = []
         for number, message in enumerate(answer.messages):
             data = message.payLoadData
@@ -364,10 +364,10 @@ class MessageBatch:
                 unwanted.append(number)
         self._skipped += len(damaged)
         if self._exact_offsets:
-            self._place(damaged, unwanted)
+            self._assign_offsets(damaged, unwanted)
 
-    def _place(self, damaged: list[int], unwanted: list[int]) -> None:
-        """Finds out which offsets the messages have, and which those that are left out."""
+    def _assign_offsets(self, damaged: list[int], unwanted: list[int]) -> None:
+        """Find the offsets of the messages and of those that are left out."""
         if not self._left_out and not damaged and not unwanted:
             self._offsets = range(self.offset, self.offset + self.delivered)
             return
@@ -386,7 +386,7 @@ class MessageBatch:
 
 
 def _runs(numbers: Sequence[int]) -> list[range]:
-    """The runs of `leftOut`; what cannot be one is passed over."""
+    """Return the ranges of `leftOut`; invalid ones are skipped."""
     return joined(
         range(first, first + count)
         for first, count in zip(numbers[::2], numbers[1::2], strict=False)

@@ -1,14 +1,13 @@
-"""Flow control rules (4.9): how fast a master wants its consumers to read.
+"""Flow control rules: how fast consumers may read (docs/protocol/tubemq.md, section 4.9).
 
-The rules are a JSON text that the master hands out; a single blank means none. There are three
-kinds:
+The rules are a JSON text from the master; a single blank means no rules. There are three kinds:
 
-* data limits: at some times of the day, behind some backlog, so many bytes a minute;
-* frequency limits: after so many empty reads in a row, so long a pause;
-* low fetch: pauses after every read that brought something.
+* data limits: bytes a minute, for times of the day and sizes of the backlog;
+* frequency limits: a pause after a number of consecutive empty reads;
+* low fetch: a pause after every read that returned messages.
 
-`FlowRules` reads and evaluates them; it is told the time. The client's side of applying them (4.10)
-is `coherer._client`'s, the broker's `coherer._server`'s.
+`FlowRules` parses and evaluates them for a given time. Clients and brokers apply them (section
+4.10) in `coherer._client` and `coherer._server`.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ import msgspec
 from coherer.errors import ProtocolError
 
 NO_RULES: Final = " "
-"""The text that stands for no rules."""
+"""The text without rules."""
 
 UNLIMITED_BYTES: Final = 2**63 - 1
 UNKNOWN_BACKLOG: Final = 2**31 - 1
 UNKNOWN_BACKLOG_PAUSE_MS: Final = 20
-"""Bytes a minute and pause while the backlog is not known yet (4.10, step 2)."""
+"""Bytes a minute and pause while the backlog is not known yet (section 4.10, step 2)."""
 
 _ZONE_MINUTES: Final = 8 * 60  # times of the day are in GMT+8, wherever the servers are
 _DAY_MINUTES: Final = 24 * 60
@@ -38,15 +37,15 @@ _DATA, _FREQUENCY, _SSD, _LOW_FETCH = range(4)
 
 
 class DataLimit(msgspec.Struct, frozen=True):
-    """At these times, behind this backlog: so many bytes a minute.
+    """A limit in bytes a minute for times of the day and a size of the backlog.
 
     Args:
         start: first minute of the day, as hour * 100 + minute, GMT+8.
-        end: last minute, the same way.
-        backlog: bytes behind the reader above which the limit counts. The rule calls them
-            megabytes, but Java compares the number with bytes; so do we, for equal behaviour.
+        end: last minute, in the same form.
+        backlog: unread bytes above which the limit applies. The rule calls them megabytes, but
+            Java compares the number with bytes; Coherer does the same.
         limit_bytes: bytes a minute.
-        pause_ms: how long to rest when they are used up.
+        pause_ms: pause after these are used up.
     """
 
     start: int
@@ -57,19 +56,19 @@ class DataLimit(msgspec.Struct, frozen=True):
 
 
 class FrequencyLimit(msgspec.Struct, frozen=True):
-    """After `empty_reads` in a row: a pause."""
+    """A pause after `empty_reads` consecutive empty reads."""
 
     empty_reads: int
     pause_ms: int
 
 
 class LowFetch(msgspec.Struct, frozen=True):
-    """Pauses after reads that brought something.
+    """Pauses after reads that returned messages.
 
     Args:
         pause_ms: for consumers without filters.
         filter_pause_ms: for consumers with filters.
-        end_pause_ms: for those when they are close to the end.
+        end_pause_ms: for consumers with filters that are close to the end.
     """
 
     pause_ms: int
@@ -102,12 +101,12 @@ class _Group(msgspec.Struct):
 
 
 class FlowRules(msgspec.Struct, frozen=True):
-    """A set of rules.
+    """A master's flow control rules.
 
     Args:
         data_limits: sorted by start.
         frequency_limits: sorted by the number of reads, highest first.
-        low_fetch: at most one.
+        low_fetch: the pauses after reads, if any.
 
     >>> rules = FlowRules.parse('[{"type":1,"rule":[{"zeroCnt":3,"freqInMs":300}]}]')
     >>> rules.empty_pause_ms(2), rules.empty_pause_ms(3)
@@ -125,10 +124,10 @@ class FlowRules(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads rules; a blank text means none.
+        """Parse rules; a blank text means no rules.
 
         Raises:
-            ProtocolError: the text is no set of rules, or breaks the limits of 4.9.
+            ProtocolError: the text is not valid, or a value exceeds the limits of section 4.9.
         """
         if not text.strip():
             return cls()
@@ -138,7 +137,7 @@ class FlowRules(msgspec.Struct, frozen=True):
             frequency = [item for group in groups for item in _frequency_limits(group)]
             low = [item for group in groups for item in _low_fetches(group)]
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise ProtocolError(f"These are no flow control rules: {error}.") from error
+            raise ProtocolError(f"Invalid flow control rules: {error}.") from error
         return cls(
             tuple(sorted(data, key=lambda item: item.start)),
             tuple(sorted(frequency, key=lambda item: -item.empty_reads)),
@@ -146,10 +145,10 @@ class FlowRules(msgspec.Struct, frozen=True):
         )
 
     def data_limit(self, backlog_bytes: int, now_ms: int) -> DataLimit | None:
-        """Returns the data limit in force, or None.
+        """Return the data limit in force, or None.
 
         Args:
-            backlog_bytes: what lies behind the reader.
+            backlog_bytes: unread bytes.
             now_ms: the time, ms since 1970.
         """
         minutes = (now_ms // 60_000 + _ZONE_MINUTES) % _DAY_MINUTES
@@ -160,7 +159,7 @@ class FlowRules(msgspec.Struct, frozen=True):
         return None
 
     def empty_pause_ms(self, empty_reads: int) -> int | None:
-        """Returns the pause after so many empty reads in a row; None: no rule says."""
+        """Return the pause after a number of consecutive empty reads; None without such a rule."""
         for item in self.frequency_limits:
             if empty_reads >= item.empty_reads:
                 return item.pause_ms
@@ -208,7 +207,7 @@ def _low_fetches(group: _Group) -> list[LowFetch]:
 def _time(text: str) -> int:
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
-        raise msgspec.ValidationError(f"{text[:20]!r} is no time of the day")
+        raise msgspec.ValidationError(f"{text[:20]!r} is not a time of day")
     return int(match[1]) * 100 + int(match[2])
 
 

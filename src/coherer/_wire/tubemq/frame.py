@@ -1,25 +1,25 @@
-"""Frames: the outermost layer of TubeMQ's RPC, on top of TCP.
+"""Frames: the outermost layer of TubeMQ's RPC (docs/protocol/tubemq.md, section 1.1).
 
-A frame is four parts, all numbers big-endian and 32 bits wide:
+A frame has four parts; all numbers are big-endian and 32 bits wide:
 
     token 0xFF7FF4FE | serial number | number of blocks | (length, bytes) for each block
 
-The payload is what the blocks hold, joined; where a block ends has no meaning. Rules kept here:
+The payload is the concatenation of the blocks; block boundaries have no meaning. The rules:
 
-* Writing, every block but the last holds 8,192 bytes, as old decoders want it.
-* Reading, a block may have any length, none at all included, and a chunk of the stream may end
-  anywhere and hold any number of frames.
-* A wrong token, no blocks or too many of them, a negative length or a payload beyond
-  `limits.FRAME_BYTES_MAX` is a `ProtocolError`, told as soon as the number is there. Frames that
-  stood before it in the same chunk are handed out first and the error is raised by the next call,
-  so that what a peer gets does not depend on how the network cut its bytes. After an error there is
-  no way to find the next frame: the connection has to be closed.
+* On writing, every block but the last has 8,192 bytes, as old decoders require.
+* On reading, a block may have any length, including zero, and a chunk of the stream may end
+  anywhere and contain any number of frames.
+* A wrong token, zero or too many blocks, a negative length, or a payload larger than
+  `limits.FRAME_BYTES_MAX` is a `ProtocolError`, raised as soon as the number has arrived. If the
+  same chunk contains complete frames before it, these are returned and the next call raises, so
+  that the result does not depend on how the network splits the bytes. After an error the next
+  frame cannot be found: the connection has to be closed.
 
-Time is linear in the bytes however small the chunks are, and memory is one frame and one chunk: an
-incomplete frame is kept in a buffer of its own, together with how many bytes it must have before
-looking at it again makes sense (`_need`) and how far its blocks have been followed (`_at`: bytes,
-`_left`: blocks to come, `_room`: bytes that they may have).
-From the next chunk it gets what it lacks and no more; the rest is read where it lies.
+Time is linear in the number of bytes however small the chunks are, and memory is one frame and one
+chunk. An incomplete frame is kept in its own buffer, with the number of bytes that it needs before
+the next attempt (`_need`) and the progress through its blocks (`_at`: bytes, `_left`: blocks to
+come, `_allowed`: bytes that these may have). The buffer takes only the bytes it lacks from the next
+chunk; all others are read in place.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ HEAD_ONE: Final = Layout(">Iiii")  # and the length of the first block
 LENGTH: Final = Layout(">i")
 
 Frame: TypeAlias = tuple[int, list[memoryview], int]
-"""Serial number, blocks, and where the frame ends."""
+"""Serial number, blocks, and the end of the frame."""
 
 
 def encode_frame(serial: int, payload: bytes) -> bytes:
-    """Returns the frame around a payload.
+    """Return the frame around a payload.
 
     Args:
         serial: the serial number, a signed 32-bit number.
-        payload: what the frame carries.
+        payload: the frame's contents.
 
     >>> encode_frame(1, b"ab").hex()
     'ff7ff4fe0000000100000001000000026162'
@@ -65,8 +65,8 @@ def encode_frame(serial: int, payload: bytes) -> bytes:
 class FrameDecoder:
     """Finds the frames in a stream of bytes.
 
-    `feed` is all that most need. `take`, `cut` and `keep` are its three steps, for sessions that
-    recognize common frames by themselves and want no copy of each in between.
+    `feed` does everything. `complete`, `next_frame` and `keep` are its three steps, for sessions
+    that recognize common frames themselves and avoid copying each one.
 
     >>> decoder = FrameDecoder()
     >>> decoder.feed(encode_frame(7, b"hello")[:10])
@@ -75,18 +75,18 @@ class FrameDecoder:
     [(7, b'hello')]
     """
 
-    __slots__ = ("_at", "_failure", "_left", "_need", "_rest", "_room")
+    __slots__ = ("_allowed", "_at", "_failure", "_left", "_need", "_rest")
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._need = 0
         self._at = 0
         self._left = 0
-        self._room = 0
+        self._allowed = 0
         self._failure: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Takes a chunk of the stream and returns the frames that it completed.
+        """Take a chunk of the stream and return the frames that it completes.
 
         Args:
             data: the next bytes, any number of them.
@@ -95,12 +95,12 @@ class FrameDecoder:
             Serial number and payload of each frame, in order.
 
         Raises:
-            ProtocolError: the stream is not made of frames; close the connection.
+            ProtocolError: the stream does not consist of frames; close the connection.
         """
         frames: list[tuple[int, bytes]] = []
-        frame, position = self.take(data)
+        frame, position = self.complete(data)
         try:
-            while frame is not None or (frame := self.cut(data, position)) is not None:
+            while frame is not None or (frame := self.next_frame(data, position)) is not None:
                 frames.append((frame[0], b"".join(frame[1])))
                 position = frame[2]
                 frame = None
@@ -114,25 +114,25 @@ class FrameDecoder:
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """How many bytes there are of an incomplete frame, 0 for none, and how many it lacks.
+        """The bytes received of an incomplete frame, 0 for none, and the bytes that it lacks.
 
-        Blocks that have not begun count as Java's writers fill them; an upper bound for those.
+        Blocks that have not begun count as full; that is an upper bound for Java's peers.
         """
         kept = len(self._rest)
         if not kept:
             return 0, 0
         begun = 1 if self._need > self._at + LENGTH.size else 0
         blocks = (self._left - begun) * BLOCK_BYTES if self._at else 0
-        return kept, self._need - kept + min(blocks, self._room)
+        return kept, self._need - kept + min(blocks, self._allowed)
 
-    def take(self, data: bytes) -> tuple[Frame | None, int]:
-        """Completes the frame that was incomplete, if there is one.
+    def complete(self, data: bytes) -> tuple[Frame | None, int]:
+        """Complete the incomplete frame, if there is one.
 
         Returns:
-            That frame, or None; and where in `data` the next one begins.
+            That frame, or None; and the position in `data` of the next frame.
 
         Raises:
-            ProtocolError: the stream broke the rules, now or earlier.
+            ProtocolError: the stream is not valid, here or earlier.
         """
         if self._failure is not None:
             raise self._failure
@@ -154,25 +154,25 @@ class FrameDecoder:
                 return (serial, blocks, position), position
         return None, position
 
-    def cut(self, buffer: bytes, position: int) -> Frame | None:
-        """Returns the frame that begins at `position`, or None when it is incomplete.
+    def next_frame(self, buffer: bytes, position: int) -> Frame | None:
+        """Return the frame that begins at `position`, or None if it is incomplete.
 
-        Then `keep` has to be called with the same position.
+        After None, call `keep` with the same position.
 
         Raises:
-            ProtocolError: there is no frame at this position.
+            ProtocolError: the bytes at this position are not a frame.
         """
         if position == len(buffer) or not self._follow(buffer, position):
             return None
         return self._finish(buffer, position)
 
     def keep(self, buffer: bytes, position: int) -> None:
-        """Stores the incomplete frame that `cut` found at `position`."""
+        """Store the incomplete frame that `next_frame` found at `position`."""
         if position < len(buffer):
             self._rest = bytearray(memoryview(buffer)[position:])
 
     def fail(self, error: ProtocolError) -> None:
-        """Ends the stream: every further call raises the error."""
+        """End the stream: every further call raises the error."""
         self._failure = error
         self._rest = bytearray()
 
@@ -187,22 +187,22 @@ class FrameDecoder:
                 raise ProtocolError(not_a_frame("TubeMQ", bytes(buffer[start : start + HEAD.size])))
             if not 1 <= blocks <= FRAME_BLOCKS_MAX:
                 raise ProtocolError(f"A frame has 1 to {FRAME_BLOCKS_MAX} blocks, not {blocks}.")
-            self._at, self._left, self._room = HEAD.size, blocks, FRAME_BYTES_MAX
+            self._at, self._left, self._allowed = HEAD.size, blocks, FRAME_BYTES_MAX
         while self._left:
             self._need = self._at + LENGTH.size
             if size < self._need:
                 return False
             (length,) = LENGTH.unpack_from(buffer, start + self._at)
-            if not 0 <= length <= self._room:
+            if not 0 <= length <= self._allowed:
                 raise ProtocolError(f"A block of {length} bytes does not fit a frame.")
             self._need += length
             if size < self._need:
                 return False
-            self._at, self._left, self._room = self._need, self._left - 1, self._room - length
+            self._at, self._left, self._allowed = self._need, self._left - 1, self._allowed - length
         return True
 
     def _finish(self, buffer: bytes | bytearray, start: int) -> Frame:
-        """Returns the frame at `start`, which is whole, and is ready for the next."""
+        """Return the complete frame at `start`, and reset the state for the next one."""
         self._at = 0
         view = memoryview(buffer)
         _, serial, count = HEAD.unpack_from(view, start)

@@ -1,4 +1,4 @@
-"""The method table: which number means what, who serves it, and what travels.
+"""The method table: number, name, service and messages of each method.
 
 >>> METHODS[SEND_MESSAGE].name, METHODS[SEND_MESSAGE].service == BROKER_WRITE
 ('sendMessageP2B', True)
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 MASTER: Final = 1
 BROKER_READ: Final = 2
 BROKER_WRITE: Final = 3
-"""The three services; a broker offers its two on one port."""
+"""The three services; a broker serves two of them on one port."""
 
 PRODUCER_REGISTER: Final = 1
 PRODUCER_HEARTBEAT: Final = 2
@@ -40,14 +40,14 @@ CONSUMER_HEARTBEAT_V2: Final = 21
 GET_PARTITION_META: Final = 22
 
 VERSION: Final = 3
-"""The protocol version that we speak."""
+"""The protocol version that Coherer speaks."""
 
 REGISTER: Final = 31
 UNREGISTER: Final = 32
 """Operation types inside the request of PARTITION_REGISTER."""
 
 UNDEFINED: Final = -2
-"""What TubeMQ writes for a number that is not known."""
+"""Stands for an unknown number."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Method(msgspec.Struct, frozen=True):
     Args:
         id: the number on the wire.
         name: Java's name.
-        service: which service a client asks.
+        service: the service that a client names.
         request: class of the request.
         response: class of the answer.
     """
@@ -89,7 +89,7 @@ _ROWS: Final = (
 )
 
 METHODS: Final[dict[int, Method]] = {row[0]: Method(*row) for row in _ROWS}
-"""Every method that is served, by number. 11, 12, 14 and 19 are reserved; 10 is unused."""
+"""The methods by number. 11, 12, 14 and 19 are reserved; 10 is unused."""
 
 _ACCEPTED: Final = {
     MASTER: frozenset({*range(1, 10), 20, 21, 22}),
@@ -99,7 +99,7 @@ _ACCEPTED: Final = {
 
 
 def accepts(service: int, method: int) -> bool:
-    """Whether a server takes this pair; sends, for instance, pass by the read service too.
+    """Return whether a server accepts this pair; for instance, the read service accepts sends too.
 
     >>> accepts(BROKER_READ, SEND_MESSAGE), accepts(BROKER_WRITE, GET_MESSAGES)
     (True, False)
@@ -108,14 +108,14 @@ def accepts(service: int, method: int) -> bool:
 
 
 def parse(cls: type[M], data: bytes) -> M:
-    """Reads a message.
+    """Parse a message.
 
     Args:
         cls: its class.
         data: its bytes.
 
     Raises:
-        ProtocolError: the bytes are no such message, or a required field is missing.
+        ProtocolError: the bytes are not such a message, or a required field is missing.
 
     >>> parse(pb.CloseRequestP2M, b"")
     Traceback (most recent call last):
@@ -124,14 +124,14 @@ def parse(cls: type[M], data: bytes) -> M:
     try:
         message = cls.FromString(data)
     except DecodeError as error:
-        raise ProtocolError(f"These bytes are no {cls.__name__}: {error}.") from error
+        raise ProtocolError(f"Not a valid {cls.__name__}: {error}.") from error
     if not message.IsInitialized():
         raise ProtocolError(f"{cls.__name__} lacks {_missing(message)}.")
     return message
 
 
 def _missing(message: Message) -> str:
-    """Names the required fields that are not there; protobuf tells them when it writes."""
+    """Return the names of missing required fields, which protobuf reports when it serializes."""
     try:
         message.SerializeToString()
     except EncodeError as error:

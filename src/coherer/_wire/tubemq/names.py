@@ -1,9 +1,8 @@
-"""The texts in which TubeMQ names brokers, partitions, topics and settings (section 2.5).
+"""The texts for brokers, partitions, topics and settings (docs/protocol/tubemq.md, section 2.5).
 
-Each is a frozen struct with `parse(text)`, which raises `ProtocolError` for text that is none, and
-`text()`, which writes it as Java does. Reading accepts what Java accepts: a blank port is the
-default one, segments that came with later versions may be missing. The texts of the broker's
-configuration stand in `settings`.
+Each is a frozen struct with `parse(text)`, which raises `ProtocolError` for invalid text, and
+`text()`, which writes it as Java does. Reading accepts everything that Java accepts: a blank port
+is the default port, and segments that were added in later versions may be missing.
 """
 
 from __future__ import annotations
@@ -15,40 +14,172 @@ from typing import Final, Self
 import msgspec
 
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.names import (
-    BLANK,
-    BrokerDefaults,
-    TopicSettings,
-    invalid,
-    number,
-    parse_rows,
-)
-from coherer.errors import UsageError
+from coherer.errors import ProtocolError, UsageError
 from coherer.limits import TOPIC_CHARS_MAX
 
-__all__ = [
-    "BLANK",
-    "DEFAULT_PORT",
-    "DEFAULT_TLS_PORT",
-    "OWN_CLIENT",
-    "STORE_STRIDE",
-    "TOPIC_RULE",
-    "BrokerDefaults",
-    "BrokerInfo",
-    "FailureInfo",
-    "PartSub",
-    "Partition",
-    "SubscribeInfo",
-    "TopicCondition",
-    "TopicInfo",
-    "TopicMeta",
-    "TopicSettings",
-    "check_topic",
-    "is_own_client",
-    "is_tubemq_topic",
-    "parse_required_partitions",
-    "required_partitions",
-]
+_DIGITS_MAX: Final = 20
+"""More digits than a 64-bit number has. Python would take hours to read millions of them."""
+
+
+def invalid(what: str, text: str) -> ProtocolError:
+    """Return the error for an invalid text."""
+    return ProtocolError(f"{text[:200]!r} is not a valid {what}.")
+
+
+def parse_number(text: str, what: str, whole: str) -> int:
+    """Read a decimal number; surrounding blanks are ignored.
+
+    Args:
+        text: the number.
+        what: the kind of text that contains it, for the error.
+        whole: the text that contains it, for the error.
+
+    Raises:
+        ProtocolError: it is not a number.
+    """
+    stripped = text.strip()
+    digits = stripped[1:] if stripped[:1] in ("-", "+") else stripped
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _DIGITS_MAX:
+        raise invalid(what, whole)
+    return int(stripped)
+
+
+def parse_rows(text: str, width: int, what: str, whole: str) -> list[tuple[int, ...]]:
+    """Read rows of `width` numbers such as `1:2:3,4:5:6`; empty rows are skipped, as in Java.
+
+    >>> parse_rows("1:2,,3:4", 2, "list", "")
+    [(1, 2), (3, 4)]
+    """
+    found: list[tuple[int, ...]] = []
+    for item in text.split(","):
+        if not item.strip():
+            continue
+        parts = item.split(":")
+        if len(parts) != width:
+            raise invalid(what, whole)
+        found.append(tuple(parse_number(part, what, whole) for part in parts))
+    return found
+
+
+BLANK: Final = " "
+"""Stands for a number with its default value, and for an empty set of flow control rules."""
+
+
+def _write(value: bool | int | str | None) -> str:
+    if value is None:
+        return BLANK
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class BrokerDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's default settings for its topics: 12 parts joined by `:` (section 2.5.9).
+
+    Args:
+        partitions: partitions in each store.
+        accept_publish: whether producers may use it.
+        accept_subscribe: whether consumers may use it.
+        unflush_threshold: messages after which a file is synced.
+        unflush_interval_ms: time after which a file is synced.
+        delete_when: unused; a blank.
+        delete_policy: action for old segments and their age, for example `delete,168h`.
+        stores: stores of a topic.
+        unflush_data_hold_bytes: bytes after which a file is synced; 0 for no such limit.
+        cache_megabytes: memory for messages, in units of two caches of 512 KiB.
+        cache_thousands: messages in memory, in units of two caches of 512.
+        cache_flush_interval_ms: time after which cached messages are written to the file.
+
+    >>> BrokerDefaults.parse("1:true:true:1000:10000: :delete,168h:1:0:3:10:20000").delete_policy
+    'delete,168h'
+    """
+
+    partitions: int = 1
+    accept_publish: bool = True
+    accept_subscribe: bool = True
+    unflush_threshold: int = 1000
+    unflush_interval_ms: int = 10000
+    delete_when: str = BLANK
+    delete_policy: str = "delete,168h"
+    stores: int = 1
+    unflush_data_hold_bytes: int = 0
+    cache_megabytes: int = 3
+    cache_thousands: int = 10
+    cache_flush_interval_ms: int = 20000
+
+    def text(self) -> str:
+        """Return the text."""
+        return ":".join(_write(value) for value in msgspec.structs.astuple(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the settings.
+
+        Raises:
+            ProtocolError: the text is not valid.
+        """
+        parts = dict(zip(cls.__struct_fields__, text.split(":"), strict=False))
+        if len(parts) != text.count(":") + 1 or len(parts) != len(cls.__struct_fields__):
+            raise invalid("broker configuration", text)
+        try:
+            return msgspec.convert(parts, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid("broker configuration", text) from error
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's settings on a broker: 15 parts joined by `:` (section 2.5.10).
+
+    None, a blank in the text, selects the broker's default.
+
+    Args:
+        topic: its name.
+        status: 0 in use, 1 closed, 2 being removed, 3 removed.
+        max_message_bytes: limit for a message; None for the cluster's.
+        partitions, …: as in `BrokerDefaults`.
+
+    >>> settings = TopicSettings(topic="demo", partitions=3, stores=2)
+    >>> settings.text()
+    'demo:3: : : : : : :2:0: : : : : '
+    >>> TopicSettings.parse(settings.text()) == settings
+    True
+    """
+
+    topic: str
+    partitions: int | None = None
+    accept_publish: bool | None = None
+    accept_subscribe: bool | None = None
+    unflush_threshold: int | None = None
+    unflush_interval_ms: int | None = None
+    delete_when: str | None = None
+    delete_policy: str | None = None
+    stores: int | None = None
+    status: int = 0
+    unflush_data_hold_bytes: int | None = None
+    cache_megabytes: int | None = None
+    cache_thousands: int | None = None
+    cache_flush_interval_ms: int | None = None
+    max_message_bytes: int | None = None
+
+    def text(self) -> str:
+        """Return the text."""
+        return ":".join(_write(value) for value in msgspec.structs.astuple(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the settings; old masters omit the last part.
+
+        Raises:
+            ProtocolError: the text is not valid.
+        """
+        fields = cls.__struct_fields__
+        parts = text.split(":")
+        if len(parts) not in (len(fields) - 1, len(fields)):
+            raise invalid("topic configuration", text)
+        named = {name: part.strip() for name, part in zip(fields, parts, strict=False)}
+        try:
+            return msgspec.convert({k: v for k, v in named.items() if v}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid("topic configuration", text) from error
+
 
 TOPIC_RULE: Final = (
     "TubeMQ's topics begin with an ASCII letter; letters, digits, '_' and '-' follow, up to "
@@ -59,7 +190,7 @@ STORE_STRIDE: Final = 10_000
 """Partition id = store number * 10,000 + number within the store."""
 
 OWN_CLIENT: Final = "coherer"
-"""The last part of a client id of this package begins so; a Java client has its version there."""
+"""Prefix of the last part of this package's client ids, where a Java client has its version."""
 
 DEFAULT_PORT: Final = 8123
 DEFAULT_TLS_PORT: Final = 8124
@@ -69,12 +200,12 @@ _ANY_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic(topic: str) -> None:
-    """Checks the name of a topic before it is sent to a server.
+    """Check the name of a topic before it is sent to a server.
 
-    A node also has topics that RocketMQ's clients created; their names may begin with a digit.
+    A node may also have topics created by RocketMQ's clients, whose names may begin with a digit.
 
     Raises:
-        UsageError: no topic can have that name; `code` is the one of the protocol for the reason.
+        UsageError: the name is not valid; `code` is the protocol's code for the reason.
 
     >>> check_topic("a b")
     Traceback (most recent call last):
@@ -99,7 +230,7 @@ def check_topic(topic: str) -> None:
 
 
 def is_tubemq_topic(topic: str) -> bool:
-    """Whether a TubeMQ cluster would create a topic with this name.
+    """Return whether a TubeMQ cluster would create a topic with this name.
 
     >>> is_tubemq_topic("orders-2026"), is_tubemq_topic("2026-orders"), is_tubemq_topic("a")
     (True, False, False)
@@ -108,7 +239,7 @@ def is_tubemq_topic(topic: str) -> bool:
 
 
 def is_own_client(client_id: str) -> bool:
-    """Whether a client id is one that this package makes.
+    """Return whether this package made a client id.
 
     >>> is_own_client("group_10.0.0.1-4242-17-99-Pull-coherer1.0")
     True
@@ -119,12 +250,12 @@ def is_own_client(client_id: str) -> bool:
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):
-    """A broker and where it listens (2.5.1): `1:10.0.0.1:8123`, or a blank for the usual port.
+    """A broker and its address (section 2.5.1): `1:10.0.0.1:8123`, or a blank for the default port.
 
     Args:
         id: number of the broker.
-        host: where it is.
-        port: TCP or TLS port, as the list was asked for.
+        host: its host.
+        port: TCP or TLS port, depending on the requested list.
 
     >>> BrokerInfo.parse("1:10.0.0.1: ")
     BrokerInfo(id=1, host='10.0.0.1', port=8123)
@@ -142,17 +273,17 @@ class BrokerInfo(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}:{self.port}"
 
     def text(self, tls: bool = False) -> str:
-        """Returns the text of the broker lists, in which the usual port is a blank."""
+        """Return the text of broker lists, in which the default port is a blank."""
         usual = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
         return f"{self.id}:{self.host}:{BLANK if self.port == usual else self.port}"
 
     def full_text(self) -> str:
-        """Returns the text inside partitions and events, in which the port is always written."""
+        """Return the text inside partitions and events, in which the port is always written."""
         return f"{self.id}:{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str, tls: bool = False) -> Self:
-        """Reads a broker; `tls` says which port a blank stands for."""
+        """Read a broker; `tls` selects the default port."""
         id_, _, rest = text.partition(":")
         host, colon, port_text = rest.rpartition(":")
         if not colon:
@@ -161,12 +292,12 @@ class BrokerInfo(msgspec.Struct, frozen=True, order=True):
             raise invalid("broker", text)
         port = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
         if port_text.strip():
-            port = number(port_text, "broker", text)
-        return cls(number(id_, "broker", text), host.strip(), port)
+            port = parse_number(port_text, "broker", text)
+        return cls(parse_number(id_, "broker", text), host.strip(), port)
 
 
 class Partition(msgspec.Struct, frozen=True, order=True):
-    """A partition of a topic on a broker (2.5.4): `1:10.0.0.1:8123#demo:10001`.
+    """A partition of a topic on a broker (section 2.5.4): `1:10.0.0.1:8123#demo:10001`.
 
     >>> partition = Partition.parse("1:10.0.0.1:8123#demo:10001")
     >>> partition.key, partition.store, partition.text()
@@ -179,30 +310,30 @@ class Partition(msgspec.Struct, frozen=True, order=True):
 
     @property
     def key(self) -> str:
-        """`brokerId:topic:partitionId`, the name in maps and offsets."""
+        """`brokerId:topic:partitionId`, the key in maps and offsets."""
         return f"{self.broker.id}:{self.topic}:{self.id}"
 
     @property
     def store(self) -> int:
-        """Number of the store that holds it."""
+        """Number of its store."""
         return self.id // STORE_STRIDE
 
     def text(self) -> str:
-        """Returns the text."""
+        """Return the text."""
         return f"{self.broker.full_text()}#{self.topic}:{self.id}"
 
     @classmethod
     def parse(cls, text: str, tls: bool = False) -> Self:
-        """Reads a partition."""
+        """Read a partition."""
         broker, hash_sign, rest = text.partition("#")
         topic, colon, id_ = rest.rpartition(":")
         if not (hash_sign and colon and topic):
             raise invalid("partition", text)
-        return cls(BrokerInfo.parse(broker, tls), topic, number(id_, "partition", text))
+        return cls(BrokerInfo.parse(broker, tls), topic, parse_number(id_, "partition", text))
 
 
 class SubscribeInfo(msgspec.Struct, frozen=True, order=True):
-    """A partition in the hands of a consumer (2.5.3): `consumer@group#broker#topic:id`.
+    """A partition assigned to a consumer (section 2.5.3): `consumer@group#broker#topic:id`.
 
     >>> SubscribeInfo.parse("c-1@g#1:h:8123#demo:0").partition.key
     '1:demo:0'
@@ -213,21 +344,21 @@ class SubscribeInfo(msgspec.Struct, frozen=True, order=True):
     partition: Partition
 
     def text(self) -> str:
-        """Returns the text."""
+        """Return the text."""
         return f"{self.consumer_id}@{self.group}#{self.partition.text()}"
 
     @classmethod
     def parse(cls, text: str, tls: bool = False) -> Self:
-        """Reads who holds what."""
-        who, hash_sign, partition = text.partition("#")
-        consumer_id, at, group = who.partition("@")
+        """Read a consumer and its partition."""
+        consumer, hash_sign, partition = text.partition("#")
+        consumer_id, at, group = consumer.partition("@")
         if not (hash_sign and at and consumer_id and group):
             raise invalid("subscription", text)
         return cls(consumer_id, group, Partition.parse(partition, tls))
 
 
 class FailureInfo(msgspec.Struct, frozen=True):
-    """A partition that a broker's heartbeat answer takes away (2.5.11): `411:` and the partition.
+    """A partition revoked by a broker's heartbeat answer (section 2.5.11): `411:` and partition.
 
     >>> FailureInfo.parse("412:1:h:8123#demo:0").code
     412
@@ -237,23 +368,23 @@ class FailureInfo(msgspec.Struct, frozen=True):
     partition: Partition
 
     def text(self) -> str:
-        """Returns the text."""
+        """Return the text."""
         return f"{self.code}:{self.partition.text()}"
 
     @classmethod
     def parse(cls, text: str, tls: bool = False) -> Self:
-        """Reads what went wrong with which partition."""
+        """Read a code and its partition."""
         code, _, partition = text.partition(":")
-        return cls(number(code, "failure", text), Partition.parse(partition, tls))
+        return cls(parse_number(code, "failure", text), Partition.parse(partition, tls))
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
-    """Where a topic can be written (2.5.2): `topic#broker:partitions:stores,…#limit`.
+    """Where a topic can be written (section 2.5.2): `topic#broker:partitions:stores,…#limit`.
 
     Args:
         topic: its name.
         brokers: broker id → (partitions in each store, stores).
-        max_bytes: the topic's own limit for a message; None when the cluster's limit counts.
+        max_bytes: the topic's own limit for a message; None for the cluster's.
 
     >>> TopicInfo.parse("demo#1:3:2,2:3:1#").brokers
     {1: (3, 2), 2: (3, 1)}
@@ -264,16 +395,16 @@ class TopicInfo(msgspec.Struct, frozen=True):
     max_bytes: int | None = None
 
     def text(self) -> str:
-        """Returns the text, with all three segments."""
-        places = ",".join(
+        """Return the text, with all three segments."""
+        brokers = ",".join(
             f"{broker}:{partitions}:{stores}"
             for broker, (partitions, stores) in self.brokers.items()
         )
-        return f"{self.topic}#{places}#{'' if self.max_bytes is None else self.max_bytes}"
+        return f"{self.topic}#{brokers}#{'' if self.max_bytes is None else self.max_bytes}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a topic; the limit may be empty, and the last segment missing."""
+        """Read a topic; the limit may be empty, and the last segment missing."""
         segments = text.split("#")
         if len(segments) < 2 or not segments[0].strip():
             raise invalid("topic info", text)
@@ -281,18 +412,18 @@ class TopicInfo(msgspec.Struct, frozen=True):
         for broker, partitions, stores in parse_rows(segments[1], 3, "topic info", text):
             brokers[broker] = partitions, stores
         limit = segments[2] if len(segments) > 2 else ""
-        max_bytes = number(limit, "topic info", text) if limit.strip() else None
+        max_bytes = parse_number(limit, "topic info", text) if limit.strip() else None
         return cls(segments[0].strip(), brokers, max_bytes)
 
 
 class TopicMeta(msgspec.Struct, frozen=True):
-    """Where a topic can be read, for client-side balance (2.5.7).
+    """Where a topic can be read, for client-side balance (section 2.5.7).
 
     The text is `topic#broker:stores:partitions:status,…`: the reverse order of `TopicInfo`.
 
     Args:
         topic: its name.
-        brokers: broker id → (stores, partitions in each store, whether it may be read).
+        brokers: broker id → (stores, partitions in each store, whether it can be read).
 
     >>> TopicMeta.parse("demo#1:2:3:1").brokers
     {1: (2, 3, True)}
@@ -302,16 +433,16 @@ class TopicMeta(msgspec.Struct, frozen=True):
     brokers: dict[int, tuple[int, int, bool]]
 
     def text(self) -> str:
-        """Returns the text."""
-        places = ",".join(
+        """Return the text."""
+        brokers = ",".join(
             f"{broker}:{stores}:{partitions}:{int(open_)}"
             for broker, (stores, partitions, open_) in self.brokers.items()
         )
-        return f"{self.topic}#{places}"
+        return f"{self.topic}#{brokers}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a topic's places."""
+        """Read a topic."""
         topic, hash_sign, rest = text.partition("#")
         if not (hash_sign and topic.strip()):
             raise invalid("topic meta", text)
@@ -322,7 +453,7 @@ class TopicMeta(msgspec.Struct, frozen=True):
 
 
 class PartSub(msgspec.Struct, frozen=True):
-    """What a consumer with client-side balance holds of a topic (2.5.8): `topic#broker:id,…`.
+    """A topic's partitions of a consumer that balances itself (section 2.5.8): `topic#broker:id,…`.
 
     >>> PartSub.parse("demo#1:0,1:10000").partitions
     ((1, 0), (1, 10000))
@@ -332,12 +463,12 @@ class PartSub(msgspec.Struct, frozen=True):
     partitions: tuple[tuple[int, int], ...]
 
     def text(self) -> str:
-        """Returns the text."""
+        """Return the text."""
         return f"{self.topic}#{','.join(f'{broker}:{id_}' for broker, id_ in self.partitions)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads what is held."""
+        """Read a topic and its partitions."""
         topic, hash_sign, rest = text.partition("#")
         if not (hash_sign and topic.strip()):
             raise invalid("partition report", text)
@@ -346,7 +477,7 @@ class PartSub(msgspec.Struct, frozen=True):
 
 
 class TopicCondition(msgspec.Struct, frozen=True):
-    """The filters of a topic (2.5.5): `topic#filter,filter`.
+    """The filters of a topic (section 2.5.5): `topic#filter,filter`.
 
     >>> TopicCondition.parse("demo#UA,AA").filters
     ('UA', 'AA')
@@ -356,12 +487,12 @@ class TopicCondition(msgspec.Struct, frozen=True):
     filters: tuple[str, ...]
 
     def text(self) -> str:
-        """Returns the text."""
+        """Return the text."""
         return f"{self.topic}#{','.join(self.filters)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads the filters; empty ones are left out."""
+        """Read the filters; empty ones are skipped."""
         topic, hash_sign, rest = text.partition("#")
         if not (hash_sign and topic.strip()):
             raise invalid("topic condition", text)
@@ -370,7 +501,7 @@ class TopicCondition(msgspec.Struct, frozen=True):
 
 
 def required_partitions(offsets: Mapping[str, int]) -> str:
-    """Returns the text that names start offsets (2.5.6).
+    """Return the text for start offsets (section 2.5.6).
 
     Args:
         offsets: partition key (`brokerId:topic:partitionId`) → offset.
@@ -382,10 +513,10 @@ def required_partitions(offsets: Mapping[str, int]) -> str:
 
 
 def parse_required_partitions(text: str) -> dict[str, int]:
-    """Reads the text that names start offsets; of two for one partition the last counts.
+    """Read the text for start offsets; the last of several for one partition wins.
 
     Raises:
-        ProtocolError: it is none; a master answers 400.
+        ProtocolError: the text is not valid; a master answers 400.
 
     >>> parse_required_partitions("1:demo:0=28")
     {'1:demo:0': 28}
@@ -396,7 +527,7 @@ def parse_required_partitions(text: str) -> dict[str, int]:
         parts = key.split(":")
         if not equals or len(parts) != 3 or not all(part.strip() for part in parts):
             raise invalid("list of required partitions", text)
-        number(parts[0], "list of required partitions", text)
-        number(parts[2], "list of required partitions", text)
-        offsets[key] = number(offset, "list of required partitions", text)
+        parse_number(parts[0], "list of required partitions", text)
+        parse_number(parts[2], "list of required partitions", text)
+        offsets[key] = parse_number(offset, "list of required partitions", text)
     return offsets

@@ -1,12 +1,13 @@
-"""What a message's bytes hold: attributes in front of the body, and the check sum (3.6, 4.8.1).
+"""The bytes of a user's message: attributes, body and checksum.
 
-A payload with attributes is `length (4 bytes, big-endian) | attributes (UTF-8) | body` and is
-marked by bit 0 of the flag; without, it is the body. Attributes are `key=value` joined by commas,
-first `$msgType$` (our tag) and `$msgTime$` (minutes, no zone), then whatever the sender added.
+See docs/protocol/tubemq.md, sections 3.6 and 4.8.1. A payload with attributes is
+`length (4 bytes, big-endian) | attributes (UTF-8) | body`, marked by bit 0 of the flag; a payload
+without attributes is the body. Attributes are `key=value` pairs joined by commas: first
+`$msgType$` (the tag) and `$msgTime$` (minutes, no zone), then the sender's properties.
 
-Section 3.6 forbids users' keys and values to be blank or to hold a separator or a reserved name:
-a receiver could not tell them apart, so sending such is a `UsageError`. Receiving is lenient:
-attributes that follow no rule are kept as far as they can be told apart.
+A user's keys and values must not be blank, nor contain a separator or a reserved name (section
+3.6), since a receiver could not distinguish them; sending them is a `UsageError`. Receiving is
+lenient: malformed attributes are kept as far as they can be separated.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LENGTH_BYTES: Final = 4
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """Returns the check sum of a payload: CRC-32 without its highest bit.
+    """Return the checksum of a payload: CRC-32 without its highest bit.
 
     >>> checksum(b"plain")
     421552847
@@ -39,7 +40,7 @@ def checksum(data: bytes | memoryview) -> int:
 
 @lru_cache(maxsize=1024)
 def encode_time(time: datetime) -> str:
-    """Returns a time as TubeMQ writes it: minutes, no zone. Aware times become UTC.
+    """Return a time as TubeMQ writes it: minutes, no zone. Aware times are converted to UTC.
 
     >>> encode_time(datetime(2024, 1, 2, 3, 4, 59))
     '202401020304'
@@ -50,15 +51,15 @@ def encode_time(time: datetime) -> str:
 
 
 def encode_attributes(tag: str | None, time: datetime | None, properties: Mapping[str, str]) -> str:
-    """Returns the attribute text of a message; empty when it has none.
+    """Return the attribute text of a message; empty without attributes.
 
     Args:
-        tag: what consumers filter by.
-        time: what the message is about in time.
-        properties: further names and values.
+        tag: the tag by which consumers filter.
+        time: the time that the message is about.
+        properties: other names and values.
 
     Raises:
-        UsageError: a name or value is blank, or holds `,`, `=` or a reserved name.
+        UsageError: a name or value is blank, or contains `,`, `=` or a reserved name.
 
     >>> encode_attributes("UA", None, {"flight": "1545"})
     '$msgType$=UA,flight=1545'
@@ -75,20 +76,20 @@ def encode_attributes(tag: str | None, time: datetime | None, properties: Mappin
 
 def _checked(what: str, text: str) -> str:
     if not text or text.isspace():
-        raise UsageError(f"The {what} is blank.", hint="TubeMQ cannot carry that; leave it out.")
+        raise UsageError(f"The {what} is blank.", hint="TubeMQ cannot carry blank values; omit it.")
     if "," in text or "=" in text or TAG_KEY in text or TIME_KEY in text:
         raise UsageError(
-            f"The {what} {text!r} holds ',', '=' or a reserved name.",
-            hint="TubeMQ's attributes cannot carry that; put it into the body.",
+            f"The {what} {text!r} contains ',', '=' or a reserved name.",
+            hint="TubeMQ's attributes cannot carry these; put the value into the body.",
         )
     return text
 
 
 def decode_attributes(text: str) -> tuple[str | None, datetime | None, dict[str, str]]:
-    """Returns tag, time and properties of an attribute text, and never fails.
+    """Return tag, time and properties of an attribute text; never fails.
 
-    An item without `=` becomes a property with an empty value; of two items with one name the last
-    counts; a time that is none stays a property.
+    An item without `=` becomes a property with an empty value, the last of several items with one
+    name wins, and an invalid time remains a property.
 
     >>> decode_attributes("$msgType$=UA,$msgTime$=202401020304,flight=1545")
     ('UA', datetime.datetime(2024, 1, 2, 3, 4), {'flight': '1545'})
@@ -103,7 +104,7 @@ def decode_attributes(text: str) -> tuple[str | None, datetime | None, dict[str,
 
 
 def split_attributes(text: str) -> tuple[str | None, str | None, dict[str, str]]:
-    """Returns tag, time as it is written, and properties of an attribute text.
+    """Return tag, time as text, and properties of an attribute text.
 
     >>> split_attributes("a=1,b,$msgTime$=noon,a=2")
     (None, 'noon', {'a': '2', 'b': ''})
@@ -113,7 +114,7 @@ def split_attributes(text: str) -> tuple[str | None, str | None, dict[str, str]]
 
 
 def read_attributes(text: str) -> dict[str, str]:
-    """Returns all names and values of an attribute text, also tag and time.
+    """Return all names and values of an attribute text, including tag and time.
 
     >>> read_attributes("$msgType$=UA,b")
     {'$msgType$': 'UA', 'b': ''}
@@ -127,13 +128,13 @@ def read_attributes(text: str) -> dict[str, str]:
 
 
 def encode_payload(body: bytes, attributes: str | None) -> tuple[bytes, int]:
-    r"""Returns the payload and its flag.
+    r"""Return the payload and its flag.
 
-    Java's clients set the bit without writing a length when the attributes are the empty text, and
-    brokers then lose the message (3.6); here no attributes means no bit.
+    If the attributes are empty, Java's clients set the bit without writing a length, and brokers
+    then lose the message (section 3.6). This function does not set the bit.
 
     Raises:
-        UsageError: the attributes are no Unicode text (lone surrogates).
+        UsageError: the attributes contain lone surrogates.
 
     >>> encode_payload(b"hi", "a=b")
     (b'\x00\x00\x00\x03a=bhi', 1)
@@ -148,10 +149,10 @@ def encode_payload(body: bytes, attributes: str | None) -> tuple[bytes, int]:
 
 
 def split_payload(data: bytes, flag: int) -> tuple[bytes | None, bytes] | None:
-    r"""Returns the attributes (None: there are none) and the body.
+    r"""Return the attributes, or None without attributes, and the body.
 
-    None when Java's clients would leave the message out: the flag promises attributes, and the
-    length in front of them does not fit (4.8.1).
+    The result is None if Java's clients would skip the message: the flag announces attributes, and
+    their length does not fit (section 4.8.1).
 
     >>> split_payload(b"\x00\x00\x00\x03a=bhi", 1)
     (b'a=b', b'hi')

@@ -1,9 +1,9 @@
-"""The hot path of sending: requests and answers of method 13, put together from their bytes.
+"""The hot path of sending: requests and answers of method 13, assembled from their bytes.
 
 A producer sends the same client id, topic, partition and address with every message, and mostly the
-same tag, time and tokens. `SendEncoder` keeps the bytes of these, and of the frame's beginning for
-each length that it has met. What comes out is byte for byte what protobuf and `ClientSession` would
-have made of a `SendMessageRequestP2B`; tests prove it.
+same tag, time and tokens. `SendEncoder` caches the bytes of these, and the beginning of the frame
+for each length that occurred. The result equals, byte for byte, the frame that protobuf and
+`ClientSession` make of a `SendMessageRequestP2B`; tests prove it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SUCCESS: Final = 200
 
 
 class SendEncoder:
-    """Makes the frames of sends to one partition.
+    """Encodes sends to one partition.
 
     Args:
         client_id: the producer's id.
         topic: the topic.
         partition: the partition's number.
-        sent_addr: the producer's IPv4 as a signed number, first octet highest.
+        sent_addr: the producer's IPv4 address as a signed number, first octet highest.
 
     >>> encoder = SendEncoder("p", "demo", 0, 2130706433)
     >>> len(encoder.encode(1, b"hello", 0, "t1", None, b"", 10000))
@@ -60,16 +60,16 @@ class SendEncoder:
         authorized: bytes,
         timeout_ms: int,
     ) -> bytes:
-        """Returns the frame of one send.
+        """Return the frame of one send.
 
         Args:
             serial: from `ClientSession.next_serial`.
-            data: the payload of `payload.encode_payload`.
+            data: the payload, from `payload.encode_payload`.
             flag: its flag.
-            tag: what consumers filter by.
+            tag: the tag by which consumers filter.
             time_text: the message's time as `yyyyMMddHHmm`.
             authorized: a serialized `AuthorizedInfo`; empty for none.
-            timeout_ms: how long the broker may take, above zero.
+            timeout_ms: time in which the broker has to answer, above zero.
         """
         tail = self._tails.get((flag, tag, time_text, authorized))
         if tail is None:
@@ -95,7 +95,7 @@ class SendEncoder:
         return tail
 
     def _head(self, data_size: int, tail_size: int, timeout_ms: int) -> bytes:
-        """What stands between the serial number and the data; empty when one block is too small."""
+        """Return the bytes between serial number and data; empty if one block is too small."""
         begin = self._begin + varint(data_size)
         size = len(begin) + data_size + tail_size
         around = request_head(BROKER_WRITE, SEND_MESSAGE, timeout_ms, VERSION, size)
@@ -118,7 +118,7 @@ _REPLY_MAX: Final = 80
 
 
 def _reply_head(size: int) -> bytes:
-    """From the number of blocks to the beginning of a reply with `size` bytes behind that."""
+    """Return a reply from its number of blocks up to `size` further bytes."""
     head = response_head(SEND_MESSAGE, len(_REPLY_BEGIN) + size) + _REPLY_BEGIN
     return _SIZES.pack(1, len(head) + size) + head
 
@@ -128,18 +128,18 @@ _REPLY_HEADS: Final = tuple(_reply_head(size) for size in range(_REPLY_MAX))
 
 @lru_cache(maxsize=4)
 def _append_time(time_ms: int) -> bytes:
-    """The encode_field of the time, and the tag behind it: the same for all that came in together."""
+    """Return the time's field and the tag behind it: equal for messages stored together."""
     return b"\x30" + varint(time_ms) + b"\x38"
 
 
 def encode_send_response(serial: int, message_id: int, append_ms: int, offset: int) -> bytes:
-    """Returns the frame that says that a message has been taken.
+    """Return the frame that confirms a message.
 
     Args:
-        serial: of the request.
+        serial: the request's serial number.
         message_id: the broker's id for the message.
-        append_ms: the broker's clock, ms since 1970.
-        offset: the message's place in its partition.
+        append_ms: the broker's time, ms since 1970.
+        offset: the message's offset in its partition.
 
     >>> encode_send_response(3, 5, 1700000000500, 0).hex()[-32:]
     '1a01352000280530f4d395ffbc313800'
@@ -159,12 +159,12 @@ class SendResponse(msgspec.Struct, frozen=True, gc=False):
     """A broker's answer to a send.
 
     Args:
-        success: whether the message was taken.
-        code: 200, or why not.
-        text: why not, in words; empty on success.
+        success: whether the message was stored.
+        code: 200, or the code of the error.
+        text: the error; empty on success.
         message_id: the broker's id for the message.
-        append_ms: the broker's clock when it took it, ms since 1970.
-        offset: its place in the partition, in the broker's unit.
+        append_ms: the broker's time when it stored the message, ms since 1970.
+        offset: its offset in the partition, in the broker's unit.
     """
 
     success: bool
@@ -176,15 +176,15 @@ class SendResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_send_response(body: bytes) -> SendResponse:
-    """Reads the answer to a send.
+    """Parse the answer to a send.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the body is not such an answer.
     """
     reply = parse(pb.SendMessageResponseB2P, body)
     if not reply.success:
         return SendResponse(False, reply.errCode, reply.errMsg)
     message_id = reply.messageId
     if not message_id and reply.errMsg.isdecimal():
-        message_id = int(reply.errMsg)  # old brokers have no encode_field for it
+        message_id = int(reply.errMsg)  # old brokers have no field for it
     return SendResponse(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)

@@ -1,26 +1,27 @@
-"""One connection, seen from either end: bytes to requests and answers, and back.
+"""One connection as seen by client or server: bytes to requests and answers, and back.
 
-The rules (sections 1.2 to 1.6 of the protocol page):
+The rules (docs/protocol/tubemq.md, sections 1.2 to 1.6):
 
-1. A request frame holds RpcConnHeader, RequestHeader, RequestBody; an answer RpcConnHeader,
-   ResponseHeader and either RspResponseBody (status SUCCESS) or RspExceptionBody. Each stands
-   behind its length. The message that matters is a bytes field of the body.
-2. The serial number is the requester's; the answer repeats it; answers come in any order.
-3. A server answers FATAL, without a protocol version, to what it cannot read and to a method that
-   is reserved, ERROR to a method that the named service does not have and to a handler that fails.
-   The connection goes on. Everything else, refusals too, is SUCCESS with a code in the message.
-4. In ERROR answers Java's class names are spelled as the requester's protocol version knows them.
-5. A client does not answer. What it cannot read breaks the connection.
-6. A request whose timeout is not above zero is never answered (Java's rule). The session does not
-   know the time: dropping what comes too late is the server's part.
+1. A request frame contains RpcConnHeader, RequestHeader and RequestBody; an answer contains
+   RpcConnHeader, ResponseHeader and either RspResponseBody (status SUCCESS) or RspExceptionBody.
+   Each follows its length. The actual message is a bytes field of the body.
+2. The requester chooses the serial number, the answer repeats it, and answers come in any order.
+3. A server answers FATAL, without a protocol version, to an unreadable request and to a reserved
+   method. It answers ERROR to a method that the service does not have and when a handler fails.
+   The connection continues. All other answers, refusals too, are SUCCESS with a code in the
+   message.
+4. ERROR answers spell Java's class names as the requester's protocol version knows them.
+5. A client does not answer. An unreadable answer ends the connection.
+6. A request whose timeout is not above zero is never answered, as in Java. The session does not
+   know the time: the server drops requests that are too late.
 
-How: frames come from `FrameDecoder`. Almost all frames of a connection begin alike: number and
-length of blocks, headers, method, timeout and the length of the message are the same bytes for
-messages of the same size. So a session remembers what such a beginning means, and reads the next
-frame that begins alike by one look into a dictionary. It remembers a beginning only when
-`envelope.match_request` or `match_response` found that the message, and nothing else, follows up to
-the end of the frame; then the same beginning before other bytes of the same number means the same.
-What they do not recognize goes through protobuf. Tests hold the ways against each other.
+How it works: `FrameDecoder` returns the frames. Almost all frames of a connection begin alike:
+number and length of blocks, headers, method, timeout and the length of the message are the same
+bytes for messages of the same size. So a session remembers the meaning of such a beginning, and
+reads the next frame that begins alike with one dictionary lookup. It remembers a beginning only if
+`envelope.match_request` or `match_response` found that the message, and nothing else, extends to
+the end of the frame; then the same beginning before the same number of bytes has the same meaning.
+Unrecognized frames are parsed by protobuf. Tests compare both ways.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ _PACKAGES: Final = {1: "com.tencent.tubemq.", 2: "com.apache.tubemq."}
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A request as a server sees it.
+    """A request.
 
     Args:
         serial: the requester's number for it.
-        service: which service it asks.
-        method: number of the method, one of `methods.METHODS`.
-        timeout_ms: how long the requester waits; not above zero means that it gets no answer.
+        service: the service it is for.
+        method: the number of the method, one of `methods.METHODS`.
+        timeout_ms: how long the requester waits; without a positive value it gets no answer.
         version: the requester's protocol version.
         body: the message, for `methods.parse`.
     """
@@ -82,7 +83,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """An answer with status SUCCESS: the message may still be a refusal."""
+    """An answer with status SUCCESS; its message may still be a refusal."""
 
     serial: int
     method: int
@@ -99,14 +100,14 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def standby(self) -> bool:
-        """Whether this master is not the active one: the next one has to be asked."""
+        """Whether this master is a standby, so that the client has to try another one."""
         return "StandbyException" in self.exception
 
     def error(self, server: str) -> CohererError:
-        """Returns what to raise.
+        """Return the exception to raise.
 
         Args:
-            server: who answered, `host:port`.
+            server: the server that answered, as `host:port`.
 
         >>> print(Failure(1, False, "a.StandbyException", "b is not master").error("b:8715"))
         b is not master [server b:8715] Another master of the list may be the active one.
@@ -146,25 +147,25 @@ class ServerSession:
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """How many bytes there are of an incomplete request, 0 for none, and how many it lacks."""
+        """The bytes received of an incomplete request, 0 for none, and the bytes that it lacks."""
         return self._decoder.unfinished
 
     def receive(self, data: bytes) -> tuple[list[Request], list[bytes]]:
-        """Takes what came from the socket.
+        """Take bytes from the socket.
 
         Args:
             data: the next bytes of the stream.
 
         Returns:
-            The requests, in order, and ready frames for those that cannot be served.
+            The requests, in order, and the frames that answer requests that cannot be served.
 
         Raises:
-            ProtocolError: the stream is not made of frames; close the connection.
+            ProtocolError: the stream does not consist of frames; close the connection.
         """
         requests: list[Request] = []
         answers: list[bytes] = []
         decoder, known = self._decoder, self._known
-        frame, position = decoder.take(data)
+        frame, position = decoder.complete(data)
         size = len(data)
         try:
             if frame is not None:
@@ -181,7 +182,7 @@ class ServerSession:
                         requests.append(Request(serial, service, method, timeout_ms, version, body))
                         position = end
                         continue
-                frame = decoder.cut(data, position)
+                frame = decoder.next_frame(data, position)
                 if frame is None:
                     break
                 self._read(frame, requests, answers, key)
@@ -197,7 +198,7 @@ class ServerSession:
     def _read(
         self, frame: Frame, requests: list[Request], answers: list[bytes], key: bytes = b""
     ) -> None:
-        """Reads a frame that does not begin as one before; `key` is how it begins."""
+        """Read a frame that does not begin as one before; `key` is how it begins."""
         serial, blocks, _ = frame
         size = sum(map(len, blocks))
         usual = match_request(bytes(blocks[0][:_LOOK_BYTES]), size)
@@ -230,7 +231,7 @@ class ServerSession:
         self._sort(request, requests, answers)
 
     def _sort(self, request: Request, requests: list[Request], answers: list[bytes]) -> None:
-        """Answers what nobody serves."""
+        """Answer a request with an unknown method; append all others to `requests`."""
         method = request.method
         if method not in METHODS:
             text = f"Unsupported method ID :{method}"
@@ -242,20 +243,20 @@ class ServerSession:
             requests.append(request)
 
     def reply(self, request: Request, message: Message) -> bytes:
-        """Returns the frame of a SUCCESS answer."""
+        """Return the frame of a SUCCESS answer."""
         return self.reply_raw(request, message.SerializeToString())
 
     def reply_raw(self, request: Request, body: bytes) -> bytes:
-        """Returns the frame of a SUCCESS answer whose message is serialized already."""
+        """Return the frame of a SUCCESS answer with a serialized message."""
         return encode_frame(request.serial, response_head(request.method, len(body)) + body)
 
     def error(self, request: Request, exception: str, text: str) -> bytes:
-        """Returns the frame of an ERROR answer.
+        """Return the frame of an ERROR answer.
 
         Args:
-            request: what is answered.
-            exception: Java's class name in today's spelling (`STANDBY`, `STOPPING`, …).
-            text: what happened.
+            request: the request.
+            exception: Java's class name in its current spelling (`STANDBY`, `STOPPING`, …).
+            text: the error.
         """
         package = _PACKAGES.get(request.version)
         if package is not None:
@@ -263,7 +264,7 @@ class ServerSession:
         return failure(request.serial, ERROR_BEGIN, exception, text)
 
     def fatal(self, request: Request, exception: str, text: str) -> bytes:
-        """Returns the frame of a FATAL answer: the message of the request could not be used."""
+        """Return the frame of a FATAL answer: the request's message is not usable."""
         return failure(request.serial, FATAL_BEGIN, exception, _UNUSABLE + text)
 
 
@@ -278,17 +279,17 @@ class ClientSession:
         self._known: dict[bytes, tuple[int, int, int]] = {}
 
     def next_serial(self) -> int:
-        """Returns the next serial number: 1, 2, … and on as a signed 32-bit number."""
+        """Return the next serial number: 1, 2, …, wrapping as a signed 32-bit number."""
         self._serial = serial = self._serial + 1 if self._serial < 0x7FFFFFFF else -0x80000000
         return serial
 
     def request(self, method: int, message: Message, timeout_ms: int) -> tuple[int, bytes]:
-        """Returns serial number and frame of a request.
+        """Return serial number and frame of a request.
 
         Args:
-            method: number of the method; it decides the service.
-            message: what to send; all its required fields must be set.
-            timeout_ms: how long the server may take, above zero.
+            method: the number of the method, which determines the service.
+            message: the message; all its required fields must be set.
+            timeout_ms: time in which the server has to answer, above zero.
         """
         serial = self.next_serial()
         body = message.SerializeToString()
@@ -297,14 +298,14 @@ class ClientSession:
         return serial, encode_frame(serial, head + body)
 
     def receive(self, data: bytes) -> list[Response | Failure]:
-        """Takes what came from the socket and returns the answers in it.
+        """Take bytes from the socket and return the answers in them.
 
         Raises:
-            ProtocolError: these are no answers; close the connection.
+            ProtocolError: the bytes are not answers; close the connection.
         """
         answers: list[Response | Failure] = []
         decoder, known = self._decoder, self._known
-        frame, position = decoder.take(data)
+        frame, position = decoder.complete(data)
         size = len(data)
         try:
             if frame is not None:
@@ -320,7 +321,7 @@ class ClientSession:
                         answers.append(Response(serial, method, data[position + start : end]))
                         position = end
                         continue
-                frame = decoder.cut(data, position)
+                frame = decoder.next_frame(data, position)
                 if frame is None:
                     break
                 answers.append(self._read(frame, key))
@@ -334,7 +335,7 @@ class ClientSession:
         return answers
 
     def _read(self, frame: Frame, key: bytes = b"") -> Response | Failure:
-        """Reads a frame that does not begin as one before; `key` is how it begins."""
+        """Read a frame that does not begin as one before; `key` is how it begins."""
         serial, blocks, _ = frame
         size = sum(map(len, blocks))
         usual = match_response(bytes(blocks[0][:_LOOK_BYTES]), size)
@@ -356,7 +357,7 @@ def _read_unusual(serial: int, payload: bytes) -> Response | Failure:
 
 
 def _modern(exception: str) -> str:
-    """Turns the class names of old servers into today's."""
+    """Replace the package of old servers' class names by the current one."""
     for package in ("com.tencent.tubemq.", "com.apache.tubemq.", "org.apache.tubemq."):
         exception = exception.replace(package, "org.apache.inlong.tubemq.")
     return exception
@@ -366,7 +367,7 @@ _M = TypeVar("_M", bound=tuple[int, ...])
 
 
 def _remember(known: dict[bytes, _M], key: bytes, meaning: _M) -> None:
-    """Stores what a beginning means, if the message begins inside it."""
+    """Store the meaning of a beginning, if the message begins inside it."""
     if meaning[-2] <= _KEY_START + len(key):
         if len(known) >= _KNOWN_MAX:
             known.clear()

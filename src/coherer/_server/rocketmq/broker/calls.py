@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id, encode_offset_id
 from coherer._rules.rocketmq.clients import ClientInfo
@@ -289,7 +288,7 @@ def _is_open(channel: Channel) -> bool:
 
 
 def _takes_more(channel: Channel) -> bool:
-    return channel.connection.unsent_bytes < limits.OUTBOX_HIGH_BYTES
+    return not channel.connection.overloaded
 
 
 def _text(value: str | None) -> str:

@@ -155,7 +155,7 @@ class ClientDesk:
             return
         fields = {"consumerGroup": group}
         for channel in channels:
-            if channel.connection.unsent_bytes < limits.OUTBOX_HIGH_BYTES:
+            if not channel.connection.overloaded:
                 channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
 
     # -- questions

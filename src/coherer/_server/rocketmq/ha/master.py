@@ -17,7 +17,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from coherer import limits
 from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.core import Core
@@ -202,7 +201,7 @@ class Slave:
         """Send what there is, as much as the connection takes; the rest when it takes more."""
         if self.position < 0 or self._pumping is not None or self.connection.closed:
             return
-        if self.connection.unsent_bytes < limits.OUTBOX_HIGH_BYTES:
+        if not self.connection.overloaded:
             self._send()
         if self.position < self._store.end_offset:
             self._pumping = asyncio.get_running_loop().create_task(self._go_on())

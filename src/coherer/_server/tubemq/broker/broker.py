@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterable
 
 from coherer import _net as net
-from coherer import limits
 from coherer._common.logs import Log
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.answers import Answers, refuse_send
@@ -148,7 +147,7 @@ class BrokerService:
 
     def _get(self, request: Request) -> None:
         connection = self._caller.connection
-        if self._postponed or connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
+        if self._postponed or connection.overloaded:
             self._postponed.append(request)
             if self._catching_up is None:
                 connection.pause_reading()

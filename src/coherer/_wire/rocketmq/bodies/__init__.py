@@ -1,10 +1,10 @@
-"""Bodies: typed structs in and out of Java's JSON.
+"""Bodies: typed structs to and from Java's JSON.
 
-| module | what |
+| module | contents |
 |---|---|
-| `base` | what they have in common |
-| `heartbeat` | what clients say of themselves, and what brokers tell of clients |
-| `routes` | what name servers know, and what brokers tell them |
+| `base` | the base class, and the coercion of values |
+| `heartbeat` | heartbeats, and brokers' reports about clients |
+| `routes` | routes and the registration of brokers |
 | `admin` | topics, groups, offsets, statistics, accounts |
 """
 

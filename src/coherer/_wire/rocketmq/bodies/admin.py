@@ -1,7 +1,8 @@
-"""Bodies of administration (protocol page, 2.7, 2.11, 2.12, 2.16, 4.4, 4.5, 6.10)."""
+"""Bodies of administration (docs/protocol/rocketmq.md, 2.7, 2.11, 2.12, 2.16, 4.4, 4.5, 6.10)."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec import field
@@ -11,6 +12,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies.base import Body, DataVersion, Offsets
 from coherer._wire.rocketmq.bodies.heartbeat import SubscriptionData
 from coherer._wire.rocketmq.names import Queue
+from coherer.errors import ProtocolError
 
 RETRY_TIMES_DEFAULT: Final = 16
 
@@ -57,7 +59,7 @@ class CorrectionOffsets(Body, frozen=True):
 
 
 class TopicOffset(Body, frozen=True):
-    """A queue of a topic; the time is the newest message's, ms since 1970."""
+    """Offsets of a queue, and the time of its newest message, ms since 1970."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -71,7 +73,7 @@ class TopicStats(Body, frozen=True):
 
 
 class OffsetWrapper(Body, frozen=True):
-    """Where a group stands in a queue; the time is that of the message before."""
+    """A group's offset in a queue, and the time of the last consumed message."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -79,14 +81,14 @@ class OffsetWrapper(Body, frozen=True):
 
 
 class ConsumeStats(Body, frozen=True):
-    """The answer to 208: how far behind a group is."""
+    """The answer to 208: the lag of a group."""
 
     offset_table: dict[Queue, OffsetWrapper] = field(default_factory=dict[Queue, OffsetWrapper])
     consume_tps: float = 0.0
 
 
 class BrokerConsumeStats(Body, frozen=True):
-    """The answer to 317: how far behind all groups are."""
+    """The answer to 317: the lag of all groups."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(
         default_factory=list[dict[str, list[ConsumeStats]]]
@@ -96,13 +98,13 @@ class BrokerConsumeStats(Body, frozen=True):
 
 
 class GroupList(Body, frozen=True):
-    """The answer to 300: groups that read a topic."""
+    """The answer to 300: the groups that read a topic."""
 
     group_list: list[str] = field(default_factory=list[str])
 
 
 class QueueTimeSpan(Body, frozen=True):
-    """Which times of a queue a group has to read, ms since 1970, and the same as text."""
+    """Times of a queue's messages and of a group's position, ms since 1970 and as text."""
 
     message_queue: Queue | None = None
     min_time_stamp: int = 0
@@ -121,7 +123,7 @@ class ConsumeTimeSpan(Body, frozen=True):
 
 
 class StatsItem(Body, frozen=True):
-    """A counter over a time: sum, per second, and per count."""
+    """A counter over an interval: sum, rate per second, and average."""
 
     sum: int = 0
     tps: float = 0.0
@@ -137,7 +139,7 @@ class BrokerStats(Body, frozen=True):
 
 
 class ConsumeQueueEntry(Body, frozen=True):
-    """One entry of a queue's index."""
+    """An entry of a consume queue."""
 
     physic_offset: int = 0
     physic_size: int = 0
@@ -149,7 +151,7 @@ class ConsumeQueueEntry(Body, frozen=True):
 
 
 class ConsumeQueuePage(Body, frozen=True):
-    """The answer to 321: entries of a queue's index, and what a group's filter says of each."""
+    """The answer to 321: entries of a consume queue, each with the result of a group's filter."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -159,22 +161,22 @@ class ConsumeQueuePage(Body, frozen=True):
 
 
 class ConsumerStatus(Body, frozen=True):
-    """The answer to 221 and 223: where a client stands; where each client stands."""
+    """The answer to 221 and 223: the offsets of a client, or of each client."""
 
     message_queue_table: Offsets = field(default_factory=Offsets)
     consumer_table: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
 
 
 class ResetOffset(Body, frozen=True):
-    """220 and the answer to 222: where to read on.
+    """220 and the answer to 222: new offsets.
 
-    Clients in C++ want a list, all others a map (4.4); `read` takes both.
+    Clients in C++ expect a list, all others a map (section 4.4); `read` accepts both.
     """
 
     offset_table: Offsets = field(default_factory=Offsets)
 
     def encode_for_c(self) -> bytes:
-        """Returns the body as clients in C++ want it."""
+        """Return the body as clients in C++ expect it."""
         items = [
             {"brokerName": at.broker, "offset": offset, "queueId": at.id, "topic": at.topic}
             for at, offset in self.offset_table.items()
@@ -183,18 +185,18 @@ class ResetOffset(Body, frozen=True):
 
     @classmethod
     def read(cls, data: bytes | memoryview) -> ResetOffset:
-        """Reads either form; no body at all is an empty table.
+        """Decode either form; an empty body is an empty table.
 
         Raises:
-            ProtocolError: it is neither.
+            ProtocolError: the body is neither.
         """
         if not data:
             return cls()
         value = fastjson.loads(data)
         table = value.get("offsetTable") if isinstance(value, dict) else None
         if not isinstance(table, list):
-            return cls.of(value)
-        offsets = [_COffset.of(item) for item in table]
+            return cls.from_json(value)
+        offsets = [_COffset.from_json(item) for item in table]
         return cls(
             offset_table={
                 Queue(each.topic, each.broker_name, each.queue_id): each.offset for each in offsets
@@ -226,16 +228,68 @@ class PlainAccessConfig(Body, frozen=True):
 
 
 class AclConfig(Body, frozen=True):
-    """The answer to 54: all accounts, secrets included."""
+    """The answer to 54: all accounts, including their secrets."""
 
     global_white_addrs: list[str] = field(default_factory=list[str])
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list[PlainAccessConfig])
 
 
 class OffsetMoved(Body, frozen=True):
-    """What is told of a consumer whose offset lay outside its queue (2.6)."""
+    """Event of a consumer whose offset was outside its queue (section 2.6)."""
 
     consumer_group: str = ""
     message_queue: Queue | None = None
     offset_request: int = 0
     offset_new: int = 0
+
+
+ZERO_FIELD: Final = "setZeroIfNotFound"
+"""A field of request 14. If it is `false`, the brokers of RocketMQ 5 answer 22 for a group without
+an offset. Coherer's broker does the same and repeats the field in its answer. RocketMQ 4 ignores
+it."""
+
+_TABLE: Final = re.compile(rb"\s*:\s*\{([^{}]*)\}")
+_ENTRY: Final = re.compile(rb'"?(-?\d+)"?\s*:\s*(-?\d+)')
+
+
+def offset_in(body: bytes | memoryview, group: str, topic: str, queue_id: int) -> int | None:
+    """Return a group's offset in a queue from the answer to request 43 (section 2.7).
+
+    Request 14 of RocketMQ 4.x returns 0 for a group at offset 0, and also for a group without an
+    offset if the queue's first message is still in memory. The table of all offsets distinguishes
+    the two. It can be large, so it is searched instead of parsed.
+
+    Args:
+        body: the body of the answer.
+        group: the group.
+        topic: the queue's topic.
+        queue_id: the queue's number.
+
+    Returns:
+        The offset; None if the group has none.
+
+    Raises:
+        ProtocolError: the body is not a table of offsets.
+
+    >>> offset_in(b'{"offsetTable":{"flights@readers":{0:5,1:0}}}', "readers", "flights", 1)
+    0
+    >>> offset_in(b'{"offsetTable":{"flights@readers":{0:5,1:0}}}', "others", "flights", 1)
+    """
+    data = bytes(body)
+    if b'"offsetTable"' not in data:
+        raise ProtocolError("The answer does not contain a table of offsets.", topic=topic)
+    key = f'"{topic}@{group}"'.encode()
+    at = data.find(key)
+    if at < 0:
+        return None
+    found = _TABLE.match(data, at + len(key))
+    if found is None:
+        raise ProtocolError("The table of offsets is not valid.", topic=topic)
+    return next(
+        (
+            int(offset)
+            for number, offset in _ENTRY.findall(found.group(1))
+            if int(number) == queue_id and int(offset) >= 0
+        ),
+        None,
+    )

@@ -1,4 +1,4 @@
-"""What a client says of itself, and brokers say of clients (protocol page, 3.3, 2.10, 2.13)."""
+"""Heartbeats and reports about clients (docs/protocol/rocketmq.md, sections 3.3, 2.10, 2.13)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.limits import HEARTBEAT_OBJECTS_MAX
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
-"""A consumer that pulls by itself."""
+"""A pull consumer."""
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
-"""A consumer that gets messages pushed, as its user sees it."""
+"""A push consumer."""
 CLUSTERING: Final = "CLUSTERING"
 BROADCASTING: Final = "BROADCASTING"
 FROM_LAST: Final = "CONSUME_FROM_LAST_OFFSET"
@@ -43,8 +43,8 @@ OUTCOMES: Final = (
 
 ConsumeType = Annotated[str, enum_names(*TYPES)]
 MessageModel = Annotated[str, enum_names(*MODELS)]
-StartWord = Annotated[str, enum_names(*STARTS)]
-LanguageWord = Annotated[str, enum_names(*LANGUAGES)]
+ConsumeFrom = Annotated[str, enum_names(*STARTS)]
+Language = Annotated[str, enum_names(*LANGUAGES)]
 Outcome = Annotated[str, enum_names(*OUTCOMES)]
 
 TAG: Final = "TAG"
@@ -52,14 +52,14 @@ SQL92: Final = "SQL92"
 
 
 class SubscriptionData(Body, frozen=True):
-    """What a group takes of a topic.
+    """A group's subscription to a topic.
 
     Args:
         topic: the topic.
-        sub_string: tags with `||` between them, `*` for all, or an expression.
+        sub_string: tags separated by `||`, `*` for all messages, or an expression.
         tags_set: the tags.
-        code_set: their hashes; a broker filters by these.
-        sub_version: when it was made, ms since 1970; 0 when it did not say.
+        code_set: their hashes, by which a broker filters.
+        sub_version: time of creation, ms since 1970; 0 if unknown.
         expression_type: `TAG` or `SQL92`.
         class_filter_mode: obsolete.
     """
@@ -74,12 +74,12 @@ class SubscriptionData(Body, frozen=True):
 
 
 class ConsumerData(Body, frozen=True):
-    """A consumer; what nobody knows among the three enum_names is None, as Java keeps it."""
+    """A consumer; unknown values of the three enums are None, as in Java."""
 
     group_name: str = ""
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
-    consume_from_where: StartWord | None = None
+    consume_from_where: ConsumeFrom | None = None
     subscription_data_set: list[SubscriptionData] = field(default_factory=list[SubscriptionData])
     unit_mode: bool = False
 
@@ -91,7 +91,7 @@ class ProducerData(Body, frozen=True):
 
 
 class HeartbeatData(Body, frozen=True):
-    """34: a client, with its producers and consumers; clients in C++ give the number of a word.
+    """34: a client with its producers and consumers. Clients in C++ send the numbers of enums.
 
     >>> HeartbeatData.decode(b'{"consumerDataSet":[{"messageModel":1}]}').consumer_data_set[
     ...     0
@@ -107,7 +107,7 @@ class HeartbeatData(Body, frozen=True):
 
 
 class CheckClient(Body, frozen=True):
-    """46: can the broker filter like this?"""
+    """46: asks whether the broker supports a subscription."""
 
     client_id: str = ""
     group: str = ""
@@ -121,7 +121,7 @@ class ConsumerIds(Body, frozen=True):
 
 
 class LockBatch(Body, frozen=True):
-    """41 and 42: queues that a client locks, or frees."""
+    """41 and 42: queues that a client locks or unlocks."""
 
     objects_max: ClassVar[int] = HEARTBEAT_OBJECTS_MAX
 
@@ -131,17 +131,17 @@ class LockBatch(Body, frozen=True):
 
 
 class LockedBatch(Body, frozen=True):
-    """The answer to 41: the queues that it has."""
+    """The answer to 41: the queues that are locked for the client."""
 
     queues: list[Queue] = field(default_factory=list[Queue], name="lockOKMQSet")
 
 
 class Connection(Body, frozen=True):
-    """A client that is connected."""
+    """A connected client."""
 
     client_id: str = ""
     client_addr: str = ""
-    language: LanguageWord | None = None
+    language: Language | None = None
     version: int = 0
 
 
@@ -154,7 +154,7 @@ class ConsumerConnection(Body, frozen=True):
     )
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
-    consume_from_where: StartWord | None = None
+    consume_from_where: ConsumeFrom | None = None
 
 
 class ProducerConnection(Body, frozen=True):
@@ -164,7 +164,7 @@ class ProducerConnection(Body, frozen=True):
 
 
 class ConsumeStatus(Body, frozen=True):
-    """How a consumer fares with one topic; times in ms, rates per second."""
+    """A consumer's statistics of one topic; times in ms, rates per second."""
 
     pull_rt: float = field(default=0.0, name="pullRT")
     pull_tps: float = field(default=0.0, name="pullTPS")
@@ -175,7 +175,7 @@ class ConsumeStatus(Body, frozen=True):
 
 
 class ProcessQueueInfo(Body, frozen=True):
-    """One queue as a consumer holds it; times in ms since 1970."""
+    """The state of a queue in a consumer; times in ms since 1970."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -194,15 +194,15 @@ class ProcessQueueInfo(Body, frozen=True):
 
 
 class RunningInfo(Body, frozen=True):
-    """The answer to 307: what a consumer is doing.
+    """The answer to 307: the state of a consumer.
 
     Args:
         properties: its settings, and `PROP_…`.
-        subscription_set: what it takes.
+        subscription_set: its subscriptions.
         mq_table: its queues.
-        status_table: by topic.
-        user_consumer_info: what its user adds.
-        jstack: its threads, when asked for.
+        status_table: statistics by topic.
+        user_consumer_info: entries of its user.
+        jstack: its threads, if requested.
     """
 
     properties: dict[str, str] = field(default_factory=dict[str, str])
@@ -214,7 +214,7 @@ class RunningInfo(Body, frozen=True):
 
 
 class ConsumeDirectlyResult(Body, frozen=True):
-    """The answer to 309: what became of the message, one of `OUTCOMES`."""
+    """The answer to 309: the outcome of consuming a message, one of `OUTCOMES`."""
 
     order: bool = False
     auto_commit: bool = True

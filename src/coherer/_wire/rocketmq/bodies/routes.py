@@ -1,4 +1,4 @@
-"""What name servers know, and what brokers tell them (protocol page, 2.15 and 9)."""
+"""Routes, and the registration of brokers (docs/protocol/rocketmq.md, sections 2.15 and 9)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QueueData(Body, frozen=True):
 
 
 class BrokerData(Body, frozen=True):
-    """A broker: id → `host:port`; id 0 is the master."""
+    """The addresses of a broker by id; id 0 is the master."""
 
     cluster: str | None = None
     broker_name: str = ""
@@ -39,7 +39,7 @@ class BrokerData(Body, frozen=True):
 
 
 class TopicRoute(Body, frozen=True):
-    """The answer to 105: where a topic is."""
+    """The answer to 105: the route of a topic."""
 
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = field(default_factory=list[QueueData])
@@ -48,7 +48,7 @@ class TopicRoute(Body, frozen=True):
 
 
 class ClusterInfo(Body, frozen=True):
-    """The answer to 106: brokers by name, their names by cluster."""
+    """The answer to 106: brokers by name, and their names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict[str, BrokerData])
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -62,7 +62,7 @@ class TopicList(Body, frozen=True):
 
 
 class KVTable(Body, frozen=True, kw_only=False):
-    """Names and values: the answer to 28, 103 and 219."""
+    """The answer to 28, 103 and 219: names and values."""
 
     table: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -93,7 +93,7 @@ class RegisterBody(Body, frozen=True):
     filter_server_list: list[str] | None = field(default_factory=list[str])
 
     def compressed(self) -> bytes:
-        """Returns the short form; system flags and order of topics are lost in it."""
+        """Return the compressed form, which omits the topics' system flags and order."""
         topics = self.topic_config_serialize_wrapper
         pieces = [_sized(topics.data_version.encode()), _INT.pack(len(topics.topic_config_table))]
         pieces += [
@@ -105,10 +105,10 @@ class RegisterBody(Body, frozen=True):
 
     @classmethod
     def read(cls, data: bytes | memoryview, *, compressed: bool) -> RegisterBody:
-        """Reads either form.
+        """Decode either form.
 
         Raises:
-            ProtocolError: it is neither.
+            ProtocolError: the body is not valid.
         """
         if not compressed:
             return cls.decode(data)
@@ -116,7 +116,7 @@ class RegisterBody(Body, frozen=True):
 
 
 def crc(body: bytes | memoryview) -> int:
-    """Returns the check sum that goes with a registration."""
+    """Return the checksum of a registration."""
     return zlib.crc32(body) & _CRC_MASK
 
 
@@ -136,13 +136,13 @@ def _read_compressed(data: bytes | memoryview) -> RegisterBody:
     try:
         plain = inflater.decompress(data, REMOTING_BYTES_MAX)
     except zlib.error as error:
-        raise ProtocolError(f"A registration cannot be inflated: {error}.") from error
+        raise ProtocolError(f"A registration cannot be decompressed: {error}.") from error
     if inflater.unconsumed_tail:
-        raise ProtocolError(f"A registration inflates to more than {REMOTING_BYTES_MAX} bytes.")
+        raise ProtocolError(f"A registration has more than {REMOTING_BYTES_MAX} bytes.")
     try:
         return _read_pieces(plain)
     except (IndexError, ValueError) as error:
-        raise ProtocolError(f"A registration is cut short or wrong: {error}.") from error
+        raise ProtocolError(f"A registration is truncated or invalid: {error}.") from error
 
 
 def _read_pieces(plain: bytes) -> RegisterBody:

@@ -1,13 +1,14 @@
-"""Custom headers: the fields of a command, with types (protocol page, 1.5 and 2 to 4).
+"""Typed custom headers (docs/protocol/rocketmq.md, section 1.5 and sections 2 to 4).
 
-`Command.fields` is text; `parse` makes one of the classes here of it and `Header.fields` goes back.
+`Command.fields` is text; `parse` converts it to one of the classes here, and `Header.fields`
+converts back.
 
-Java fills what it can and goes on with null for a field that is missing or no number; what becomes
-of the request then depends on who touches the null. So here:
+Java uses null for a field that is missing or not a number; the result then depends on the code that
+reads the field. Here,
 
-* a field with a default is one that Java can do without;
-* a field without is one that Java trips over: `parse` refuses with the code and kind of remark that
-  Java's answer has.
+* a field with a default is one that Java does not require;
+* a field without a default is one without which Java fails: `parse` refuses with the code and the
+  kind of remark of Java's answer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,100 @@
-"""Headers of administration (protocol page, 2.11, 2.12, 2.16)."""
+"""Headers of clients, transactions, administration and name servers.
+
+See docs/protocol/rocketmq.md, sections 2.9 to 2.13, 2.15, 2.16, 4 and 9.
+"""
 
 from __future__ import annotations
+
+from msgspec import field
 
 from coherer._common.masking import masked
 from coherer._wire.rocketmq.command import Int32, Int64
 from coherer._wire.rocketmq.headers.base import NULL, Header
+
+
+class EndTransactionHeader(Header):
+    """37: commits or rolls back a half message."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionHeader(Header):
+    """39: a broker asks for the state of a half message."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class MessageIdHeader(Header):
+    """323: requests another check of a half message."""
+
+    msg_id: str | None = None
+
+
+class GroupHeader(Header):
+    """38, 40, 203: a group of consumers."""
+
+    consumer_group: str
+
+
+class ProducerGroupHeader(Header):
+    """204: a group of producers."""
+
+    producer_group: str
+
+
+class UnregisterClientHeader(Header):
+    """35: unregisters a producer or consumer."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ResetOffsetHeader(Header):
+    """222 to a broker, 220 to a consumer: resets offsets to a time; -1 is the end."""
+
+    topic: str
+    group: str = NULL
+    timestamp: Int64 = 0
+    is_force: bool = False
+
+
+class ConsumerStatusHeader(Header, kw_only=True):
+    """223 to a broker, 221 to a consumer: asks for its offsets.
+
+    `client_addr` contains a client id (section 4.5).
+    """
+
+    topic: str | None = None
+    group: str
+    client_addr: str | None = None
+
+
+class RunningInfoHeader(Header):
+    """307: asks for the state of a consumer."""
+
+    consumer_group: str
+    client_id: str | None = None
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyHeader(Header):
+    """309: makes a consumer consume one message."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
 
 
 class TopicHeader(Header):
@@ -14,7 +104,7 @@ class TopicHeader(Header):
 
 
 class CreateTopicHeader(Header):
-    """17: a topic shall be so."""
+    """17: creates or changes a topic."""
 
     topic: str
     read_queue_nums: Int32
@@ -27,41 +117,41 @@ class CreateTopicHeader(Header):
 
 
 class DeleteGroupHeader(Header):
-    """207: a group shall no longer be."""
+    """207: deletes a group."""
 
     group_name: str
     remove_offset: bool = False
 
 
 class ConsumeStatsHeader(Header):
-    """208: how far behind a group is."""
+    """208: asks for the lag of a group."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class BrokerConsumeStatsHeader(Header):
-    """317: how far behind all groups are."""
+    """317: asks for the lag of all groups."""
 
     is_order: bool = False
 
 
 class ConsumeTimeSpanHeader(Header):
-    """303: which times a group has to read."""
+    """303: asks for the times of a group's unread messages."""
 
     topic: str
     group: str = NULL
 
 
 class ViewStatsHeader(Header):
-    """315: one counter."""
+    """315: asks for a counter."""
 
     stats_name: str = NULL
     stats_key: str = NULL
 
 
 class QueryConsumeQueueHeader(Header):
-    """321: entries of a queue's index."""
+    """321: asks for entries of a consume queue."""
 
     topic: str
     queue_id: Int32 = 0
@@ -71,13 +161,13 @@ class QueryConsumeQueueHeader(Header):
 
 
 class VersionResult(Header):
-    """The answer to 26: the data version of what the body holds, as JSON."""
+    """The answer to 26: the data version of the settings in the body, as JSON."""
 
     version: str
 
 
 class AccountHeader(Header):
-    """50: an account shall be so; permissions are joined by commas."""
+    """50: creates or changes an account; permissions are joined by commas."""
 
     access_key: str | None = None
     secret_key: str | None = None
@@ -93,13 +183,13 @@ class AccountHeader(Header):
 
 
 class AccessKeyHeader(Header):
-    """51: an account shall no longer be."""
+    """51: deletes an account."""
 
     access_key: str | None = None
 
 
 class WhiteAddressesHeader(Header):
-    """53: addresses that are trusted, joined by commas."""
+    """53: sets the trusted addresses, joined by commas."""
 
     global_white_addrs: str | None = None
 
@@ -112,3 +202,88 @@ class AclVersionResult(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
+
+
+class RegisterBrokerHeader(Header):
+    """103: registers a broker and its topics."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+    ha_server_addr: str | None = None
+    compressed: bool = False
+    body_crc32: Int32 = 0
+
+
+class RegisterBrokerResult(Header):
+    """The answer to 103."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class BrokerHeader(Header, kw_only=True):
+    """104, 322: a broker."""
+
+    broker_name: str = NULL
+    broker_addr: str = NULL
+    cluster_name: str = NULL
+    broker_id: Int64
+
+
+class DataVersionResult(Header):
+    """The answer to 322."""
+
+    changed: bool
+
+
+class BrokerNameHeader(Header):
+    """205, 327: revokes or grants permission to write to a broker."""
+
+    broker_name: str = NULL
+
+
+class WipeResult(Header):
+    """The answer to 205."""
+
+    wipe_topic_count: Int32
+
+
+class AddResult(Header):
+    """The answer to 327."""
+
+    add_topic_count: Int32
+
+
+class ClusterHeader(Header):
+    """224: a cluster."""
+
+    cluster: str
+
+
+class PutKvHeader(Header):
+    """100: a key and its value."""
+
+    namespace: str | None = None
+    key: str | None = None
+    value: str | None = None
+
+
+class KvHeader(Header):
+    """101, 102: a key."""
+
+    namespace: str
+    key: str
+
+
+class KvResult(Header):
+    """The answer to 101."""
+
+    value: str | None = None
+
+
+class NamespaceHeader(Header):
+    """219: the keys of a namespace."""
+
+    namespace: str

@@ -1,4 +1,4 @@
-"""What headers have in common, and how text becomes one."""
+"""The base of headers, and the conversion from and to text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from coherer.errors import RefusedError
 _H = TypeVar("_H", bound="Header")
 
 NULL: Final = "null"
-"""What Java looks for where it was not told what."""
+"""The text that Java uses for a missing value."""
 
 
 class Header(Struct, rename="camel"):
-    """What the classes below have in common."""
+    """Base class of custom headers."""
 
     def fields(self) -> dict[str, str]:
-        """Returns the header as text, without what is None.
+        """Return the header as text; members that are None are omitted.
 
         >>> class DeleteGroupHeader(Header):
         ...     group_name: str
@@ -40,14 +40,14 @@ class Header(Struct, rename="camel"):
 
 
 def parse(kind: type[_H], fields: Mapping[str, str]) -> _H:
-    """Reads a custom header.
+    """Parse a custom header.
 
     Args:
-        kind: which header it is.
+        kind: the class of the header.
         fields: its text, `Command.fields`.
 
     Raises:
-        RefusedError: code 1, a field that nothing works without is missing or no number.
+        RefusedError: code 1, a required field is missing or not a number.
 
     >>> class QueueHeader(Header):
     ...     topic: str
@@ -56,14 +56,14 @@ def parse(kind: type[_H], fields: Mapping[str, str]) -> _H:
     QueueHeader(topic='orders', queue_id=3)
     """
     if any(fields.get(name) == "1" for name in _booleans(kind)):  # false, to Java
-        return _parse_patiently(kind, fields)
+        return _parse_leniently(kind, fields)
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError:
-        return _parse_patiently(kind, fields)
+        return _parse_leniently(kind, fields)
 
 
-def _parse_patiently(kind: type[_H], fields: Mapping[str, str]) -> _H:
+def _parse_leniently(kind: type[_H], fields: Mapping[str, str]) -> _H:
     values: dict[str, object] = {}
     for attribute, name, read, default in _plan(kind):
         raw = fields.get(name)
@@ -77,7 +77,7 @@ def _parse_patiently(kind: type[_H], fields: Mapping[str, str]) -> _H:
 
 
 def unreadable(kind: type[Header], fields: Mapping[str, str]) -> str | None:
-    """Returns the name of a field that is there and is no number where it should be one."""
+    """Return the name of a numeric field whose value is not a number."""
     for _, name, read, _ in _plan(kind):
         if name in fields and read(fields[name]) is None:
             return name
@@ -85,12 +85,12 @@ def unreadable(kind: type[Header], fields: Mapping[str, str]) -> str | None:
 
 
 def missing(name: str) -> RefusedError:
-    """Returns what a request without a necessary field is refused with."""
+    """Return the error for a request without a required field."""
     return refused(1, f"java.lang.NullPointerException: the field <{name}> is missing or no number")
 
 
 def negative_count(count: int) -> RefusedError:
-    """Returns what a request for a negative number of messages is refused with."""
+    """Return the error for a request for a negative number of messages."""
     return refused(1, f"java.lang.IllegalArgumentException: Illegal Capacity: {count}")
 
 
@@ -113,7 +113,7 @@ def _boolean(raw: str) -> bool:
     return raw.lower() == "true"
 
 
-def _same(raw: str) -> str:
+def _unchanged(raw: str) -> str:
     return raw
 
 
@@ -121,7 +121,7 @@ _READERS: Final[dict[object, Callable[[str], object]]] = {
     Int32: _integer(_INT32),
     Int64: _integer(_INT64),
     bool: _boolean,
-    str: _same,
+    str: _unchanged,
 }
 
 _Plan = list[tuple[str, str, Callable[[str], object], object]]
@@ -129,7 +129,7 @@ _Plan = list[tuple[str, str, Callable[[str], object], object]]
 
 @cache
 def _plan(kind: type[Header]) -> _Plan:
-    """For each field: attribute, name, how to read it, and what stands for a missing one."""
+    """Return attribute, name, parser and default of each field."""
     hints = get_type_hints(kind, include_extras=True)
     plan: _Plan = []
     for each in msgspec.structs.fields(kind):

@@ -1,16 +1,15 @@
-"""SQL92 selectors: which messages a consumer takes, by their properties (7.2 to 7.4).
+"""SQL92 selectors of messages by their properties (docs/protocol/rocketmq.md, 7.2 to 7.4).
 
 >>> selector = compile_selector("carrier = 'UA' AND delay > 15")
 >>> selector.matches({"carrier": "UA", "delay": "20"}), selector.matches({"carrier": "UA"})
 (True, False)
 
-They mean what they mean on Java's brokers, the surprises too: `NOT a = 3` is `(NOT a) = 3`, what
-follows a complete expression is not looked at (`a LIKE 'x'` is `a`), and text is compared with a
-number by reading it as exactly that kind of number (`3.5` never matches `> 3`, but `> 3.0`).
+Their meaning is that of Java's brokers, including the surprises: `NOT a = 3` is `(NOT a) = 3`, text
+after a complete expression is ignored (`a LIKE 'x'` is `a`), and to be compared with a number, text
+is parsed as exactly that kind of number (`3.5` never matches `> 3`, but `> 3.0`).
 
-Rooms: `grammar.lark` and `parsing` (text to tree), `values` (how values compare), `nodes` (a tree
-that can be evaluated), `building` (tree to nodes, with the checks of 7.3), `selector` (what users
-call, with the cache).
+`grammar.lark` is the grammar. `compiler` parses a text, checks it and builds nodes; `evaluation`
+defines the nodes and how values compare.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts in the form of Java's `.properties`: how servers tell and take their settings (9.7)."""
+"""Java's `.properties` format, the form of servers' settings (docs/protocol/rocketmq.md, 9.7)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NAMED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 def parse(text: str) -> dict[str, str]:
-    r"""Keys and values; the last of several with one key counts.
+    r"""Parse keys and values; the last of several values of a key wins.
 
     Raises:
-        ValueError: there are no four hex digits behind `\u`.
+        ValueError: `\u` is not followed by four hex digits.
 
     >>> parse("# a comment\nlistenPort = 9876\nempty=\nlong=a\\\n  b\npath=c\\:\\\\x\\u0041")
     {'listenPort': '9876', 'empty': '', 'long': 'ab', 'path': 'c:\\xA'}
@@ -32,10 +32,10 @@ def parse(text: str) -> dict[str, str]:
 
 
 def parse_file(name: str, data: bytes) -> dict[str, str]:
-    """The same of a file.
+    """Parse a file.
 
     Raises:
-        DamagedStoreError: it is no such text.
+        DamagedStoreError: the file is not valid.
     """
     try:
         return parse(data.decode())
@@ -44,7 +44,7 @@ def parse_file(name: str, data: bytes) -> dict[str, str]:
 
 
 def compose(values: Mapping[str, str]) -> str:
-    r"""The text that Java's servers answer with: a line for each, nothing escaped.
+    r"""Return the text of Java's servers: a line for each key, without escapes.
 
     >>> compose({"listenPort": "9876", "clusterTest": "false"})
     'listenPort=9876\nclusterTest=false\n'
@@ -53,7 +53,7 @@ def compose(values: Mapping[str, str]) -> str:
 
 
 def compose_file(values: Mapping[str, str]) -> str:
-    r"""A text that `parse` reads as these values, whatever is in them.
+    r"""Return a text that `parse` reads as these values, with escapes.
 
     >>> parse(compose_file({"a b": " x\\u1\n"})) == {"a b": " x\\u1\n"}
     True
@@ -66,7 +66,7 @@ def _escaped(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Logical lines: those that end with an odd number of backslashes go on in the next."""
+    """Return logical lines: a line with an odd number of trailing backslashes continues."""
     lines: list[str] = []
     going_on = False
     for line in text.splitlines():

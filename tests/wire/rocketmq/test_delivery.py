@@ -1,4 +1,4 @@
-"""Pulled records, whole, cut and damaged; the worked example of the protocol page."""
+"""Pulled records, complete, truncated and damaged; the example of docs/protocol/rocketmq.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = bytes.fromhex(
     45520144 65666175 6c74436c 75737465 72
     """
 )
-"""13.6."""
+"""Example 13.6."""
 QUEUE = Queue("TopicTest", "broker-a", 1)
 
 
@@ -88,12 +88,12 @@ def test_hosts_of_either_length_and_compressed_bodies(
     data = b"".join(
         record(
             compression.compress(body) if packed else body,
-            offset=place,
+            offset=index,
             sys_flag=1 if packed else 0,
             born_host=host if long else layout.NO_HOST,
             store_host=host if long else layout.NO_HOST,
         )
-        for place, (body, packed, long) in enumerate(made)
+        for index, (body, packed, long) in enumerate(made)
     )
     batch = MessageBatch(kind(data), QUEUE, next_offset=len(made))
     assert batch.bodies() == [body for body, _, _ in made]
@@ -119,7 +119,7 @@ def test_hosts_of_either_length_and_compressed_bodies(
         (b"TAGS\x01", None),
     ],
 )
-def test_tags_are_looked_at_again(properties: bytes, tag: str | None) -> None:
+def test_messages_with_other_tags_are_dropped(properties: bytes, tag: str | None) -> None:
     data = record(properties=properties)
     assert [message.tag for message in MessageBatch(data, QUEUE)] == [tag]
     for wanted in ("a", "b"):
@@ -128,7 +128,7 @@ def test_tags_are_looked_at_again(properties: bytes, tag: str | None) -> None:
         assert (batch.delivered, batch.skipped) == (1, 0)
 
 
-def test_no_tags_take_all() -> None:
+def test_without_tags_all_messages_are_delivered() -> None:
     assert len(MessageBatch(record(), QUEUE, tags=frozenset())) == 1
 
 
@@ -142,7 +142,7 @@ def test_damaged_bodies_are_left_out() -> None:
 
 
 def broken(data: bytes, at: int, value: int, size: int = 4) -> bytes:
-    """A record with another number at a place."""
+    """A record with another number at a position."""
     return data[:at] + value.to_bytes(size, "big") + data[at + size :]
 
 
@@ -154,22 +154,22 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize("index", [0, 1, 4])
 @pytest.mark.parametrize(
     ("at", "size", "value"),
     [(at, size, value) for at, size, values in LENGTHS.values() for value in values],
 )
-def test_a_record_of_broken_lengths_costs_no_other(
-    place: int, at: int, size: int, value: int
+def test_a_record_with_broken_lengths_affects_no_other_record(
+    index: int, at: int, size: int, value: int
 ) -> None:
     every = [record(b"abc", b"k\x01vv\x02", offset=n) for n in range(5)]
-    every[place] = broken(every[place], at, value, size)
+    every[index] = broken(every[index], at, value, size)
     batch = MessageBatch(b"".join(every), QUEUE, offset=0, next_offset=5)
-    rest = [n for n in range(5) if n != place]
+    rest = [n for n in range(5) if n != index]
     assert batch.offsets() == rest
     assert batch.bodies() == [b"abc"] * 4
     assert [message.offset for message in batch] == rest
-    assert batch.left_out == [range(place, place + 1)]
+    assert batch.left_out == [range(index, index + 1)]
     assert (batch.skipped, batch.delivered) == (1, 5)
     assert [message.offset for message in decode_messages(b"".join(every))] == rest
 
@@ -190,7 +190,7 @@ def test_nothing_but_garbage_is_a_gap() -> None:
         decode_messages(b"\xff" * 300)
 
 
-def test_many_beginnings_of_records_take_no_longer_than_others() -> None:
+def test_many_record_magics_take_linear_time() -> None:
     head = b"\0" * 4 + record()[4:8]
     began = time.thread_time()
     batch = MessageBatch(head * 200_000, QUEUE, offset=0, next_offset=9)
@@ -198,7 +198,7 @@ def test_many_beginnings_of_records_take_no_longer_than_others() -> None:
     assert time.thread_time() - began < 1
 
 
-def test_a_body_that_cannot_be_inflated_is_shown_by_id_as_it_is() -> None:
+def test_decode_messages_returns_undecodable_bodies_unchanged() -> None:
     (message,) = decode_messages(record(b"plain", sys_flag=1))
     assert message.body == b"plain"
 
@@ -212,7 +212,7 @@ def test_an_empty_batch() -> None:
     assert (len(batch), batch.offset, list(batch)) == (0, 9, [])
 
 
-def test_before() -> None:
+def test_before_returns_the_messages_below_an_offset() -> None:
     data = b"".join(record(bytes([n]), offset=n) for n in (1, 2, 3))
     batch = MessageBatch(data, QUEUE, next_offset=7)
     assert batch.before(9) is batch
@@ -220,7 +220,7 @@ def test_before() -> None:
     assert (part.bodies(), part.next_offset, len(batch)) == ([b"\1", b"\2"], 3, 3)
 
 
-def test_a_retried_message_has_its_first_topic() -> None:
+def test_a_retried_message_has_its_original_topic() -> None:
     data = record(b"x", b"RETRY_TOPIC\x01orders", topic="%RETRY%g", attempt=2)
     (message,) = MessageBatch(data, Queue("%RETRY%g", "broker-a", 0))
     assert (message.topic, message.attempt) == ("orders", 2)
@@ -229,18 +229,20 @@ def test_a_retried_message_has_its_first_topic() -> None:
     assert other.topic == "TopicTest"
 
 
-def test_another_kind_of_message() -> None:
-    class Held(RocketMessage, frozen=True):
-        """A message with one more field, as the consumer's."""
+def test_messages_creates_other_classes() -> None:
+    class Extended(RocketMessage, frozen=True):
+        """A message with an additional field."""
 
-        holder: str = ""
+        extra: str = ""
 
-    (message,) = MessageBatch(EXAMPLE, QUEUE).messages(Held)
-    assert (type(message), message.offset, message.holder) == (Held, 42, "")
+    (message,) = MessageBatch(EXAMPLE, QUEUE).messages(Extended)
+    assert (type(message), message.offset, message.extra) == (Extended, 42, "")
 
 
 @given(st.integers(0, 2 * len(EXAMPLE)), st.binary(max_size=4), st.data())
-def test_garbage_is_our_protocol_error(at: int, junk: bytes, data: st.DataObject) -> None:
+def test_any_bytes_decode_or_raise_a_protocol_error(
+    at: int, junk: bytes, data: st.DataObject
+) -> None:
     whole = bytearray(EXAMPLE * 2)
     whole[at : at + len(junk)] = junk
     torn = bytes(whole[: data.draw(st.integers(0, len(whole)))])

@@ -1,4 +1,4 @@
-"""Messages as RocketMQ carries them, against the worked examples of the protocol page."""
+"""Messages as RocketMQ carries them, and the examples of docs/protocol/rocketmq.md."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from coherer._wire.rocketmq.messages import (
     RocketMessage,
     RocketReceipt,
     born_time,
+    decode_batch,
+    encode_batch_item,
     encode_message,
+    split_by_size,
     time_of,
     user_properties,
 )
-from coherer.errors import UsageError
+from coherer.errors import ProtocolError, UsageError
 from coherer.message import Message, ReceivedMessage
 
 at = partial(datetime, tzinfo=None)
@@ -29,7 +32,7 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min
 )
 
 
-def test_tag_keys_and_system_properties_as_example_13_9() -> None:
+def test_example_13_9_of_properties() -> None:
     made = encode_message(
         Message("TopicTest", b"x", tag="TagA", keys=("k1", "k2")), system={"DELAY": "3"}
     )
@@ -38,7 +41,7 @@ def test_tag_keys_and_system_properties_as_example_13_9() -> None:
     )
 
 
-def test_the_unique_id_stands_first() -> None:
+def test_the_unique_id_is_the_first_property() -> None:
     made = encode_message(Message("a", b"x", tag="T"), unique_id="0A")
     assert properties.decode(made.properties.encode()) == {"UNIQ_KEY": "0A", "TAGS": "T"}
 
@@ -61,13 +64,13 @@ def test_times(time: datetime, written: str) -> None:
     assert read == utc.replace(microsecond=utc.microsecond // 1000 * 1000)
 
 
-def test_without_a_time_it_is_when_the_message_was_born() -> None:
+def test_a_message_without_a_time_has_its_born_time() -> None:
     assert time_of({}, 1_650_000_000_123) == datetime(2022, 4, 15, 5, 20, 0, 123_000, UTC)
     assert time_of({"$msgTime$": "soon"}, 0) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("born_ms", [2**63 - 1, -(2**63)])
-def test_a_birth_that_is_no_date(born_ms: int) -> None:
+def test_an_invalid_born_time_is_1970(born_ms: int) -> None:
     assert born_time(born_ms) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -91,7 +94,7 @@ def test_a_birth_that_is_no_date(born_ms: int) -> None:
         pytest.param(Message("a", b"x", properties={"k": "ä" * 16383}), id="too many bytes"),
     ],
 )
-def test_what_cannot_be_sent(message: Message) -> None:
+def test_invalid_messages_are_refused(message: Message) -> None:
     with pytest.raises(UsageError):
         encode_message(message)
 
@@ -106,7 +109,9 @@ def test_properties_may_fill_the_record() -> None:
     st.lists(words.filter(lambda word: " " not in word), max_size=3).map(tuple),
     st.dictionaries(words.filter(lambda word: word not in properties.RESERVED), words, max_size=4),
 )
-def test_there_and_back(tag: str | None, keys: tuple[str, ...], others: dict[str, str]) -> None:
+def test_decoding_properties_reverses_encoding(
+    tag: str | None, keys: tuple[str, ...], others: dict[str, str]
+) -> None:
     made = encode_message(Message("a", b"x", tag, NOON, keys, others), unique_id="0A")
     stored = properties.decode(made.properties.encode())
     assert stored.get("TAGS") == tag
@@ -122,11 +127,11 @@ def test_compression_begins_where_javas_does(size: int, flag: int) -> None:
     assert (compression.decompress(made.body, limit_bytes=size) if flag else made.body) == body
 
 
-def test_no_compression_when_not_wanted() -> None:
+def test_compression_can_be_disabled() -> None:
     assert encode_message(Message("a", bytes(9999)), compress_from_bytes=0).sys_flag == 0
 
 
-def test_a_time_that_is_none_stays_a_property() -> None:
+def test_an_invalid_time_remains_a_property() -> None:
     assert user_properties({"$msgTime$": "soon", "TAGS": "x"}) == {"$msgTime$": "soon"}
 
 
@@ -134,3 +139,73 @@ def test_kinds() -> None:
     assert issubclass(RocketMessage, ReceivedMessage)
     receipt = RocketReceipt("0A", "a", "broker-a", 0, 7, 0)
     assert (receipt.status, receipt.offset) == ("SEND_OK", 7)
+
+
+BATCH = bytes.fromhex(
+    """
+    0000002b 00000000 00000000 00000000 00000002 62310013 54414753 01546167
+    41025741 49540174 72756500 00002100 00000000 00000000 00000000 00000262
+    32000957 41495401 74727565
+    """
+)
+"""Example 13.14."""
+
+
+def test_example_13_14_of_a_batch() -> None:
+    items = [(b"b1", b"TAGS\x01TagA\x02WAIT\x01true"), (b"b2", b"WAIT\x01true")]
+    assert b"".join(encode_batch_item(*item) for item in items) == BATCH
+    found = decode_batch(BATCH)
+    assert list(zip(found.bodies, found.properties, strict=True)) == items
+
+
+@given(st.lists(st.tuples(st.binary(), st.binary(max_size=50), st.integers(-(2**31), 2**31 - 1))))
+def test_decoding_a_batch_reverses_encoding(items: list[tuple[bytes, bytes, int]]) -> None:
+    data = b"".join(encode_batch_item(*item) for item in items)
+    found = decode_batch(data)
+    assert list(zip(found.bodies, found.properties, found.flags, strict=True)) == items
+
+
+@given(
+    st.integers(0, 3).flatmap(
+        lambda size: st.lists(
+            st.tuples(st.binary(min_size=size, max_size=size), st.integers(-(2**31), 2**31 - 1)),
+            min_size=2,
+        )
+    ),
+    st.data(),
+)
+def test_equal_lengths_decode_as_different_ones_do(
+    items: list[tuple[bytes, int]], draw: st.DataObject
+) -> None:
+    data = bytearray(b"".join(encode_batch_item(body, b"k\x01v", flag) for body, flag in items))
+    assert decode_batch(bytes(data)).bodies == [body for body, _ in items]
+    data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    odd = encode_batch_item(b"another length", b"")
+    try:
+        found = decode_batch(memoryview(data))
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            decode_batch(bytes(data + odd))
+        return
+    assert [column[:-1] for column in decode_batch(bytes(data + odd))] == list(found)
+
+
+@given(st.integers(0, len(BATCH)), st.binary(max_size=4), st.integers(0, len(BATCH)))
+def test_invalid_batches_raise_protocol_errors(at: int, junk: bytes, end: int) -> None:
+    data = bytearray(BATCH)
+    data[at : at + len(junk)] = junk
+    try:
+        found = decode_batch(bytes(data[:end]))
+    except ProtocolError:
+        return
+    assert sum(map(len, found.bodies + found.properties)) <= end
+
+
+@given(st.lists(st.integers(1, 100)), st.integers(1, 150))
+def test_split_by_size_fills_batches_up_to_the_limit(sizes: list[int], limit: int) -> None:
+    cuts = split_by_size(sizes, limit)
+    parts = [sizes[cut] for cut in cuts]
+    assert [size for part in parts for size in part] == sizes
+    for part, after in zip(parts, [*parts[1:], []], strict=False):
+        assert sum(part) <= limit or len(part) == 1
+        assert not after or sum(part) + after[0] > limit

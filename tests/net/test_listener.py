@@ -1,0 +1,172 @@
+"""Listeners: limits, ports in use, closing, and ports for both TLS and plain connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from coherer import _net as net
+from coherer._net import process
+from coherer.errors import UsageError
+from tests.net.peers import PEM, Peer, Server, echo, echoing, serving
+
+SERVER_TLS = net.TlsOptions(certificate=PEM)
+UNVERIFIED = net.TlsOptions(verify=False)
+DATA = bytes(range(256)) * 3000
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[net.Listener]:
+    """A port for TLS and plain connections."""
+    listener = await net.listen("127.0.0.1", 0, echoing, tls=SERVER_TLS, plain=True)
+    yield listener
+    await listener.close()
+
+
+async def test_connections_beyond_the_limit_are_refused() -> None:
+    async with serving(echo, connections_max=1) as server:
+        first = await server.dial()
+        first.connection.write(b"a")
+        await first.until_data(b"a")
+        second = await server.dial()
+        await second.until_closed()
+        first.connection.write(b"b")
+        await first.until_data(b"ab")
+    await first.until_closed()
+
+
+async def test_connections_leave_files_to_the_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "open_files_max", lambda: 2)
+    async with serving(echo) as server:
+        first = await server.dial()
+        first.connection.write(b"a")
+        await first.until_data(b"a")
+        for _ in range(3):
+            refused = await server.dial()
+            await refused.until_closed()
+        assert caplog.text.count("too many connections") == 1
+        first.connection.close()
+        await server.peers[0].until_closed()
+        again = await server.dial()
+        again.connection.write(b"b")
+        await again.until_data(b"b")
+
+
+async def test_a_receiver_that_cannot_be_made_closes_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def make(connection: net.Connection) -> Peer:
+        raise ZeroDivisionError
+
+    listener = await net.listen("127.0.0.1", 0, make)
+    peer = await net.dial("127.0.0.1", listener.port, Peer)
+    peer.connection.write(b"?")
+    await peer.until_closed()
+    await listener.close()
+    assert caplog.text.count("unhandled error in the server") == 1
+
+
+async def test_a_port_in_use_is_refused() -> None:
+    listener = await net.listen("127.0.0.1", 0, Peer)
+    with pytest.raises(UsageError, match="another port"):
+        await net.listen("127.0.0.1", listener.port, Peer)
+    with pytest.raises(UsageError, match="123456 is not a valid port"):
+        await net.listen("127.0.0.1", 123_456, Peer)
+    with pytest.raises(UsageError, match="an address of this machine"):
+        await net.listen("203.0.113.1", 0, Peer)
+    await listener.close()
+
+
+async def test_closing_aborts_connections_that_do_not_read() -> None:
+    size = net.ConnectionLimits().write_buffer_high_bytes * 2
+    async with serving(lambda peer, data: peer.connection.write(b"x" * size)) as server:
+        peer = await server.dial()
+        peer.connection.pause_reading()
+        peer.connection.write(b"?")
+        await server.accepted.wait()
+        await server.peers[0].until(lambda p: p.data)
+        async with asyncio.timeout(5):
+            await server.listener.close(timeout_ms=10)
+        assert len(server.peers[0].ends) == 1
+        peer.connection.abort()
+        await peer.until_closed()
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_connections_beyond_the_limit_are_refused,
+        test_closing_aborts_connections_that_do_not_read,
+        test_a_port_in_use_is_refused,
+    ],
+)
+def test_uvloop_behaves_the_same(scenario: Callable[[], Awaitable[None]]) -> None:
+    pytest.importorskip("uvloop")
+
+    async def run() -> None:
+        await scenario()
+
+    net.run(run())
+
+
+@pytest.mark.parametrize("tls", [None, UNVERIFIED])
+async def test_one_port_serves_tls_and_plain_connections(
+    both: net.Listener, tls: net.TlsOptions | None
+) -> None:
+    peer = await net.dial("127.0.0.1", both.port, Peer, tls=tls)
+    assert peer.connection.secure == (tls is not None)
+    peer.connection.write(DATA)
+    await peer.until_data(DATA)
+    assert both.connections == 1
+    peer.connection.close()
+    await peer.until_closed()
+
+
+async def test_a_failed_handshake_ends_only_its_connection(both: net.Listener) -> None:
+    broken = await net.dial("127.0.0.1", both.port, Peer)
+    broken.connection.write(b"\x16 is how TLS begins, but this is something else")
+    await broken.until_closed()
+    plain = await net.dial("127.0.0.1", both.port, Peer)
+    plain.connection.write(b"a")
+    await plain.until_data(b"a")
+
+
+async def test_a_connection_closed_before_its_first_byte_is_forgotten(both: net.Listener) -> None:
+    silent = await net.dial("127.0.0.1", both.port, Peer)
+    silent.connection.close()
+    await silent.until_closed()
+    plain = await net.dial("127.0.0.1", both.port, Peer)
+    plain.connection.write(b"a")
+    await plain.until_data(b"a")
+    assert both.connections == 1
+
+
+async def test_closing_closes_silent_connections(both: net.Listener) -> None:
+    silent = await net.dial("127.0.0.1", both.port, Peer)
+    active = await net.dial("127.0.0.1", both.port, Peer)
+    active.connection.write(b"a")
+    await active.until_data(b"a")  # so the connection before it has been accepted too
+    await both.close()
+    await silent.until_closed()
+    await active.until_closed()
+
+
+async def test_silent_connections_are_closed_after_a_while() -> None:
+    budget = net.ConnectionBudget(net.ConnectionLimits(first_byte_ms=20))
+    server = Server(echo)
+    listener = await net.listen(
+        "127.0.0.1", 0, server.make, tls=SERVER_TLS, plain=True, budget=budget
+    )
+    silent = await net.dial("127.0.0.1", listener.port, Peer)
+    await silent.until_closed()
+    assert budget.connections.count == 0
+    await listener.close()
+
+
+async def test_a_shared_port_in_use_is_refused(both: net.Listener) -> None:
+    with pytest.raises(UsageError, match="in use"):
+        await net.listen("127.0.0.1", both.port, echoing, tls=SERVER_TLS, plain=True)
