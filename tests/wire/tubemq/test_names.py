@@ -210,14 +210,14 @@ def test_the_texts_of_example_a15() -> None:
 
 def test_very_long_numbers_are_refused() -> None:
     with pytest.raises(ProtocolError):
-        parse_number("9" * 100_000, "number", "")
+        parse_number("9" * 100_000, "parse_number", "")
 
 
 def test_invalid_numbers_are_refused() -> None:
     for text in ("", "-", "1_0", "\u0663", "0x1", "1.0", "--1"):
         with pytest.raises(ProtocolError):
-            parse_number(text, "number", text)
-    assert (parse_number(" -2 ", "number", ""), parse_number("+3", "number", "")) == (
+            parse_number(text, "parse_number", text)
+    assert (parse_number(" -2 ", "parse_number", ""), parse_number("+3", "parse_number", "")) == (
         -2,
         3,
     )
