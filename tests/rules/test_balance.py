@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from coherer._rules.tubemq.balance import (
+from coherer._rules.tubemq.assignment import (
     Partition,
     changes,
     first_assignment,
     named_assignment,
     next_assignment,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 PARTITIONS = st.lists(
     st.builds(

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
-from coherer import limits
-from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import (
+from coherer._rules.tubemq.records import (
     HISTORY_TOPIC,
     BrokerRecord,
     CatalogError,
@@ -19,6 +16,9 @@ from coherer._rules.tubemq.configuration import (
     TopicStatus,
     valid_topic,
 )
+
+from coherer import limits
+from coherer._rules.tubemq.catalog import Catalog
 
 ME = Change(user="me", now_ms=1_000)
 YOU = Change(user="you", now_ms=2_000, data_version=7)

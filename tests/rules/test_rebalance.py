@@ -6,12 +6,8 @@ import itertools
 from collections.abc import Collection, Mapping
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
-from coherer._rules.tubemq.balance import Partition
-from coherer._rules.tubemq.rebalance import (
+from coherer._rules.tubemq.assignment import Partition
+from coherer._rules.tubemq.groups import (
     Disagreement,
     Event,
     EventKind,
@@ -21,6 +17,9 @@ from coherer._rules.tubemq.rebalance import (
     Member,
     Subscription,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 FLIGHTS = Subscription(kind=GroupKind.NORMAL, topics=frozenset({"flights"}))
 TIMING = GroupTiming(retry_ms=1_000, event_resend_ms=30_000, event_expiry_ms=120_000)

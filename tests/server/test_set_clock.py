@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.server.broker_harness import OPTIONS as BROKER_OPTIONS
+from tests.server.broker_harness import Peer, close, serve
+from tests.server.master_harness import Consumer, Producer
+from tests.server.master_harness import Stage as MasterStage
 
 import coherer
 import coherer._client.rocketmq.client
@@ -21,12 +25,8 @@ from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
-from tests.server.broker_stage import OPTIONS as BROKER_OPTIONS
-from tests.server.broker_stage import Peer, close, serve
 from tests.server.client_stage import Stage as ClientStage
 from tests.server.client_stage import tags
-from tests.server.master_stage import Consumer, Producer
-from tests.server.master_stage import Stage as MasterStage
 from tests.server.node_stage import options
 from tests.server.rocket_stage import running
 
@@ -136,7 +136,7 @@ def test_the_master_keeps_who_is_there(by_ms: int) -> None:
     stage.wait(stage.options.consumer_timeout_ms)
     assert len(stage.master.state.groups) == 0, "who is silent is taken out in time"
     stage.wait(stage.options.broker_timeout_ms)
-    assert [running.id for running in stage.master.state.fleet if running.online] == []
+    assert [running.id for running in stage.master.state.broker_registry if running.online] == []
 
 
 @both_ways

@@ -7,10 +7,10 @@ import re
 _STRING_OR_KEY = re.compile(rb'"(?:\\.|[^"\\])*"|-?\d+(?=\s*:)')
 
 
-def strict_json(data: bytes) -> bytes:
+def quote_keys(data: bytes) -> bytes:
     """Put keys that are bare numbers into quotes. Strings, which may hold anything, stay.
 
-    >>> strict_json(b'{"offsetTable":{"1:a":{0:10,1 : 7}}}')
+    >>> quote_keys(b'{"offsetTable":{"1:a":{0:10,1 : 7}}}')
     b'{"offsetTable":{"1:a":{"0":10,"1" : 7}}}'
     """
     return _STRING_OR_KEY.sub(_quoted, data)

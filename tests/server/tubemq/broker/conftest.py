@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
+from tests.server.broker_harness import OPTIONS, Peer, close, serve
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._store import Store, StoreOptions
 from coherer.testing import ManualClock
-from tests.server.broker_stage import OPTIONS, Peer, close, serve
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tests.server.broker_harness import Peer
+
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq import messages as pb
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer
 
 
 def authorized(token: int, text: str = "") -> pb.AuthorizedInfo:

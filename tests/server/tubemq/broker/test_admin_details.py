@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.server.broker_harness import Peer
 
 from coherer._server.node.admin import AdminApp
 from coherer._server.tubemq.broker.admin import broker_admin
@@ -14,7 +15,6 @@ from coherer._server.tubemq.broker.admin_details import REFUSED
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq.payload import encode_payload
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer
 from tests.server.java_methods import BROKER
 
 GROUP = {"groupName": "g", "modifyUser": "me"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.server.broker_harness import OPTIONS, Peer, close, serve
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._store import Store
 from coherer.testing import ManualClock
-from tests.server.broker_stage import OPTIONS, Peer, close, serve
 
 
 async def test_positions_outlive_the_broker(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.server.broker_harness import Peer, bodies
 
 from coherer import limits
 from coherer._server.tubemq.broker.broker import Broker
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer, bodies
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Sequence
 
 import pytest
+from tests.server.broker_harness import Peer, bodies
 
 from coherer._record import compression
 from coherer._store import Draft, Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.delivery import MessageBatch
-from tests.server.broker_stage import Peer, bodies
 
 BAD = Draft("demo", 0, b"no zlib", b"", sys_flag=compression.COMPRESSED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.server.broker_harness import Peer, bodies, close, serve
 
 from coherer import limits
 from coherer._server.core.core import Core
@@ -17,7 +18,6 @@ from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.session import Failure
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer, bodies, close, serve
 
 
 async def test_reading_confirming_rejecting(peer: Peer) -> None:

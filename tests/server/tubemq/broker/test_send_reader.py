@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.broker_harness import OPTIONS, TOPICS, send_request
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.mapping import Mapper
@@ -18,7 +19,6 @@ from coherer._wire.tubemq.envelope import encode_field
 from coherer._wire.tubemq.payload import checksum
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
-from tests.server.broker_stage import OPTIONS, TOPICS, send_request
 
 
 @pytest.fixture(scope="module")

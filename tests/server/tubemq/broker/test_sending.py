@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.server.broker_harness import CONSUMER, OPTIONS, Peer, close, send_request, serve
 
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
@@ -16,7 +17,6 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.payload import checksum
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
-from tests.server.broker_stage import CONSUMER, OPTIONS, Peer, close, send_request, serve
 
 
 async def test_a_send_is_stored_and_answered(peer: Peer, clock: ManualClock) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.server.broker_harness import Peer, bodies, close, serve
+
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.state import BrokerOptions
@@ -12,7 +14,6 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import Response
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer, bodies, close, serve
 
 
 async def test_a_get_waits_for_its_partition(

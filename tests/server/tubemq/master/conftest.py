@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.server.master_desk import Desk
-from tests.server.master_stage import Broker, Stage
+from tests.server.master_harness import Broker, Desk, Stage
 
 
 @pytest.fixture

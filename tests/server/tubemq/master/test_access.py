@@ -6,12 +6,12 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.server.master_harness import Broker, Consumer, Producer, Stage
 
 from coherer import limits
 from coherer._wire.tubemq import credentials
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from tests.server.master_stage import Broker, Consumer, Producer, Stage
 
 NONCES = itertools.count(1)
 CODE = ResultCode

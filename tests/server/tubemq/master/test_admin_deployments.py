@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.server.master_desk import DEPLOYMENT, PROPS, STAMP, TOTALS, Desk, code
-from tests.server.master_stage import Broker, Producer, Stage
+from tests.server.master_harness import (
+    DEPLOYMENT,
+    PROPS,
+    STAMP,
+    TOTALS,
+    Broker,
+    Desk,
+    Producer,
+    Stage,
+    code,
+)
 
 # -- brokers
 

@@ -9,10 +9,9 @@ import json
 from typing import Any
 
 import pytest
+from tests.server.master_harness import Broker, Consumer, Desk, Producer, Stage, code
 
 from tests.server.java_methods import MASTER_CHANGES, MASTER_QUERIES
-from tests.server.master_desk import Desk, code
-from tests.server.master_stage import Broker, Consumer, Producer, Stage
 
 ONE = {"groupName": "g", "topicName": "flights"}
 

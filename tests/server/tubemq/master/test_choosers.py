@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.server.master_harness import Broker, Consumer, Stage
 
 from coherer._wire.tubemq import credentials, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from tests.server.master_stage import Broker, Consumer, Stage
 
 CODE = ResultCode
 

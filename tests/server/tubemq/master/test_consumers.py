@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.server.master_harness import Broker, Consumer, Stage, refused
 
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
-from tests.server.master_stage import Broker, Consumer, Stage, refused
 
 CODE = ResultCode
 

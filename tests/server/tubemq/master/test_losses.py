@@ -7,8 +7,7 @@ import itertools
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
-from tests.server.master_stage import Broker, Consumer, Stage
+from tests.server.master_harness import Broker, Consumer, Stage
 
 PARTITIONS = 6
 INDEX = st.integers(0, 7)

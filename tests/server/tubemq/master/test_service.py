@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from google.protobuf.message import Message
+from tests.server.master_harness import Stage
 
 from coherer import _net as net
 from coherer._server.tubemq.master.service import MasterService
@@ -14,7 +15,6 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.session import ClientSession, Failure, Response
-from tests.server.master_stage import Stage
 
 
 class Client:
