@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from coherer._record.layout import decode
-from coherer._rules.common.barekeys import strict_json
+from coherer._rules.common.java_json import quote_keys
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.rocketmq.delays import DelayPositions
 from coherer._store import Store, StoreOptions
@@ -420,8 +420,8 @@ def test_a_group_goes_on_where_it_was(rocket: RocketSite, reading: Reading) -> N
 
 def test_topics_and_groups_are_known(reading: Reading) -> None:
     config = reading.written.directory / "config"
-    topics = json.loads(strict_json((config / "topics.json").read_bytes()))
-    groups = json.loads(strict_json((config / "subscriptionGroup.json").read_bytes()))
+    topics = json.loads(quote_keys((config / "topics.json").read_bytes()))
+    groups = json.loads(quote_keys((config / "subscriptionGroup.json").read_bytes()))
     topic = topics["topicConfigTable"][TOPIC]
     assert (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) == (QUEUES, QUEUES, 6)
     assert groups["subscriptionGroupTable"][READERS]["retryMaxTimes"] == 5

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._rules.tubemq.balance import (
+from coherer._rules.tubemq.assignment import (
     Partition,
     changes,
     first_assignment,

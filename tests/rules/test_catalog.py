@@ -8,7 +8,7 @@ import pytest
 
 from coherer import limits
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import (
+from coherer._rules.tubemq.records import (
     HISTORY_TOPIC,
     BrokerRecord,
     CatalogError,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._rules.tubemq.balance import Partition
+from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import BrokerRecord, Change, ManageStatus, TopicProps
-from coherer._rules.tubemq.fleet import Fleet, FleetTiming, Hosted, RunningBroker
+from coherer._rules.tubemq.records import BrokerRecord, Change, ManageStatus, TopicProps
+from coherer._rules.tubemq.registry import (
+    BrokerRegistry,
+    BrokerRegistryTiming,
+    Hosted,
+    RunningBroker,
+)
 
 ME = Change(user="me", now_ms=1_000)
 FLIGHTS = Hosted(partitions=2, stores=2, publish=True, subscribe=True)
-TIMING = FleetTiming(timeout_ms=100, return_ms=50)
+TIMING = BrokerRegistryTiming(timeout_ms=100, return_ms=50)
 
 
 @pytest.fixture
@@ -35,101 +40,101 @@ def ids(found: list[tuple[int, Hosted]]) -> list[int]:
 def test_a_topic_opens_when_its_broker_is_online_and_says_that_it_has_it(
     catalog: Catalog,
 ) -> None:
-    fleet = Fleet(catalog, TIMING)
+    broker_registry = BrokerRegistry(catalog, TIMING)
     broker = running(online=False)
-    fleet.register(broker, None, 0)
-    fleet.report(broker, (1, 1), {"flights": FLIGHTS}, 0)
-    assert fleet.publishable("flights", 0) == []
-    assert fleet.heartbeat(1, online=True, now_ms=1) is broker
-    assert fleet.news(1) == {"flights"}
-    assert fleet.publishable("flights", 1) == [(1, FLIGHTS)]
-    assert fleet.partitions(["flights"], 1) == [
+    broker_registry.register(broker, None, 0)
+    broker_registry.report(broker, (1, 1), {"flights": FLIGHTS}, 0)
+    assert broker_registry.publishable("flights", 0) == []
+    assert broker_registry.heartbeat(1, online=True, now_ms=1) is broker
+    assert broker_registry.news(1) == {"flights"}
+    assert broker_registry.publishable("flights", 1) == [(1, FLIGHTS)]
+    assert broker_registry.partitions(["flights"], 1) == [
         Partition(1, "flights", number) for number in (0, 1, 10_000, 10_001)
     ]
-    assert fleet.news(1) == set()
+    assert broker_registry.news(1) == set()
 
 
 def test_delays_open_a_topic_first_to_consumers_then_to_producers(catalog: Catalog) -> None:
-    timing = FleetTiming(subscribe_delay_ms=10, publish_delay_ms=5)
-    fleet = Fleet(catalog, timing)
-    fleet.register(running(), {"flights": FLIGHTS}, 100)
+    timing = BrokerRegistryTiming(subscribe_delay_ms=10, publish_delay_ms=5)
+    broker_registry = BrokerRegistry(catalog, timing)
+    broker_registry.register(running(), {"flights": FLIGHTS}, 100)
     partition = Partition(1, "flights", 0)
-    assert fleet.news(100) == {"flights"}
-    assert fleet.subscribable("flights", 109) == []
-    assert fleet.is_dormant(partition, 109)
-    assert fleet.news(110) == {"flights"}
-    assert ids(fleet.subscribable("flights", 110)) == [1]
-    assert not fleet.is_dormant(partition, 110)
-    assert fleet.publishable("flights", 114) == []
-    assert ids(fleet.publishable("flights", 115)) == [1]
+    assert broker_registry.news(100) == {"flights"}
+    assert broker_registry.subscribable("flights", 109) == []
+    assert broker_registry.is_dormant(partition, 109)
+    assert broker_registry.news(110) == {"flights"}
+    assert ids(broker_registry.subscribable("flights", 110)) == [1]
+    assert not broker_registry.is_dormant(partition, 110)
+    assert broker_registry.publishable("flights", 114) == []
+    assert ids(broker_registry.publishable("flights", 115)) == [1]
 
 
 def test_a_broker_that_is_silent_is_away_but_its_partitions_are_dormant(
     catalog: Catalog,
 ) -> None:
-    fleet = Fleet(catalog, TIMING)
-    fleet.register(running(), {"flights": FLIGHTS}, 0)
-    fleet.news(0)
-    assert fleet.expire(99) == []
-    assert fleet.expire(100) == [1]
-    assert fleet.partitions(["flights"], 100) == []
-    assert fleet.is_dormant(Partition(1, "flights", 0), 100)
-    assert fleet.news(149) == set(), "it has some time to come back"
-    assert fleet.news(150) == {"flights"}
-    assert fleet.heartbeat(1, online=True, now_ms=150) is None
+    broker_registry = BrokerRegistry(catalog, TIMING)
+    broker_registry.register(running(), {"flights": FLIGHTS}, 0)
+    broker_registry.news(0)
+    assert broker_registry.expire(99) == []
+    assert broker_registry.expire(100) == [1]
+    assert broker_registry.partitions(["flights"], 100) == []
+    assert broker_registry.is_dormant(Partition(1, "flights", 0), 100)
+    assert broker_registry.news(149) == set(), "it has some time to come back"
+    assert broker_registry.news(150) == {"flights"}
+    assert broker_registry.heartbeat(1, online=True, now_ms=150) is None
 
 
 def test_closing_twice_is_noticed(catalog: Catalog) -> None:
-    fleet = Fleet(catalog, TIMING)
-    fleet.register(running(), {"flights": FLIGHTS}, 0)
-    assert fleet.close(1, 0)
-    assert not fleet.close(1, 0)
-    assert list(fleet) == []
+    broker_registry = BrokerRegistry(catalog, TIMING)
+    broker_registry.register(running(), {"flights": FLIGHTS}, 0)
+    assert broker_registry.close(1, 0)
+    assert not broker_registry.close(1, 0)
+    assert list(broker_registry) == []
 
 
 def test_the_administrator_opens_and_closes(catalog: Catalog) -> None:
-    fleet = Fleet(catalog, TIMING)
+    broker_registry = BrokerRegistry(catalog, TIMING)
     for number in (1, 2):
-        fleet.register(running(number), {"flights": FLIGHTS}, 0)
-    assert ids(fleet.publishable("flights", 0)) == [1, 2]
+        broker_registry.register(running(number), {"flights": FLIGHTS}, 0)
+    assert ids(broker_registry.publishable("flights", 0)) == [1, 2]
     catalog.set_status(1, ManageStatus.ONLY_READ, ME)
     catalog.set_status(2, ManageStatus.ONLY_WRITE, ME)
-    assert ids(fleet.publishable("flights", 0)) == [2]
-    assert ids(fleet.subscribable("flights", 0)) == [1]
-    assert not fleet.is_dormant(Partition(2, "flights", 0), 0)
+    assert ids(broker_registry.publishable("flights", 0)) == [2]
+    assert ids(broker_registry.subscribable("flights", 0)) == [1]
+    assert not broker_registry.is_dormant(Partition(2, "flights", 0), 0)
     catalog.update_topic("flights", 1, {"accept_subscribe": False}, ME)
-    assert fleet.subscribable("flights", 0) == []
+    assert broker_registry.subscribable("flights", 0) == []
     catalog.set_status(2, ManageStatus.ONLINE, ME)
     catalog.delete_topic("flights", 2, ME)
-    assert fleet.publishable("flights", 0) == []
-    assert not fleet.is_dormant(Partition(9, "flights", 0), 0)
+    assert broker_registry.publishable("flights", 0) == []
+    assert not broker_registry.is_dormant(Partition(9, "flights", 0), 0)
 
 
 def test_a_topic_that_the_broker_has_closed_is_closed(catalog: Catalog) -> None:
-    fleet = Fleet(catalog, TIMING)
+    broker_registry = BrokerRegistry(catalog, TIMING)
     closed = Hosted(partitions=2, stores=2, publish=False, subscribe=True)
     broker = running()
-    fleet.register(broker, {"flights": closed}, 0)
-    assert fleet.publishable("flights", 0) == []
-    fleet.report(broker, (1, 1), {}, 0)
-    assert fleet.subscribable("flights", 0) == []
-    fleet.report(broker, (1, 2), None, 0)
+    broker_registry.register(broker, {"flights": closed}, 0)
+    assert broker_registry.publishable("flights", 0) == []
+    broker_registry.report(broker, (1, 1), {}, 0)
+    assert broker_registry.subscribable("flights", 0) == []
+    broker_registry.report(broker, (1, 2), None, 0)
     assert broker.configuration == (1, 2)
 
 
 def test_a_broker_with_a_bad_disk_is_stopped_until_it_is_released(catalog: Catalog) -> None:
-    fleet = Fleet(catalog, FleetTiming(stopped_max=1))
+    broker_registry = BrokerRegistry(catalog, BrokerRegistryTiming(stopped_max=1))
     first, second = running(1), running(2)
     for broker in (first, second):
-        fleet.register(broker, {"flights": FLIGHTS}, 0)
-    fleet.set_condition(first, 0, -1, 0)
-    fleet.set_condition(second, -1, -1, 0)
-    assert fleet.stopped(1) == (False, True)
-    assert fleet.stopped(2) == (False, False), "only one may be stopped at a time"
-    assert ids(fleet.publishable("flights", 0)) == [2]
-    assert ids(fleet.subscribable("flights", 0)) == [1, 2]
-    fleet.set_condition(first, -1, 1, 0)
-    assert fleet.stopped(1) == (True, True)
-    assert fleet.release(1, 0)
-    assert not fleet.release(1, 0)
-    assert ids(fleet.publishable("flights", 0)) == [1, 2]
+        broker_registry.register(broker, {"flights": FLIGHTS}, 0)
+    broker_registry.set_condition(first, 0, -1, 0)
+    broker_registry.set_condition(second, -1, -1, 0)
+    assert broker_registry.stopped(1) == (False, True)
+    assert broker_registry.stopped(2) == (False, False), "only one may be stopped at a time"
+    assert ids(broker_registry.publishable("flights", 0)) == [2]
+    assert ids(broker_registry.subscribable("flights", 0)) == [1, 2]
+    broker_registry.set_condition(first, -1, 1, 0)
+    assert broker_registry.stopped(1) == (True, True)
+    assert broker_registry.release(1, 0)
+    assert not broker_registry.release(1, 0)
+    assert ids(broker_registry.publishable("flights", 0)) == [1, 2]

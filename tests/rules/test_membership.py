@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._rules.tubemq.balance import Partition
-from coherer._rules.tubemq.membership import Attendance, Groups, Producer, Producers
-from coherer._rules.tubemq.rebalance import Disagreement, GroupKind, Member, Subscription
+from coherer._rules.tubemq.assignment import Partition
+from coherer._rules.tubemq.groups import Disagreement, GroupKind, Member, Subscription
+from coherer._rules.tubemq.membership import Groups, LivenessTracker, Producer, Producers
 
 FLIGHTS = Subscription(kind=GroupKind.NORMAL, topics=frozenset({"flights"}))
 WEATHER = Subscription(kind=GroupKind.NORMAL, topics=frozenset({"weather"}))
@@ -25,7 +25,7 @@ def member(name: str) -> Member:
 def test_attendance_names_exactly_those_who_were_silent(
     sightings: list[tuple[str, int]], timeout_ms: int
 ) -> None:
-    book = Attendance[str](timeout_ms)
+    book = LivenessTracker[str](timeout_ms)
     now_ms, last = 0, dict[str, int]()
     for name, step_ms in sightings:
         now_ms += step_ms

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coherer._rules.tubemq.balance import Partition
-from coherer._rules.tubemq.rebalance import (
+from coherer._rules.tubemq.assignment import Partition
+from coherer._rules.tubemq.groups import (
     Disagreement,
     Event,
     EventKind,

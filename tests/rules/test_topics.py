@@ -9,8 +9,8 @@ import pytest
 
 from coherer._record.hashing import java_hash
 from coherer._record.reserved import SYSTEM_GROUPS
-from coherer._rules.common.topics import Topic, TopicTable, TubeTopics
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
 from coherer._rules.rocketmq.groups import Group, GroupTable
 from coherer._rules.rocketmq.topic_defaults import TopicDefaults
 from coherer._rules.tubemq.filters import tag_codes
@@ -125,14 +125,14 @@ def test_broken_files_are_reported(data: bytes) -> None:
 # -- the system's topics and groups (6.10)
 
 
-def provide(table: TopicTable, **options: Any) -> None:
+def add_internal(table: TopicTable, **options: Any) -> None:
     defaults = TopicDefaults(**options)
-    table.provide(defaults.topics(), [defaults.trace_topic])
+    table.add_internal(defaults.topics(), [defaults.trace_topic])
 
 
 def test_topics_that_every_broker_has() -> None:
     table = TopicTable()
-    provide(table, cluster="c", broker="b", queues=4, trace=True)
+    add_internal(table, cluster="c", broker="b", queues=4, trace=True)
     assert {topic.name: (topic.read_queues, topic.perm) for topic in table} == {
         "SELF_TEST_TOPIC": (1, 6),
         "TBW102": (4, 7),
@@ -150,7 +150,7 @@ def test_topics_that_every_broker_has() -> None:
 
 def test_switches_of_the_systems_topics() -> None:
     table = TopicTable([Topic(name="b", read_queues=3)])
-    provide(
+    add_internal(
         table, cluster="c", broker="b", auto_create=False, cluster_topic=False, broker_topic=False
     )
     assert table.get("TBW102") is None
@@ -162,7 +162,7 @@ def test_switches_of_the_systems_topics() -> None:
 
 def test_groups_that_every_broker_has() -> None:
     table = GroupTable([Group(group_name="TOOLS_CONSUMER", retry_max_times=3)])
-    table.provide()
+    table.add_internal()
     assert len(table) == 7
     assert {group.group_name for group in table} == set(SYSTEM_GROUPS)
     assert [g.retry_max_times for g in table if g.group_name == "TOOLS_CONSUMER"] == [3]
@@ -174,7 +174,7 @@ def test_groups_that_every_broker_has() -> None:
 
 def made(**changes: Any) -> TopicTable:
     table = TopicTable()
-    provide(table, **changes)
+    add_internal(table, **changes)
     return table
 
 
@@ -218,9 +218,9 @@ def test_topics_that_are_no_models() -> None:
 
 def test_a_topic_for_what_comes_back() -> None:
     table = TopicTable()
-    topic = table.create_for_return("%RETRY%g", 1, now_ms=5, sys_flag=2)
+    topic = table.ensure_topic("%RETRY%g", 1, now_ms=5, sys_flag=2)
     assert topic == Topic(name="%RETRY%g", read_queues=1, write_queues=1, perm=6, sys_flag=2)
-    assert table.create_for_return("%RETRY%g", 9, now_ms=6, perm=4) is topic
+    assert table.ensure_topic("%RETRY%g", 9, now_ms=6, perm=4) is topic
     assert table.version == DataVersion(1, 5)
 
 
@@ -274,7 +274,7 @@ def test_ordered_topics() -> None:
 
 def test_the_masters_word_counts_for_its_topics_only() -> None:
     table = made()
-    view = TubeTopics(table)
+    view = TubeMqTopics(table)
     table.put(Topic(name="rockets"), now_ms=0)
     assert view.replace([Topic.of_master("tubes", 2)])
     assert [topic.name for topic in view] == ["rockets", "tubes"]
@@ -307,8 +307,8 @@ def test_a_topic_of_both_keeps_what_tubemq_cannot_say() -> None:
 )
 def test_system_topics_are_not_tubemqs(name: str) -> None:
     table = made()
-    table.create_for_return(name, 1, now_ms=0)
-    view = TubeTopics(table)
+    table.ensure_topic(name, 1, now_ms=0)
+    view = TubeMqTopics(table)
     assert name in table
     assert view.get(name) is None
     assert name not in [topic.name for topic in view]

@@ -40,7 +40,7 @@ def test_every_change_is_written_at_once(store: Store) -> None:
     changes: list[int] = []
     core.on_change(lambda: changes.append(core.topics.version.counter))
     assert content(store, "topics.json") is None
-    core.topics.create_for_return("%RETRY%g", 1, now_ms=7)
+    core.topics.ensure_topic("%RETRY%g", 1, now_ms=7)
     core.groups.find("g", now_ms=8)
     assert content(store, "topics.json")["dataVersion"] == {"counter": 1, "timestamp": 7}
     assert content(store, "subscriptionGroup.json")["dataVersion"] == {"counter": 1, "timestamp": 8}

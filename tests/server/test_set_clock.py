@@ -136,7 +136,7 @@ def test_the_master_keeps_who_is_there(by_ms: int) -> None:
     stage.wait(stage.options.consumer_timeout_ms)
     assert len(stage.master.state.groups) == 0, "who is silent is taken out in time"
     stage.wait(stage.options.broker_timeout_ms)
-    assert [running.id for running in stage.master.state.fleet if running.online] == []
+    assert [running.id for running in stage.master.state.broker_registry if running.online] == []
 
 
 @both_ways

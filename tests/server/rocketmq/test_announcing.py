@@ -199,17 +199,17 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
         registry = RemoteRegistry(registration, addresses, outgoing, heard_ms=200)
         registry.start()
         try:
-            topics.create_for_return("one", 1, 0)
+            topics.ensure_topic("one", 1, 0)
             await registry.heard()
             assert "one" in quick.topics
             assert "one" in slow.topics
             slow.open.clear()
-            topics.create_for_return("two", 1, 0)
+            topics.ensure_topic("two", 1, 0)
             await registry.heard()
             assert "two" in quick.topics
             assert "two" not in slow.topics
             assert f"{slow.address} did not take the changed topics" in caplog.text
-            topics.create_for_return("three", 1, 0)
+            topics.ensure_topic("three", 1, 0)
             start = time.monotonic()
             await registry.heard()
             assert time.monotonic() - start < 0.2, "the silent one is not waited for again"
@@ -218,7 +218,7 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
             async with asyncio.timeout(10):
                 while "three" not in slow.topics:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.001)
-            topics.create_for_return("four", 1, 0)
+            topics.ensure_topic("four", 1, 0)
             await registry.heard()
             assert "four" in slow.topics
         finally:

@@ -37,7 +37,7 @@ NO_GROUP = 404
 EXISTED = 402
 ILLEGAL_STATUS = 406
 _DONE = frozenset({200, 201})
-"""errCode of an item of a modification (see also `coherer._rules.tubemq.configuration.OpCode`)."""
+"""errCode of an item of a modification (see also `coherer._rules.tubemq.records.OpCode`)."""
 
 _NEXT = {
     NOT_EXIST: "Does the master know that broker, and is it the right master?",

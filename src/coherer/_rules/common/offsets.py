@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coherer._rules.common.barekeys import strict_json
+from coherer._rules.common.java_json import quote_keys
 from coherer.errors import DamagedStoreError
 
 
@@ -71,7 +71,7 @@ class Position:
             self.offset = minimum if start is Start.FIRST else maximum
         return self.offset
 
-    def place(self, offset: int) -> None:
+    def move_to(self, offset: int) -> None:
         """Put it somewhere, be it back, as RocketMQ's clients do."""
         self.offset = offset
         self.delta = 0
@@ -153,7 +153,7 @@ class OffsetTable:
         """Every group with a position in a topic."""
         return [group for name, group in self._positions if name == topic]
 
-    def lasting_groups(self) -> set[str]:
+    def saved_groups(self) -> set[str]:
         """Every group with a position that outlives its reader."""
         return {
             group
@@ -211,7 +211,7 @@ class OffsetTable:
             DamagedStoreError: it is not such a file.
         """
         try:
-            read = msgspec.json.decode(strict_json(data), type=_File)
+            read = msgspec.json.decode(quote_keys(data), type=_File)
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"consumerOffset.json cannot be read: {error}.") from error
         table = cls()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 
 _TUBEMQ_DEFAULTS = {"partitions_min": 0, "stores": 1, "status": 0, "tubemq": False}
 _NAMES = {

@@ -2,7 +2,7 @@
 
 RocketMQ's clients and operators make topics here, and sends do (`TopicTable.create_for_send`).
 TubeMQ's master decides for itself which topics there are; the broker keeps what it was told last,
-and `TubeTopics` is the part of the table that the master's word changes and that TubeMQ's clients
+and `TubeMqTopics` is the part of the table that the master's word changes and that TubeMQ's clients
 see. What neither made, such as `%RETRY%` topics and those in `record.reserved`, is RocketMQ's
 alone.
 
@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 
 from coherer._record import reserved
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topic_file import TopicEntry, TopicsFile, write_file
-from coherer._rules.common.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 
 STORE_STRIDE = 10_000
@@ -190,7 +190,7 @@ class TopicTable:
         """Have `changed` called after every change."""
         self._watchers.append(changed)
 
-    def provide(self, topics: Iterable[Topic], names: Iterable[str] = ()) -> None:
+    def add_internal(self, topics: Iterable[Topic], names: Iterable[str] = ()) -> None:
         """Have the topics that a RocketMQ broker always has; those of the file are as they were.
 
         Java's brokers do the same in memory: neither the version nor the file changes.
@@ -205,10 +205,10 @@ class TopicTable:
         self._own.update(names)
 
     def system_names(self) -> frozenset[str]:
-        """The names that this broker keeps for itself, those of `provide` among them."""
+        """The names that this broker keeps for itself, those of `add_internal` among them."""
         return frozenset(reserved.SYSTEM_TOPICS) | self._own
 
-    def is_own(self, name: str) -> bool:
+    def is_internal(self, name: str) -> bool:
         """Whether the topic is no user's: TubeMQ's clients do not see it."""
         return (
             name in self._own
@@ -295,7 +295,7 @@ class TopicTable:
         self._changed(now_ms)
         return made
 
-    def create_for_return(
+    def ensure_topic(
         self, name: str, queues: int, now_ms: int, *, perm: int = READ | WRITE, sys_flag: int = 0
     ) -> Topic:
         """The topic for what comes back from consumers, made where it is missing.
@@ -420,11 +420,11 @@ def _written(topic: Topic) -> bytes:
     return TopicEntry.of(msgspec.structs.asdict(topic)).line(topic.name)
 
 
-class TubeTopics:
+class TubeMqTopics:
     """The topics as TubeMQ's clients see them: those of users.
 
     >>> table = TopicTable([Topic(name="flights"), Topic(name="%RETRY%g")])
-    >>> [topic.name for topic in TubeTopics(table)]
+    >>> [topic.name for topic in TubeMqTopics(table)]
     ['flights']
     """
 
@@ -433,7 +433,7 @@ class TubeTopics:
 
     def get(self, name: str) -> Topic | None:
         """The topic, or None."""
-        return None if self._table.is_own(name) else self._table.get(name)
+        return None if self._table.is_internal(name) else self._table.get(name)
 
     def __getitem__(self, name: str) -> Topic:
         found = self.get(name)
@@ -442,7 +442,7 @@ class TubeTopics:
         return found
 
     def __iter__(self) -> Iterator[Topic]:
-        return (topic for topic in self._table if not self._table.is_own(topic.name))
+        return (topic for topic in self._table if not self._table.is_internal(topic.name))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -28,7 +28,7 @@ from coherer._record.properties import (
     index_keys,
 )
 from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from coherer._rules.common.barekeys import strict_json
+from coherer._rules.common.java_json import quote_keys
 from coherer._store.model import Draft, Entry
 from coherer._store.times import StoredTimes
 from coherer.errors import DamagedStoreError, UsageError
@@ -211,7 +211,7 @@ class DelayPositions:
             DamagedStoreError: it is not such a file.
         """
         try:
-            return cls(msgspec.json.decode(strict_json(data), type=_File).offsets)
+            return cls(msgspec.json.decode(quote_keys(data), type=_File).offsets)
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"delayOffset.json cannot be read: {error}.") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from coherer._record import reserved
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 
 
@@ -71,7 +71,7 @@ class GroupTable:
         """Have `changed` called after every change."""
         self._watchers.append(changed)
 
-    def provide(self) -> None:
+    def add_internal(self) -> None:
         """Have the groups that every RocketMQ broker has; the version stays, as in Java."""
         for name in reserved.SYSTEM_GROUPS:
             self._groups.setdefault(name, Group(group_name=name))

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 
 MASTER_ID: Final = 0
 EXPIRE_MS: Final = 120_000

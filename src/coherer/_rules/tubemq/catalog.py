@@ -1,7 +1,7 @@
 """What a master keeps: the cluster's settings, brokers, topics, and what groups may do.
 
 Everything here is configuration and survives a restart (`Catalog.dump`, `Catalog.load`). Who is
-connected stands elsewhere (`membership`, `fleet`). A change replaces a record and raises
+connected stands elsewhere (`membership`, `broker_registry`). A change replaces a record and raises
 `Catalog.version`.
 
 Looser than Java's master on purpose: a topic can be deleted while it is open for publishing, and
@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from coherer import limits
-from coherer._rules.tubemq.configuration import (
+from coherer._rules.tubemq.records import (
     HISTORY_TOPIC,
     UNDEFINED,
     BrokerRecord,

@@ -1,7 +1,7 @@
 """Who is there: the producers and consumers that a master knows.
 
 A node that was not seen for its timeout is gone. What happens inside a group stands in
-`coherer._rules.tubemq.rebalance`.
+`coherer._rules.tubemq.groups`.
 
 Different from Java's master: a restarted master remembers who was in each group, and leaves a group
 alone until its members are back or have had the time to be (`Groups.await_members`). Java waits for
@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from coherer._common.logs import Log
-from coherer._rules.tubemq.rebalance import (
+from coherer._rules.tubemq.groups import (
     Disagreement,
     Group,
     GroupKind,
@@ -38,10 +38,10 @@ def _nobody(_: str) -> bool:
     return False
 
 
-class Attendance(Generic[K]):
+class LivenessTracker(Generic[K]):
     """When each node was last seen, the longest absent first; every call takes constant time.
 
-    >>> book = Attendance[str](timeout_ms=100)
+    >>> book = LivenessTracker[str](timeout_ms=100)
     >>> book.seen("a", 0), book.seen("b", 50), book.seen("a", 90)
     (None, None, None)
     >>> list(book.overdue(160))
@@ -95,7 +95,7 @@ class Producers:
 
     def __init__(self, timeout_ms: int) -> None:
         self._known: dict[str, Producer] = {}
-        self._attendance = Attendance[str](timeout_ms)
+        self._attendance = LivenessTracker[str](timeout_ms)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -146,7 +146,7 @@ class Groups:
     def __init__(self, timeout_ms: int, timing: GroupTiming | None = None) -> None:
         self._timing = timing or GroupTiming()
         self._groups: dict[str, Group] = {}
-        self._attendance = Attendance[tuple[str, str]](timeout_ms)
+        self._attendance = LivenessTracker[tuple[str, str]](timeout_ms)
         self._awaited: dict[str, set[str]] = {}
         self._awaited_until_ms = 0
         self._prompt: Callable[[str], bool] = _nobody

@@ -24,8 +24,8 @@ from typing import Final
 import msgspec
 
 from coherer._common.logs import Log
-from coherer._rules.common.topics import Topic, TubeTopics
-from coherer._rules.tubemq.configuration import CatalogError, Deployment, TopicStatus, valid_topic
+from coherer._rules.common.topics import Topic, TubeMqTopics
+from coherer._rules.tubemq.records import CatalogError, Deployment, TopicStatus, valid_topic
 from coherer._server.core.core import Core
 from coherer._server.tubemq.master.master import Master
 from coherer.errors import CohererError
@@ -52,7 +52,7 @@ class Adoption:
     def __init__(self, master: Master, broker_id: int, core: Core) -> None:
         self._master = master
         self._broker_id = broker_id
-        self._topics = TubeTopics(core.topics)
+        self._topics = TubeMqTopics(core.topics)
         self._deleted: set[str] = set()
         self._scheduled: asyncio.Handle | None = None
         self._not_before_s = 0.0

@@ -191,7 +191,7 @@ class Core:
         self.store.save_config(name, content)
 
     def _mark_positions(self) -> None:
-        lasting = self.offsets.lasting_groups()
+        lasting = self.offsets.saved_groups()
         for name in sorted(self._named & lasting):
             self.groups.add(name, self.now_ms())
         self._named = (self._named - lasting) & self.offsets.groups()

@@ -32,9 +32,9 @@ from coherer._server.node.node_options import SCHEME, NodeOptions
 from coherer._server.rocketmq.door import RocketDoor
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.door import TubeDoor
 from coherer._server.tubemq.master.admin import elsewhere, master_admin
 from coherer._server.tubemq.master.master import Master
+from coherer._server.tubemq.service import TubeMqService
 from coherer._store import OsFiles, Store
 from coherer._store.config import ConfigFiles
 from coherer._store.disk import make_durable_directory, our_errors
@@ -83,7 +83,7 @@ class Node:
         self.core: Core | None = None
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
-        self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
+        self.tubemq = TubeMqService(options, now_ms, self._listen, wall_ms=wall_ms)
         self.rocketmq = RocketDoor(options, now_ms, self._listen_shared)
         self.admin_port = -1
         self._now_ms, self._wall_ms = now_ms, wall_ms
@@ -326,7 +326,7 @@ class Node:
             elsewhere=lambda: elsewhere(master) if master is not None else None,
             names=options.names,
             master_id=master.state.master_id if master is not None else "",
-            broker_id=broker.state.place if broker is not None else "",
+            broker_id=broker.state.address if broker is not None else "",
             files=self._saver,
             news=self._news,
         )

@@ -20,8 +20,8 @@ from coherer._server.rocketmq.broker.admin.settings import SETTINGS_FILE
 from coherer._server.rocketmq.broker.clients import FILTERS_FILE
 from coherer._server.rocketmq.broker.delays import DELAY_FILE
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS
-from coherer._server.tubemq.door import MASTER_FILE
 from coherer._server.tubemq.master.state import check_saved
+from coherer._server.tubemq.service import MASTER_FILE
 from coherer._store import OsFiles, Store, StoreOptions
 from coherer._store.config import ConfigFiles
 from coherer._store.verifying import Problem, Verified, verify_store

@@ -26,7 +26,7 @@ import yaml
 
 from coherer._common.logs import Log
 from coherer._common.masking import masked
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import OsFiles

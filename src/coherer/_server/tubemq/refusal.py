@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coherer import limits
-from coherer._rules.common.topics import Topic, TubeTopics
+from coherer._rules.common.topics import Topic, TubeMqTopics
 from coherer._wire.tubemq.codes import ResultCode
 
 
@@ -16,7 +16,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
         self.text = text
 
 
-def known_topic(topics: TubeTopics, name: str) -> Topic:
+def known_topic(topics: TubeMqTopics, name: str) -> Topic:
     """The topic that a request names.
 
     Raises:

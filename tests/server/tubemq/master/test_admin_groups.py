@@ -8,7 +8,7 @@ import pytest
 
 from coherer import _net as net
 from coherer._client.tubemq.admin import Admin
-from coherer._rules.tubemq.configuration import ManageStatus
+from coherer._rules.tubemq.records import ManageStatus
 from coherer._server.node.admin import AdminService
 from coherer._server.tubemq.master.admin import elsewhere
 from coherer.errors import RefusedError

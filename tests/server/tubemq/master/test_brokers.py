@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from coherer._rules.tubemq.configuration import ManageStatus
+from coherer._rules.tubemq.records import ManageStatus
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
@@ -211,7 +211,7 @@ def test_a_broker_with_a_bad_disk_is_stopped() -> None:
     producer = Producer(stage)
     producer.register()
     assert not producer.publish("flights").topicInfos
-    stage.master.state.fleet.release(1, stage.now_ms)
+    stage.master.state.broker_registry.release(1, stage.now_ms)
     assert not broker.heartbeat().stopWrite
     assert producer.heartbeat().topicInfos
 

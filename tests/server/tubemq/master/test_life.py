@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._rules.tubemq.configuration import CatalogError, TopicStatus
+from coherer._rules.tubemq.records import CatalogError, TopicStatus
 from coherer._server.tubemq.master.master import MasterOptions, StandbyError
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
@@ -22,7 +22,7 @@ def test_configuration_survives_a_restart_and_nobody_else_does() -> None:
     stage.restart()
     assert stage.master.topics() == {"flights": {1: 4}}
     assert refused(producer.heartbeat(), ResultCode.HB_NO_NODE)
-    assert not list(stage.master.state.fleet)
+    assert not list(stage.master.state.broker_registry)
 
 
 def test_nothing_is_written_when_nothing_has_changed() -> None:

@@ -21,7 +21,7 @@ def test_a_producer_learns_brokers_topics_and_limits() -> None:
     assert producer.brokers == ["1:10.0.0.1: ", "2:10.0.0.2:9000"]
     assert answer.authorizedInfo.visitAuthorizedToken == stage.master.state.visit_tokens.valid
     assert producer.publish("flights").topicInfos == [], "no broker has said that it has it"
-    for broker in stage.master.state.fleet:
+    for broker in stage.master.state.broker_registry:
         running = Broker(stage, broker.id, host=broker.host, port=broker.port)
         running.sync()
     answer = producer.heartbeat()

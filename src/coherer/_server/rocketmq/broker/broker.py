@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.checkback import CheckOptions
 from coherer._server.core.core import Core

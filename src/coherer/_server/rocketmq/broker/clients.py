@@ -125,7 +125,7 @@ class ClientDesk:
         notify = True
         if settings is not None:
             notify = settings.notify_consumer_ids_changed_enable
-            state.topics.create_for_return(
+            state.topics.ensure_topic(
                 f"{RETRY_PREFIX}{group}",
                 settings.retry_queue_nums,
                 state.now_ms(),

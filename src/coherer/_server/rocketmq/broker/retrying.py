@@ -86,7 +86,7 @@ class Retries:
 
     def _draft(self, header: SendBackHeader, group: Group, version: int) -> Draft:
         state = self._state
-        topic = state.topics.create_for_return(
+        topic = state.topics.ensure_topic(
             RETRY_PREFIX + header.group,
             group.retry_queue_nums,
             state.now_ms(),
@@ -101,7 +101,7 @@ class Retries:
             tries = header.max_reconsume_times
         if record.reconsume_times >= tries or header.delay_level < 0:
             name, queue_id, level = f"{DLQ_PREFIX}{header.group}", 0, 0
-            state.topics.create_for_return(name, 1, state.now_ms())
+            state.topics.ensure_topic(name, 1, state.now_ms())
         else:
             name, level = topic.name, header.delay_level or _FIRST_LEVEL + record.reconsume_times
             queue_id = random.randrange(group.retry_queue_nums)  # noqa: S311 - any will do

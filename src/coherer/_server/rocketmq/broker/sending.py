@@ -223,7 +223,7 @@ class Sends:
             auto_create=state.options.auto_create_topics,
         )
         if topic is None and retry:
-            topic = state.topics.create_for_return(header.topic, 1, now_ms, sys_flag=sys_flag)
+            topic = state.topics.ensure_topic(header.topic, 1, now_ms, sys_flag=sys_flag)
         if topic is None:
             remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -241,7 +241,7 @@ class Sends:
         name, text = topic.name, header.properties or ""
         if self._is_dead(request, header):
             name = dlq_topic(name.removeprefix(RETRY_PREFIX))
-            name = self._state.topics.create_for_return(name, 1, now_ms).name
+            name = self._state.topics.ensure_topic(name, 1, now_ms).name
             queue_id, text = 0, _without_delay(text)
         stored = self._texts.stored(text)
         body = bytes(request.body)

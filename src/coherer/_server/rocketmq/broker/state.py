@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.clients import ConsumerManager
 from coherer._rules.rocketmq.groups import Group
 from coherer._rules.rocketmq.locks import QueueLocks
@@ -79,8 +79,8 @@ class RocketState:
             queues=options.default_queues,
             trace=options.trace_topic,
         )
-        core.topics.provide(defaults.topics(), [defaults.trace_topic])
-        core.groups.provide()
+        core.topics.add_internal(defaults.topics(), [defaults.trace_topic])
+        core.groups.add_internal()
         core.on_change(self._grow)
         core.on_idle_check(self._in_use)
         self._committed: set[tuple[str, str]] = set()
@@ -97,7 +97,7 @@ class RocketState:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take a group's word for where it is."""
-        self.offsets.open(group, topic, queue_id).place(offset)
+        self.offsets.open(group, topic, queue_id).move_to(offset)
         self._committed.add((topic, group))
 
     def in_memory(self, physical_offset: int) -> bool:

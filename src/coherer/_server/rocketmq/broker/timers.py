@@ -168,7 +168,7 @@ class TimerService:
                 "timer message is under flow control, max num limit is "
                 f"{limits.TIMER_SLOT_MESSAGES_MAX} in {SLOT_MS // 1000} s",
             )
-        self._core.topics.create_for_return(TIMER_TOPIC, 1, now_ms)
+        self._core.topics.ensure_topic(TIMER_TOPIC, 1, now_ms)
         if slot < self._first:  # the clock was set back
             self._slots.clear()
             self._first = slot

@@ -190,7 +190,7 @@ class TransactionService:
         self._core.appender.submit(drafts, done)
 
     def _need_topic(self, name: str) -> None:
-        self._core.topics.create_for_return(name, 1, self._core.now_ms())
+        self._core.topics.ensure_topic(name, 1, self._core.now_ms())
 
     # -- rounds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import KeyValueTable, QueueData, Registration, RouteTable
 from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS
 from coherer._server.rocketmq.refusal import Refusal

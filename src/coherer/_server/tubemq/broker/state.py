@@ -6,7 +6,7 @@ import msgspec
 
 from coherer import limits
 from coherer._rules.common.offsets import Position
-from coherer._rules.common.topics import Topic, TubeTopics
+from coherer._rules.common.topics import Topic, TubeMqTopics
 from coherer._rules.tubemq.leases import Lease, LeaseTable
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.access import GRACE_MS, Access
@@ -151,7 +151,7 @@ class BrokerState:
         self.store = core.store
         self.now_ms = core.now_ms
         self.wall_ms = core.wall_ms
-        self.topics = TubeTopics(core.topics)
+        self.topics = TubeMqTopics(core.topics)
         self.offsets = core.offsets
         self.version = 0
         self.serving = False
@@ -166,7 +166,7 @@ class BrokerState:
         core.on_change(self._grow)
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """Number and address of the broker, as its master knows it."""
         options = self.options
         return f"{options.broker_id}:{options.host}:{options.port}"

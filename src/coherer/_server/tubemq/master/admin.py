@@ -10,9 +10,9 @@ from importlib import metadata
 
 import msgspec
 
-from coherer._rules.tubemq.configuration import UNDEFINED, ClusterSetting
-from coherer._rules.tubemq.fleet import PAUSED_BY_ERRORS
-from coherer._rules.tubemq.rebalance import GroupKind
+from coherer._rules.tubemq.groups import GroupKind
+from coherer._rules.tubemq.records import UNDEFINED, ClusterSetting
+from coherer._rules.tubemq.registry import PAUSED_BY_ERRORS
 from coherer._server.node.admin import AdminApp, Guard, Method
 from coherer._server.node.admin_figures import (
     ALL,
@@ -110,11 +110,17 @@ class MasterFigures:
 
     def _service(self) -> Answer:
         state = self._office.state
-        counts, fleet, groups = state.counts, list(state.fleet), list(state.groups)
+        counts, broker_registry, groups = (
+            state.counts,
+            list(state.broker_registry),
+            list(state.groups),
+        )
         choosers = [g for g in groups if g.subscription.kind is GroupKind.CLIENT_BALANCED]
         members = [member for group in groups for member in group.members.values()]
-        stopped = [state.fleet.stopped(broker.id) for broker in fleet]
-        abnormal = [b for b in fleet if PAUSED_BY_ERRORS in (b.read_status, b.write_status)]
+        stopped = [state.broker_registry.stopped(broker.id) for broker in broker_registry]
+        abnormal = [
+            b for b in broker_registry if PAUSED_BY_ERRORS in (b.read_status, b.write_status)
+        ]
         return {
             "reset_time": time_text(counts.since_ms),
             "csm_online_group_cnt": len(groups),
@@ -130,7 +136,7 @@ class MasterFigures:
             "producer_online_cnt": len(state.producers),
             "producer_timeout_cnt": counts.producers_timed_out,
             "broker_configured_cnt": len(state.catalog.brokers),
-            "broker_online_cnt": sum(broker.online for broker in fleet),
+            "broker_online_cnt": sum(broker.online for broker in broker_registry),
             "broker_timeout_cnt": counts.brokers_timed_out,
             "broker_abnormal_cnt": len(abnormal),
             "broker_forbidden_cnt": sum(any(pair) for pair in stopped),

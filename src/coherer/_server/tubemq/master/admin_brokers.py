@@ -7,8 +7,8 @@ from functools import partial
 
 import msgspec
 
-from coherer._rules.tubemq.configuration import BrokerRecord, ManageStatus
-from coherer._rules.tubemq.fleet import PAUSED_BY_ERRORS
+from coherer._rules.tubemq.records import BrokerRecord, ManageStatus
+from coherer._rules.tubemq.registry import PAUSED_BY_ERRORS
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, ParamError, Params, done, found
 from coherer._server.tubemq.master.admin_forms import (
@@ -92,7 +92,7 @@ class BrokerAdmin:
         ]
 
     def _form(self, record: BrokerRecord, with_topics: bool | None) -> Answer:
-        is_running = self._office.fleet.get(record.id) is not None
+        is_running = self._office.broker_registry.get(record.id) is not None
         form: Answer = {
             "brokerId": record.id,
             "brokerIp": record.host,
@@ -115,8 +115,8 @@ class BrokerAdmin:
         return form
 
     def _run_form(self, record: BrokerRecord) -> Answer:
-        running = self._office.fleet.get(record.id)
-        stopped = self._office.fleet.stopped(record.id)
+        running = self._office.broker_registry.get(record.id)
+        stopped = self._office.broker_registry.stopped(record.id)
         form: Answer = {
             "brokerId": record.id,
             "brokerIp": record.host,
@@ -155,7 +155,7 @@ class BrokerAdmin:
 
     def _is_settled(self, broker: int) -> bool:
         """Whether the broker holds what it should."""
-        running = self._office.fleet.get(broker)
+        running = self._office.broker_registry.get(broker)
         if running is None:
             return False
         return running.configuration == self._office.master.brokers.configurations.of(broker).key
@@ -248,7 +248,7 @@ class BrokerAdmin:
         """admin_release_broker_autoforbidden_status."""
         updating(self._office, params)
         for broker in ids(params):
-            self._office.fleet.release(broker, self._office.state.now_ms())
+            self._office.broker_registry.release(broker, self._office.state.now_ms())
         self._office.settle()
         return done()
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import (
+from coherer._rules.tubemq.records import (
     UNDEFINED,
     CatalogError,
     Change,
@@ -19,7 +19,7 @@ from coherer._rules.tubemq.configuration import (
     Stamp,
     TopicProps,
 )
-from coherer._rules.tubemq.fleet import Fleet
+from coherer._rules.tubemq.registry import BrokerRegistry
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.state import MasterState
@@ -54,9 +54,9 @@ class Office:
         return self.master.state.catalog
 
     @property
-    def fleet(self) -> Fleet:
+    def broker_registry(self) -> BrokerRegistry:
         """The brokers that are there."""
-        return self.master.state.fleet
+        return self.master.state.broker_registry
 
     def settle(self) -> None:
         """Save what has changed, and tell whom it concerns.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from coherer._rules.tubemq.configuration import UNDEFINED, CatalogError, GroupControl, OpCode
-from coherer._rules.tubemq.rebalance import Group, GroupKind, Member
+from coherer._rules.tubemq.groups import Group, GroupKind, Member
+from coherer._rules.tubemq.records import UNDEFINED, CatalogError, GroupControl, OpCode
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
 from coherer._server.tubemq.master.admin_forms import (

@@ -9,7 +9,7 @@ from operator import attrgetter
 import msgspec
 
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import (
+from coherer._rules.tubemq.records import (
     Change,
     ConsumeControl,
     Deployment,
@@ -17,7 +17,7 @@ from coherer._rules.tubemq.configuration import (
     TopicControl,
     TopicProps,
 )
-from coherer._rules.tubemq.fleet import Hosted
+from coherer._rules.tubemq.registry import Hosted
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
 from coherer._server.tubemq.master.admin_forms import (
@@ -190,8 +190,8 @@ class TopicAdmin:
             ]
             if brokers and number not in brokers:
                 continue
-            running = office.fleet.get(number)
-            stopped = office.fleet.stopped(number)
+            running = office.broker_registry.get(number)
+            stopped = office.broker_registry.stopped(number)
             open_ = running is not None and running.online
             publish = open_ and record.publishable and not stopped[1]
             subscribe = open_ and record.subscribable and not stopped[0]
@@ -255,16 +255,18 @@ class TopicAdmin:
 
     def _hosted(self, topic: str) -> dict[int, Hosted]:
         """What the brokers that are there say about a topic."""
-        fleet = self._office.fleet
-        return {broker.id: broker.hosted[topic] for broker in fleet if topic in broker.hosted}
+        broker_registry = self._office.broker_registry
+        return {
+            broker.id: broker.hosted[topic] for broker in broker_registry if topic in broker.hosted
+        }
 
     def _open(self, topic: str) -> tuple[set[int], set[int]]:
         """Where producers may send, and consumers read."""
         now_ms = self._office.state.now_ms()
-        fleet = self._office.fleet
+        broker_registry = self._office.broker_registry
         return (
-            {broker for broker, _ in fleet.publishable(topic, now_ms)},
-            {broker for broker, _ in fleet.subscribable(topic, now_ms)},
+            {broker for broker, _ in broker_registry.publishable(topic, now_ms)},
+            {broker for broker, _ in broker_registry.subscribable(topic, now_ms)},
         )
 
     def _totals(self, topic: str, deployments: list[Deployment]) -> Answer:

@@ -2,7 +2,7 @@
 
 A broker registers, gets its configuration as texts with an id and a check sum, and repeats those in
 every heartbeat until the master's differ: then it gets the new texts, and says what it has made of
-them. Only what it says is told to clients (`coherer._rules.tubemq.fleet`).
+them. Only what it says is told to clients (`coherer._rules.tubemq.registry`).
 
 Different from Java's master: a broker that nobody has configured may be added when it registers
 (`MasterOptions.auto_add_brokers`); when a broker says that it has just started, everybody who held
@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coherer import limits
-from coherer._rules.tubemq.configuration import UNDEFINED, BrokerRecord, ManageStatus, TopicStatus
-from coherer._rules.tubemq.fleet import Hosted, RunningBroker
+from coherer._rules.tubemq.records import UNDEFINED, BrokerRecord, ManageStatus, TopicStatus
+from coherer._rules.tubemq.registry import Hosted, RunningBroker
 from coherer._server.tubemq.master.broker_texts import Configurations, read_hosted
 from coherer._server.tubemq.master.state import Caller, MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text
@@ -54,15 +54,17 @@ class BrokerDesk:
         hosted: dict[str, Hosted] | None = None
         if not request.brokerOnline:  # it has just started
             state.groups.forget_broker(running.id, now_ms)
-            state.fleet.release(running.id, now_ms)
+            state.broker_registry.release(running.id, now_ms)
         elif request.brokerDefaultConfInfo.strip():
             hosted = read_hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
-        state.fleet.register(running, hosted, now_ms)
-        state.fleet.set_condition(running, request.readStatusRpt, request.writeStatusRpt, now_ms)
+        state.broker_registry.register(running, hosted, now_ms)
+        state.broker_registry.set_condition(
+            running, request.readStatusRpt, request.writeStatusRpt, now_ms
+        )
         state.absorb(now_ms)
         configuration = self.configurations.of(record.id)
         key = request.curBrokerConfId, request.confCheckSumId
-        stop_read, stop_write = state.fleet.stopped(running.id)
+        stop_read, stop_write = state.broker_registry.stopped(running.id)
         answer = pb.RegisterResponseM2B(
             success=True,
             errCode=ResultCode.SUCCESS,
@@ -110,7 +112,7 @@ class BrokerDesk:
             address["web_port"] = request.webPort
         if all(getattr(record, name) == value for name, value in address.items()):
             return record
-        known = state.fleet.get(running.id)
+        known = state.broker_registry.get(running.id)
         elsewhere = known is not None and (known.host, known.port) != (running.host, running.port)
         if elsewhere or not state.options.auto_add_brokers:
             silence_s = state.options.broker_timeout_ms / 1000
@@ -139,17 +141,21 @@ class BrokerDesk:
         state.credentials.broker(request.authInfo)
         broker = _read_id(request.brokerId)
         state.require_active(request.brokerId)
-        running = state.fleet.heartbeat(broker, online=request.brokerOnline, now_ms=now_ms)
+        running = state.broker_registry.heartbeat(
+            broker, online=request.brokerOnline, now_ms=now_ms
+        )
         if running is None or broker not in state.catalog.brokers:
             raise _unknown(broker)
         if request.takeRemovedTopicInfo:
             self._forget_removed(broker, request.removedTopicsInfo)
         key = request.curBrokerConfId, request.confCheckSumId
-        state.fleet.report(running, key, self._reported(request, running, key), now_ms)
-        state.fleet.set_condition(running, request.readStatusRpt, request.writeStatusRpt, now_ms)
+        state.broker_registry.report(running, key, self._reported(request, running, key), now_ms)
+        state.broker_registry.set_condition(
+            running, request.readStatusRpt, request.writeStatusRpt, now_ms
+        )
         state.absorb(now_ms)
         configuration = self.configurations.of(broker)
-        stop_read, stop_write = state.fleet.stopped(broker)
+        stop_read, stop_write = state.broker_registry.stopped(broker)
         differs = key != configuration.key
         answer = pb.HeartResponseM2B(
             success=True,
@@ -198,7 +204,7 @@ class BrokerDesk:
         state.credentials.broker(request.authInfo)
         broker = _read_id(request.brokerId)
         state.require_active(request.brokerId)
-        if not state.fleet.close(broker, now_ms):
+        if not state.broker_registry.close(broker, now_ms):
             raise _unknown(broker)
         state.absorb(now_ms)
         return pb.CloseResponseM2B(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from coherer._rules.tubemq.balance import Partition
-from coherer._rules.tubemq.configuration import UNDEFINED, TopicStatus
-from coherer._rules.tubemq.rebalance import Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.assignment import Partition
+from coherer._rules.tubemq.groups import Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.records import UNDEFINED, TopicStatus
 from coherer._server.tubemq.master.access import Proof
 from coherer._server.tubemq.master.entry import Entry, read_filters, unknown
 from coherer._server.tubemq.master.state import Caller, MasterState
@@ -201,7 +201,7 @@ class ChooserDesk:
         return meta
 
     def _topic_meta(self, topic: str, now_ms: int) -> str:
-        open_brokers = dict(self._state.fleet.subscribable(topic, now_ms))
+        open_brokers = dict(self._state.broker_registry.subscribable(topic, now_ms))
         places: dict[int, tuple[int, int, bool]] = {}
         for broker, deployment in sorted(self._state.catalog.topics.get(topic, {}).items()):
             hosted = open_brokers.get(broker)

@@ -1,6 +1,6 @@
 """Methods 4 to 6: consumers that the master gives partitions to (sections 4.2, 4.3, 7.5, 7.6).
 
-Balance itself stands in `_rules.tubemq.rebalance`. Different from Java's master: a group that has
+Balance itself stands in `_rules.tubemq.groups`. Different from Java's master: a group that has
 changed is balanced in the heartbeat that asks, before it is answered, so that a new consumer has
 its partitions with its first heartbeat and the rest of a move travels as fast as members report.
 Our own consumers are told how often to report (`heartbeatMs`): more often while something is to be
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from coherer._rules.tubemq.balance import Partition
-from coherer._rules.tubemq.configuration import UNDEFINED
-from coherer._rules.tubemq.rebalance import Event, Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.assignment import Partition
+from coherer._rules.tubemq.groups import Event, Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.records import UNDEFINED
 from coherer._server.tubemq.master.entry import Entry, read_filters, unknown
 from coherer._server.tubemq.master.state import Caller, MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text
@@ -105,7 +105,7 @@ class ConsumerDesk:
                 ResultCode.BAD_REQUEST,
                 f"Group {request.groupName} has no record that lets it name offsets.",
             )
-        brokers = max(len(state.fleet.subscribable(topic, now_ms)) for topic in topics)
+        brokers = max(len(state.broker_registry.subscribable(topic, now_ms)) for topic in topics)
         rate_max = state.broker_rate_max(request.groupName)
         if brokers // request.totalCount > rate_max:
             raise Refusal(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from google.protobuf.message import Message as PbMessage
 
 from coherer import limits
-from coherer._rules.tubemq.membership import Attendance
-from coherer._rules.tubemq.rebalance import Disagreement, Group, Member, Subscription
+from coherer._rules.tubemq.groups import Disagreement, Group, Member, Subscription
+from coherer._rules.tubemq.membership import LivenessTracker
 from coherer._server.tubemq.master.access import Proof
 from coherer._server.tubemq.master.state import MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text
@@ -42,7 +42,7 @@ class Entry:
     def __init__(self, state: MasterState) -> None:
         self._state = state
         self._waiting: dict[tuple[str, str], Callable[[int], object]] = {}
-        self._attendance = Attendance[tuple[str, str]](state.options.consumer_timeout_ms)
+        self._attendance = LivenessTracker[tuple[str, str]](state.options.consumer_timeout_ms)
 
     # -- checks
 

@@ -5,7 +5,7 @@ for: timeouts, balance, new tokens. Desks do the work, for producers, consumers 
 they share is `MasterState`. The rules stand in `coherer._rules`.
 
 Where this master does better than Java's is said in the docstrings of the desks, of `access`
-and of the modules of rules (`rebalance`, `membership`, `fleet`, `balance`, `catalog`). In short: it
+and of the modules of rules (`rebalance`, `membership`, `broker_registry`, `balance`, `catalog`). In short: it
 acts when something changes instead of every 30 to 60 seconds, it does not lose instructions, it
 checks passwords, and it can create topics and book brokers by itself.
 """
@@ -18,8 +18,8 @@ from typing import Any
 from google.protobuf.message import Message as PbMessage
 
 from coherer._common import clock
-from coherer._rules.tubemq.configuration import CatalogError, TopicStatus
-from coherer._rules.tubemq.rebalance import GroupKind
+from coherer._rules.tubemq.groups import GroupKind
+from coherer._rules.tubemq.records import CatalogError, TopicStatus
 from coherer._server.tubemq.master.brokers import BrokerDesk
 from coherer._server.tubemq.master.choosers import ChooserDesk
 from coherer._server.tubemq.master.consumers import ConsumerDesk
@@ -160,7 +160,7 @@ class Master:
         counts.groups_timed_out += len(gone)
         chose = [name for name in gone if kinds[name] is GroupKind.CLIENT_BALANCED]
         counts.choosers_timed_out += len(chose)
-        counts.brokers_timed_out += len(state.fleet.expire(now_ms))
+        counts.brokers_timed_out += len(state.broker_registry.expire(now_ms))
         state.visit_tokens.rotate(now_ms)
         state.absorb(now_ms)
         for group in state.groups.due(now_ms):

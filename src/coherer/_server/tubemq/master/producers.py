@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coherer import limits
-from coherer._rules.tubemq.configuration import HISTORY_TOPIC, valid_topic
 from coherer._rules.tubemq.membership import Producer
+from coherer._rules.tubemq.records import HISTORY_TOPIC, valid_topic
 from coherer._server.tubemq.master.access import Proof
 from coherer._server.tubemq.master.state import Caller, MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text
@@ -113,7 +113,7 @@ class ProducerDesk:
         state = self._state
         places: list[str] = []
         for topic in topics:
-            found = state.fleet.publishable(topic, now_ms)
+            found = state.broker_registry.publishable(topic, now_ms)
             if found:
                 brokers = {broker: (place.partitions, place.stores) for broker, place in found}
                 limit = state.catalog.message_bytes_max(topic)

@@ -18,12 +18,12 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._common.masking import masked
 from coherer._record.reserved import is_system_topic
-from coherer._rules.tubemq.balance import Partition
+from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import UNDEFINED, Change, valid_topic
-from coherer._rules.tubemq.fleet import Fleet, FleetTiming
+from coherer._rules.tubemq.groups import Group, GroupTiming, Member
 from coherer._rules.tubemq.membership import Groups, Producers
-from coherer._rules.tubemq.rebalance import Group, GroupTiming, Member
+from coherer._rules.tubemq.records import UNDEFINED, Change, valid_topic
+from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming
 from coherer._server.node.admin_figures import Histogram
 from coherer._server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer._server.tubemq.master.options import MasterOptions
@@ -125,7 +125,7 @@ class MasterState:
         standby: whether it refuses all business.
         watchers: called when the configuration of brokers has changed.
         catalog: what survives.
-        fleet: the brokers that are there.
+        broker_registry: the brokers that are there.
         producers: the producers that are there.
         groups: the consumers that are there.
         credentials: who may come in.
@@ -137,7 +137,7 @@ class MasterState:
     """
 
     catalog: Catalog
-    fleet: Fleet
+    broker_registry: BrokerRegistry
     producers: Producers
     groups: Groups
     credentials: Credentials
@@ -174,9 +174,9 @@ class MasterState:
         """
         options, now_ms = self.options, self.now_ms()
         stored, self.catalog = self._stored()
-        self.fleet = Fleet(
+        self.broker_registry = BrokerRegistry(
             self.catalog,
-            FleetTiming(
+            BrokerRegistryTiming(
                 timeout_ms=options.broker_timeout_ms,
                 subscribe_delay_ms=options.subscribe_delay_ms,
                 publish_delay_ms=options.publish_delay_ms,
@@ -243,7 +243,7 @@ class MasterState:
 
     def absorb(self, now_ms: int) -> None:
         """Act on what has changed in the catalog and with the brokers; cheap when nothing has."""
-        touched = self.catalog.take_touched() | self.fleet.news(now_ms)
+        touched = self.catalog.take_touched() | self.broker_registry.news(now_ms)
         if touched:
             self.groups.touch(touched, now_ms)
         if self.catalog.brokers_version != self._brokers_version:
@@ -301,7 +301,7 @@ class MasterState:
 
     def create_missing(self, topics: Iterable[str], user: str) -> None:
         """Create the topics that are not there, if that is wanted, on all brokers that serve."""
-        online = [running.id for running in self.fleet if running.online]
+        online = [running.id for running in self.broker_registry if running.online]
         if not self.options.auto_create_topics or not online:
             return
         created = False
@@ -339,7 +339,7 @@ class MasterState:
             for topic in sorted(group.subscription.topics)
             if (control := self.catalog.consumption(topic, group.name)) is None or control.enabled
         ]
-        partitions = self.fleet.partitions(topics, now_ms)
+        partitions = self.broker_registry.partitions(topics, now_ms)
         brokers = len({partition.broker for partition in partitions})
         rate_max = self.broker_rate_max(group.name)
         if group.members and brokers // len(group.members) > rate_max:
@@ -348,7 +348,7 @@ class MasterState:
         began_s = time.perf_counter()
         group.balance(
             partitions,
-            dormant=lambda p: p.topic in topics and self.fleet.is_dormant(p, now_ms),
+            dormant=lambda p: p.topic in topics and self.broker_registry.is_dormant(p, now_ms),
             new_id=self.new_id,
             now_ms=now_ms,
         )

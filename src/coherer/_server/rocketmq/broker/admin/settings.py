@@ -17,7 +17,7 @@ import msgspec
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.schedule import levels_text
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import RocketState

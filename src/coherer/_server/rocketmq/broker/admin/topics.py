@@ -128,7 +128,7 @@ class TopicDesk:
         """Code 316: delete queues of topics that are no more."""
         topics = self._state.topics
         for name in self._state.store.topics():
-            if name not in topics and not topics.is_own(name):
+            if name not in topics and not topics.is_internal(name):
                 try:
                     self._state.core.remove_topic(name)
                 except CohererError as error:

@@ -41,7 +41,7 @@ class Listen(Protocol):
         ...
 
 
-class TubeDoor:
+class TubeMqService:
     """A master, a broker, or both.
 
     Args:

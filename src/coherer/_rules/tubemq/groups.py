@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from coherer._rules.tubemq.balance import (
+from coherer._rules.tubemq.assignment import (
     Assignment,
     Partition,
     changes,

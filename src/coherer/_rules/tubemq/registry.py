@@ -6,7 +6,7 @@ said counts, not what it was told: so nobody is sent to a partition that is not 
 
 Different from Java's master:
 
-* One delay per topic (`FleetTiming`, zero by default) takes the place of the state machine that
+* One delay per topic (`BrokerRegistryTiming`, zero by default) takes the place of the state machine that
   takes a whole broker through 30 s and 5 s after every change.
 * A broker that goes away has `return_ms` to come back before groups are balanced without it; and a
   broker that started anew makes everybody take its partitions again at once, where Java's clients
@@ -22,10 +22,10 @@ from typing import Final
 import msgspec
 
 from coherer import limits
-from coherer._rules.tubemq.balance import Partition
+from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.configuration import HISTORY_TOPIC, TopicStatus
-from coherer._rules.tubemq.membership import Attendance
+from coherer._rules.tubemq.membership import LivenessTracker
+from coherer._rules.tubemq.records import HISTORY_TOPIC, TopicStatus
 
 PAUSED_BY_ERRORS: Final = -1
 """Status report of a broker that has stopped reading or writing after errors of its disk."""
@@ -85,7 +85,7 @@ class RunningBroker(msgspec.Struct, kw_only=True):
     since_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
-class FleetTiming(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerRegistryTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Periods, in ms, and a limit.
 
     Args:
@@ -104,14 +104,14 @@ class FleetTiming(msgspec.Struct, frozen=True, kw_only=True):
     stopped_max: int = 5
 
 
-class Fleet:
+class BrokerRegistry:
     """All brokers that are there."""
 
-    def __init__(self, catalog: Catalog, timing: FleetTiming) -> None:
+    def __init__(self, catalog: Catalog, timing: BrokerRegistryTiming) -> None:
         self._catalog = catalog
         self._timing = timing
         self._running: dict[int, RunningBroker] = {}
-        self._attendance = Attendance[int](timing.timeout_ms)
+        self._attendance = LivenessTracker[int](timing.timeout_ms)
         self._news: list[tuple[int, tuple[str, ...]]] = []
         self._stopped: dict[int, tuple[bool, bool]] = {}
 
