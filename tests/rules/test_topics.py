@@ -7,13 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from coherer._record.hashing import java_hash
 from coherer._record.reserved import SYSTEM_GROUPS
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
 from coherer._rules.rocketmq.groups import Group, GroupTable
 from coherer._rules.rocketmq.topic_defaults import TopicDefaults
-from coherer._rules.tubemq.filters import tag_codes
 from coherer._wire.rocketmq import fastjson
 from coherer.errors import DamagedStoreError
 
@@ -401,9 +399,3 @@ def test_topics_in_remarks() -> None:
         "TopicConfig [topicName=T1, readQueueNums=8, writeQueueNums=4, perm=-W-, "
         "topicFilterType=SINGLE_TAG, topicSysFlag=0, order=true]"
     )
-
-
-def test_filters() -> None:
-    assert tag_codes([]) is None
-    assert tag_codes(["", "  "]) is None
-    assert tag_codes(["é😀 ", "é😀"]) == frozenset({java_hash("é😀")})

@@ -97,7 +97,7 @@ class Broker:
         self.removing: list[str] = []
         self.removed: list[str] = []
         self.status = (0, 0)
-        self.news = False
+        self.unreported = False
         self.cluster_id = -2
 
     def register(self, *, online: bool = False) -> Any:
@@ -124,16 +124,16 @@ class Broker:
             writeStatusRpt=self.status[1],
             curBrokerConfId=self.config[0],
             confCheckSumId=self.config[1],
-            takeConfInfo=self.news,
+            takeConfInfo=self.unreported,
             takeRemovedTopicInfo=bool(self.removed),
             removedTopicsInfo=self.removed,
             clsConfig=pb.ClusterConfig(configId=self.cluster_id),
             flowCheckId=self.fields["flowCheckId"],
         )
-        if self.news:
+        if self.unreported:
             request.brokerDefaultConfInfo = self.defaults
             request.brokerTopicSetConfInfo.extend(self.topics)
-        self.news = False
+        self.unreported = False
         answer = self.stage.ask(methods.BROKER_HEARTBEAT, request)
         self._take(answer)
         return answer
@@ -146,7 +146,7 @@ class Broker:
         """Heartbeats until master and broker agree."""
         for _ in range(3):
             answer = self.heartbeat()
-            if not answer.needReportData and not self.news:
+            if not answer.needReportData and not self.unreported:
                 return
         raise AssertionError("they do not agree")
 
@@ -158,7 +158,7 @@ class Broker:
             self.config = answer.curBrokerConfId, answer.confCheckSumId
             self.defaults = answer.brokerDefaultConfInfo
             self.topics = list(answer.brokerTopicSetConfInfo)
-            self.news = True
+            self.unreported = True
         if answer.success and answer.clsConfig.maxMsgSize:
             self.cluster_id = answer.clsConfig.configId
         self.removing = list(getattr(answer, "removeTopicConfInfo", []))

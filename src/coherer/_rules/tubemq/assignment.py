@@ -1,19 +1,19 @@
-"""Who of a group should own which partition: pure functions, no state, no clock.
+"""Which member of a consumer group is assigned which partition: pure functions without a clock.
 
 The rules, in order:
 
 1. A partition has at most one owner.
-2. The partitions that members named go to those who named them (`named_assignment`).
-3. A group that holds nothing yet gets contiguous ranges, as Java's first balance gives them
+2. Partitions that members have named are assigned to those members (`named_assignment`).
+3. A group without partitions gets contiguous ranges, as in Java's first balance
    (`first_assignment`).
-4. Afterwards everybody keeps what they hold, as far as that leaves loads that differ by at most
-   one (`next_assignment`). No partition moves that need not move.
+4. Later assignments move as few partitions as possible, and leave loads that differ by at most one
+   (`next_assignment`).
 
-Java reaches the same even state over several cycles: it gives partitions without an owner to
-members chosen at random in one cycle, and evens out in later ones. Here one step does both, so that
-members are told once and nobody gets a partition only to lose it again. Where a group has several
-topics, the members that get one more than the others take turns over the topics; in Java's first
-balance they are the same members for every topic, which its next cycle has to repair.
+Java reaches the same balanced state over several cycles: one cycle assigns partitions without an
+owner to random members, later ones even the loads out. Here one step does both, so that no member
+gets a partition only to lose it again. In a group with several topics, the members that get one
+partition more than the others alternate by topic; in Java's first balance they are the same members
+for every topic, which its next cycle has to repair.
 
 >>> parts = [Partition(1, "t", number) for number in range(5)]
 >>> {who: len(held) for who, held in first_assignment(["a", "b"], parts).items()}
@@ -28,12 +28,12 @@ from typing import NamedTuple, TypeAlias
 
 
 class Partition(NamedTuple):
-    """A partition as the master knows it; the order of its fields is the order of balance.
+    """A partition; partitions are balanced in the order of these fields.
 
     Args:
         broker: the broker's id.
         topic: the topic.
-        number: the partition's id in the protocol, store * 10000 + partition.
+        number: the id of the partition in the protocol, store * 10000 + partition.
     """
 
     broker: int
@@ -42,28 +42,26 @@ class Partition(NamedTuple):
 
 
 Assignment: TypeAlias = dict[str, list[Partition]]
-"""Partitions by member, every member present."""
+"""Partitions by member; every member has an entry."""
 
 
-class Change(NamedTuple):
-    """What a member has to give up and to take."""
+class Reassignment(NamedTuple):
+    """The partitions that a member has to give up and those that it has to take."""
 
-    give: tuple[Partition, ...]
-    take: tuple[Partition, ...]
+    revoked: tuple[Partition, ...]
+    assigned: tuple[Partition, ...]
 
 
-class Named(NamedTuple):
-    """A partition that a member of a bound group named, and where it wants to begin."""
-
+class _Claim(NamedTuple):
     member: str
     offset: int
 
 
 def first_assignment(members: Iterable[str], partitions: Iterable[Partition]) -> Assignment:
-    """Cuts every topic into one contiguous range per member.
+    """Divide every topic into one contiguous range per member.
 
     Args:
-        members: the members' ids, in any order; ranges go by sorted id, as in Java.
+        members: the ids of the members, in any order; ranges go by sorted id, as in Java.
         partitions: all partitions, in any order.
 
     Returns:
@@ -75,12 +73,12 @@ def first_assignment(members: Iterable[str], partitions: Iterable[Partition]) ->
     for partition in sorted(set(partitions)) if names else ():
         topics.setdefault(partition.topic, []).append(partition)
     turn = 0
-    for held in topics.values():
-        size, longer = divmod(len(held), len(names))
+    for ordered in topics.values():
+        size, longer = divmod(len(ordered), len(names))
         begin = 0
         for index in range(len(names)):
             end = begin + size + (index < longer)
-            plan[names[(turn + index) % len(names)]] += held[begin:end]
+            plan[names[(turn + index) % len(names)]] += ordered[begin:end]
             begin = end
         turn += longer
     return plan
@@ -89,12 +87,13 @@ def first_assignment(members: Iterable[str], partitions: Iterable[Partition]) ->
 def next_assignment(
     held: Mapping[str, Collection[Partition]], partitions: Iterable[Partition]
 ) -> Assignment:
-    """Evens the loads out, and moves as little as possible.
+    """Even the loads out with as few moves as possible.
 
     Args:
-        held: what every member holds now, the oldest member first: where two claim one partition,
-            the older keeps it (the younger is back from a pause in which it was given away).
-        partitions: all partitions. What is held and not among these is given up.
+        held: the partitions that each member holds, the oldest member first. If two members hold
+            the same partition, the older one keeps it: the younger one is back from a pause during
+            which the partition was reassigned.
+        partitions: all partitions. Held partitions that are not among these are revoked.
 
     Returns:
         A list per member; their lengths differ by at most one.
@@ -116,8 +115,8 @@ def next_assignment(
     pool = sorted(free)
     for member, kept in plan.items():
         if len(kept) > quotas[member]:
-            plan[member], given = _shed(kept, quotas[member])
-            pool += given
+            plan[member], excess = _split(kept, quotas[member])
+            pool += excess
     _deal(sorted(pool, key=_by_topic), plan, quotas)
     return plan
 
@@ -128,15 +127,15 @@ def named_assignment(
     *,
     larger_wins: bool,
 ) -> Assignment:
-    """Gives the partitions of a bound group to the members that named them.
+    """Assign the partitions of a bound group to the members that named them.
 
     Args:
-        named: by member, in the order of joining: the partitions it named, and its offsets.
-        partitions: all partitions; others are left out.
-        larger_wins: where two members named one partition: the larger offset wins, the later of
-            equal ones; otherwise the smaller one, the earlier of equal ones.
+        named: the partitions that each member named and their offsets, in the order of joining.
+        partitions: all partitions; others are ignored.
+        larger_wins: how to decide between two members that named the same partition: by the larger
+            offset (the later of equal ones), or by the smaller one (the earlier of equal ones).
     """
-    winners: dict[Partition, Named] = {}
+    winners: dict[Partition, _Claim] = {}
     known = frozenset(partitions)
     for member, offsets in named.items():
         for partition, offset in offsets.items():
@@ -144,41 +143,41 @@ def named_assignment(
                 continue
             best = winners.get(partition)
             if best is None or (offset >= best.offset if larger_wins else offset < best.offset):
-                winners[partition] = Named(member, offset)
+                winners[partition] = _Claim(member, offset)
     plan: Assignment = {member: [] for member in named}
     for partition in sorted(winners):
         plan[winners[partition].member].append(partition)
     return plan
 
 
-def changes(
+def reassignments(
     held: Mapping[str, Collection[Partition]], plan: Mapping[str, Collection[Partition]]
-) -> dict[str, Change]:
-    """What lies between what members hold and a plan; members without a change are left out."""
-    found: dict[str, Change] = {}
+) -> dict[str, Reassignment]:
+    """The difference between the partitions that members hold and a plan, by changed member."""
+    found: dict[str, Reassignment] = {}
     for member, target in plan.items():
         now = held.get(member, ())
-        give = tuple(sorted(set(now).difference(target)))
-        take = tuple(sorted(set(target).difference(now)))
-        if give or take:
-            found[member] = Change(give, take)
+        revoked = tuple(sorted(set(now).difference(target)))
+        assigned = tuple(sorted(set(target).difference(now)))
+        if revoked or assigned:
+            found[member] = Reassignment(revoked, assigned)
     return found
 
 
 def _quotas(loads: Mapping[str, int], total: int) -> dict[str, int]:
-    """How many each member should have; those with the most now may keep one more."""
+    """The number of partitions for each member; those with the most now may keep one more."""
     least, more = divmod(total, len(loads))
     ranked = sorted(loads, key=lambda member: -loads[member])  # stable: the older first
     return {member: least + (rank < more) for rank, member in enumerate(ranked)}
 
 
-def _shed(kept: list[Partition], quota: int) -> tuple[list[Partition], list[Partition]]:
-    """Splits off what is above the quota, from the topics of which most is held."""
-    place: dict[str, int] = {}
+def _split(kept: list[Partition], quota: int) -> tuple[list[Partition], list[Partition]]:
+    """Split off the partitions above the quota, from the topics with the most partitions."""
+    counts: dict[str, int] = {}
     ranked: list[tuple[int, Partition]] = []
     for partition in kept:
-        rank = place.get(partition.topic, 0)
-        place[partition.topic] = rank + 1
+        rank = counts.get(partition.topic, 0)
+        counts[partition.topic] = rank + 1
         ranked.append((rank, partition))
     ranked.sort()
     stay = sorted(partition for _, partition in ranked[:quota])
@@ -186,13 +185,13 @@ def _shed(kept: list[Partition], quota: int) -> tuple[list[Partition], list[Part
 
 
 def _deal(pool: list[Partition], plan: Assignment, quotas: Mapping[str, int]) -> None:
-    """Hands the pool out, one each in turn, so that topics are spread as well."""
-    hungry = deque(member for member, kept in plan.items() if len(kept) < quotas[member])
+    """Distribute the pool round-robin, so that every topic is spread over the members."""
+    open_members = deque(member for member, kept in plan.items() if len(kept) < quotas[member])
     for partition in pool:
-        member = hungry.popleft()
+        member = open_members.popleft()
         plan[member].append(partition)
         if len(plan[member]) < quotas[member]:
-            hungry.append(member)
+            open_members.append(member)
 
 
 def _by_topic(partition: Partition) -> tuple[str, int, int]:

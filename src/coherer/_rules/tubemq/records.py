@@ -1,6 +1,6 @@
-"""The records of a master's catalog, and what their values may be.
+"""The records of a master's catalog, and the ranges of their values.
 
-Records are frozen; `coherer._rules.tubemq.catalog` replaces them. Times are ms since 1970.
+Records are frozen; `Catalog` replaces them. Times are ms since 1970.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from coherer import limits
 from coherer.errors import RefusedError
 
 UNDEFINED: Final = -2
-"""TubeMQ's number for "not set"."""
+"""The value with which TubeMQ marks an unset number."""
 
 HISTORY_TOPIC: Final = "__offset_history__"
-"""Java's brokers write the positions of their groups to this topic; every broker has it."""
+"""The topic to which Java's brokers write the offsets of their groups; every broker has it."""
 
 _TOPIC = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 _POLICY = re.compile(r"delete,([0-9]{1,9})([smh]?)")
@@ -47,7 +47,7 @@ class CatalogError(RefusedError):
 
 
 class ManageStatus(enum.IntEnum):
-    """What an administrator lets a broker do."""
+    """Which operations an administrator permits a broker."""
 
     DRAFT = 1
     ONLINE = 5
@@ -62,13 +62,13 @@ class ManageStatus(enum.IntEnum):
 
 
 class TopicStatus(enum.IntEnum):
-    """The way of a topic out of a broker."""
+    """The stages in which a topic is deleted from a broker."""
 
     OK = 0
     DELETED = 1
     """Closed for clients; can be undone."""
     REMOVING = 2
-    """The broker has been told to delete its files."""
+    """The broker has been ordered to delete the files."""
     REMOVED = 3
 
 
@@ -109,17 +109,20 @@ class TopicProps(
     delete_policy: str = "delete,168h"
 
     def checked(self) -> TopicProps:
-        """Itself, when all values are in their ranges."""
+        """Return `self` if all values are in their ranges."""
         for name, (low, high) in _RANGES.items():
             value: int = getattr(self, name)
             if not low <= value <= high:
-                raise CatalogError(OpCode.ILLEGAL_VALUE, f"{name} is {value}, not {low}..{high}.")
+                raise CatalogError(
+                    OpCode.ILLEGAL_VALUE, f"{name} is {value}; it must be within {low}..{high}."
+                )
         policy = _POLICY.fullmatch(self.delete_policy)
         age_s = int(policy[1]) * _POLICY_UNIT_S[policy[2]] if policy else 0
         if not 0 < age_s <= _POLICY_MAX_S:
             raise CatalogError(
                 OpCode.ILLEGAL_VALUE,
-                f"deletePolicy {self.delete_policy!r} is not delete,<1..168>h (or m, or s).",
+                f"deletePolicy {self.delete_policy!r} is not of the form delete,<1..168>h "
+                f"(or m, or s).",
             )
         return self
 
@@ -149,7 +152,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """By whom and when a change is made."""
+    """Who makes a change, and when."""
 
     user: str
     now_ms: int
@@ -157,7 +160,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all brokers unless they or their topics say otherwise."""
+    """Settings of the cluster, which brokers and topics may override."""
 
     message_bytes_max: int = limits.MESSAGE_BYTES_DEFAULT
     broker_port: int = 8123
@@ -171,7 +174,7 @@ class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that may register."""
+    """A broker that is allowed to register."""
 
     id: int
     host: str
@@ -186,12 +189,12 @@ class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def publishable(self) -> bool:
-        """Whether the administrator lets it take messages."""
+        """Whether the administrator permits it to accept messages."""
         return self.status in (ManageStatus.ONLINE, ManageStatus.ONLY_WRITE)
 
     @property
     def subscribable(self) -> bool:
-        """Whether the administrator lets it give messages."""
+        """Whether the administrator permits it to serve messages."""
         return self.status in (ManageStatus.ONLINE, ManageStatus.ONLY_READ)
 
 
@@ -206,7 +209,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicControl(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a topic on all brokers."""
+    """Settings of a topic on all brokers."""
 
     topic: str
     topic_id: int = UNDEFINED
@@ -216,7 +219,7 @@ class TopicControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupControl(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a consumer group."""
+    """Settings of a consumer group."""
 
     group: str
     check_resources: bool = False
@@ -228,7 +231,7 @@ class GroupControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeControl(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group may do with a topic."""
+    """Whether a group may consume a topic, and with which filters."""
 
     topic: str
     group: str
@@ -240,7 +243,7 @@ class ConsumeControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def valid_topic(name: str) -> bool:
-    """Whether a topic may have this name: a letter, then letters, digits, `_` and `-`.
+    """Whether the name is valid for a topic: a letter, then letters, digits, `_` and `-`.
 
     >>> valid_topic("flights-2013"), valid_topic("2013"), valid_topic("")
     (True, False, False)

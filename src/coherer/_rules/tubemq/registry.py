@@ -1,44 +1,145 @@
-"""The brokers that a master hears from, and which topics they open to clients.
+"""The producers and brokers that are registered at a master (docs/protocol/tubemq.md, section 7).
 
-A topic is open on a broker when the administrator wants it (the catalog), the broker has said that
-it has it, the broker is online, and neither has stopped reading or writing. What the broker has
-said counts, not what it was told: so nobody is sent to a partition that is not there yet.
+A client or broker that sends nothing for its timeout is removed. Consumers are in `groups`.
 
-Different from Java's master:
+A broker opens a topic to clients if the administrator wants it (the catalog), the broker has
+reported that it serves the topic, the broker is online, and neither side has stopped reading or
+writing. The broker's report counts, not the configuration it was sent, so that clients are never
+sent to a partition that does not exist yet.
 
-* One delay per topic (`BrokerRegistryTiming`, zero by default) takes the place of the state machine that
-  takes a whole broker through 30 s and 5 s after every change.
-* A broker that goes away has `return_ms` to come back before groups are balanced without it; and a
-  broker that started anew makes everybody take its partitions again at once, where Java's clients
-  only learn of it with their own errors.
+Differences from Java's master:
+
+* One delay per topic (`BrokerRegistryTiming`, zero by default) replaces the state machine that takes
+  a whole broker through phases of 30 s and 5 s after every change.
+* A broker that leaves has `return_ms` to come back before groups are balanced without it. A broker
+  that has restarted makes all consumers take its partitions again at once; Java's clients only
+  learn of the restart from their own errors.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from coherer import limits
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.membership import LivenessTracker
 from coherer._rules.tubemq.records import HISTORY_TOPIC, TopicStatus
 
+K = TypeVar("K")
+
 PAUSED_BY_ERRORS: Final = -1
-"""Status report of a broker that has stopped reading or writing after errors of its disk."""
+"""The status that a broker reports after it has stopped reading or writing because of disk errors."""
+
+
+class LivenessTracker(Generic[K]):
+    """When each node was last heard from, ordered by that time; every call takes constant time.
+
+    >>> tracker = LivenessTracker[str](timeout_ms=100)
+    >>> tracker.seen("a", 0), tracker.seen("b", 50), tracker.seen("a", 90)
+    (None, None, None)
+    >>> list(tracker.overdue(160))
+    ['b']
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self._seen: dict[K, int] = {}
+
+    def seen(self, node: K, now_ms: int) -> None:
+        """Record a sign of life."""
+        self._seen.pop(node, None)
+        self._seen[node] = now_ms
+
+    def remove(self, node: K) -> None:
+        """Stop tracking the node."""
+        self._seen.pop(node, None)
+
+    def overdue(self, now_ms: int) -> Iterator[K]:
+        """Remove and yield every node that has been silent for the timeout."""
+        while self._seen:
+            node, seen_ms = next(iter(self._seen.items()))
+            if now_ms < seen_ms + self.timeout_ms:
+                return
+            del self._seen[node]
+            yield node
+
+
+class Producer(msgspec.Struct):
+    """A registered producer.
+
+    Args:
+        id: its client id.
+        host: the address that it reports.
+        secure: whether it is connected over TLS.
+        topics: the topics that it publishes, from its latest heartbeat.
+        settled: those of its topics that have existed. If one of them is deleted, the producer's
+            next heartbeat does not create it again.
+    """
+
+    id: str
+    host: str
+    secure: bool
+    topics: tuple[str, ...] = ()
+    settled: set[str] = msgspec.field(default_factory=set[str])
+
+
+class Producers:
+    """The registered producers."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._producers: dict[str, Producer] = {}
+        self._liveness = LivenessTracker[str](timeout_ms)
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._producers.values())
+
+    def register(self, producer: Producer, now_ms: int) -> None:
+        """Add a producer, or replace it if it has registered before."""
+        before = self._producers.get(producer.id)
+        if before is not None:
+            producer.settled |= before.settled
+        self._producers[producer.id] = producer
+        self._liveness.seen(producer.id, now_ms)
+
+    def seen(self, client_id: str, now_ms: int) -> Producer | None:
+        """Record a heartbeat. Returns None if the producer is not registered."""
+        producer = self._producers.get(client_id)
+        if producer is not None:
+            self._liveness.seen(client_id, now_ms)
+        return producer
+
+    def known(self, client_id: str) -> bool:
+        """Whether the producer is registered."""
+        return client_id in self._producers
+
+    def close(self, client_id: str) -> None:
+        """Remove a producer that unregisters."""
+        self._producers.pop(client_id, None)
+        self._liveness.remove(client_id)
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Remove the producers that have timed out, and return their ids."""
+        overdue = list(self._liveness.overdue(now_ms))
+        for client_id in overdue:
+            self._producers.pop(client_id, None)
+        return overdue
 
 
 class Hosted(msgspec.Struct, frozen=True, gc=False):
-    """What a broker says about a topic.
+    """A topic as a broker reports to serve it.
 
     Args:
-        partitions: partitions in each store.
-        stores: stores.
-        publish: it takes messages for it.
-        subscribe: it gives messages of it.
+        partitions: the number of partitions in each store.
+        stores: the number of stores.
+        publish: the broker accepts messages.
+        subscribe: the broker serves messages.
     """
 
     partitions: int
@@ -62,13 +163,13 @@ class RunningBroker(msgspec.Struct, kw_only=True):
         port: its port.
         tls_port: its port for TLS.
         secure: whether it serves TLS.
-        version: what it says about itself.
+        version: the version that it reports.
         online: its store is open.
-        configuration: id and check sum of the configuration that it holds.
-        read_status: 0 normal, 1 stopped by us, -1 stopped by errors.
-        write_status: the same.
-        hosted: what it says about its topics.
-        since_ms: since when it says so of each.
+        configuration: id and check sum of the configuration that it has applied.
+        read_status: 0 normal, 1 stopped by the master, -1 stopped by errors.
+        write_status: the same for writing.
+        hosted: the topics that it reports, by name.
+        since_ms: when it first reported each topic.
     """
 
     id: int
@@ -89,12 +190,12 @@ class BrokerRegistryTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Periods, in ms, and a limit.
 
     Args:
-        timeout_ms: a broker that was not heard of for so long is away.
-        subscribe_delay_ms: between a broker's word that it has a topic and telling consumers.
-        publish_delay_ms: between telling consumers and telling producers.
-        return_ms: how long groups wait for a broker that is away before they are balanced anew.
-        stopped_max: how many brokers are stopped at a time after errors of their disks, so that no
-            mistake stops a cluster.
+        timeout_ms: a broker that is silent for this long is removed.
+        subscribe_delay_ms: from a broker's report of a topic until consumers may use it.
+        publish_delay_ms: from opening a topic to consumers until producers may use it.
+        return_ms: how long groups wait for a broker that has left before they are rebalanced.
+        stopped_max: how many brokers can be stopped at a time after disk errors, so that one fault
+            does not stop the whole cluster.
     """
 
     timeout_ms: int = 30_000
@@ -105,46 +206,46 @@ class BrokerRegistryTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerRegistry:
-    """All brokers that are there."""
+    """The registered brokers."""
 
     def __init__(self, catalog: Catalog, timing: BrokerRegistryTiming) -> None:
         self._catalog = catalog
         self._timing = timing
         self._running: dict[int, RunningBroker] = {}
-        self._attendance = LivenessTracker[int](timing.timeout_ms)
-        self._news: list[tuple[int, tuple[str, ...]]] = []
+        self._liveness = LivenessTracker[int](timing.timeout_ms)
+        self._changes: list[tuple[int, tuple[str, ...]]] = []  # heap of (time, topics)
         self._stopped: dict[int, tuple[bool, bool]] = {}
 
     def __iter__(self) -> Iterator[RunningBroker]:
         return iter(self._running.values())
 
     def get(self, broker: int) -> RunningBroker | None:
-        """The broker, if it is there."""
+        """The broker, or None if it is not registered."""
         return self._running.get(broker)
 
-    # -- what brokers say
+    # -- reports of brokers
 
     def register(
         self, broker: RunningBroker, hosted: Mapping[str, Hosted] | None, now_ms: int
     ) -> None:
-        """Books a broker that has started, or has come back.
+        """Add a broker that has started, or has come back.
 
         Args:
             broker: the broker.
-            hosted: what it says about its topics; None: nothing yet.
+            hosted: the topics that it reports; None if it has not reported yet.
             now_ms: the time.
         """
         self._running[broker.id] = broker
-        self._attendance.seen(broker.id, now_ms)
+        self._liveness.seen(broker.id, now_ms)
         if hosted is not None:
             self._host(broker, hosted, now_ms)
 
     def heartbeat(self, broker: int, *, online: bool, now_ms: int) -> RunningBroker | None:
-        """Books a heartbeat; None when the broker is not registered."""
+        """Record a heartbeat. Returns None if the broker is not registered."""
         running = self._running.get(broker)
         if running is None:
             return None
-        self._attendance.seen(broker, now_ms)
+        self._liveness.seen(broker, now_ms)
         if running.online != online:
             running.online = online
             self._announce(running.hosted, now_ms)
@@ -157,7 +258,7 @@ class BrokerRegistry:
         hosted: Mapping[str, Hosted] | None,
         now_ms: int,
     ) -> None:
-        """A broker says which configuration it holds, and perhaps what topics that gives it."""
+        """Record which configuration a broker has applied, and, if given, its topics."""
         running.configuration = configuration
         if hosted is not None:
             self._host(running, hosted, now_ms)
@@ -165,7 +266,7 @@ class BrokerRegistry:
     def set_condition(
         self, running: RunningBroker, read_status: int, write_status: int, now_ms: int
     ) -> None:
-        """A broker says how its disk is; after errors it is stopped until it is released."""
+        """Record the state of a broker's disk. After errors it is stopped until `release`."""
         running.read_status = read_status
         running.write_status = write_status
         before = self.stopped(running.id)
@@ -181,42 +282,42 @@ class BrokerRegistry:
         self._announce(running.hosted, now_ms)
 
     def stopped(self, broker: int) -> tuple[bool, bool]:
-        """Whether a broker was stopped from (reading, writing) after errors of its disk."""
+        """Whether (reading, writing) of a broker was stopped after disk errors."""
         return self._stopped.get(broker, (False, False))
 
     def release(self, broker: int, now_ms: int) -> bool:
-        """Lets a broker that was stopped work again; False when it was not stopped."""
+        """Let a stopped broker read and write again. Returns whether it was stopped."""
         running = self._running.get(broker)
         if running is not None:
             self._announce(running.hosted, now_ms)
         return self._stopped.pop(broker, None) is not None
 
     def close(self, broker: int, now_ms: int) -> bool:
-        """A broker says goodbye; False when it was not there."""
-        self._attendance.gone(broker)
+        """Remove a broker that unregisters. Returns whether it was registered."""
+        self._liveness.remove(broker)
         running = self._running.pop(broker, None)
         if running is not None:
             self._announce(running.hosted, now_ms + self._timing.return_ms)
         return running is not None
 
     def expire(self, now_ms: int) -> list[int]:
-        """Removes brokers that were not heard of in time, and names them."""
-        overdue = list(self._attendance.overdue(now_ms))
+        """Remove the brokers that have timed out, and return their ids."""
+        overdue = list(self._liveness.overdue(now_ms))
         for broker in overdue:
             self.close(broker, now_ms)
         return overdue
 
-    def news(self, now_ms: int) -> set[str]:
+    def take_changed_topics(self, now_ms: int) -> set[str]:
         """The topics that have opened, closed or changed since the last call."""
         topics: set[str] = set()
-        while self._news and self._news[0][0] <= now_ms:
-            topics.update(heapq.heappop(self._news)[1])
+        while self._changes and self._changes[0][0] <= now_ms:
+            topics.update(heapq.heappop(self._changes)[1])
         return topics
 
-    # -- what clients may use
+    # -- the topics that clients may use
 
     def publishable(self, topic: str, now_ms: int) -> list[tuple[int, Hosted]]:
-        """Where producers may send: (broker id, what it has), by id."""
+        """The brokers that accept messages for the topic, ordered by id."""
         delay_ms = self._timing.subscribe_delay_ms + self._timing.publish_delay_ms
         return [
             (running.id, hosted)
@@ -225,7 +326,7 @@ class BrokerRegistry:
         ]
 
     def subscribable(self, topic: str, now_ms: int) -> list[tuple[int, Hosted]]:
-        """Where consumers may read: (broker id, what it has), by id."""
+        """The brokers that serve messages of the topic, ordered by id."""
         return [
             (running.id, hosted)
             for running, hosted in self._open(topic, now_ms - self._timing.subscribe_delay_ms)
@@ -233,7 +334,7 @@ class BrokerRegistry:
         ]
 
     def partitions(self, topics: Iterable[str], now_ms: int) -> list[Partition]:
-        """Every partition of these topics that can be read now."""
+        """All partitions of these topics that can be read now."""
         return [
             Partition(broker, topic, number)
             for topic in topics
@@ -242,15 +343,13 @@ class BrokerRegistry:
         ]
 
     def is_dormant(self, partition: Partition, now_ms: int) -> bool:
-        """Whether a partition should be readable, and its broker only is not there to serve it."""
+        """Whether a partition cannot be read only because its broker is away."""
         if not self._wants_subscribe(partition.broker, partition.topic):
             return False
         running = self._running.get(partition.broker)
         if running is None or not running.online or partition.topic not in running.hosted:
             return True
         return now_ms < running.since_ms[partition.topic] + self._timing.subscribe_delay_ms
-
-    # -- inside
 
     def _open(self, topic: str, before_ms: int) -> Iterator[tuple[RunningBroker, Hosted]]:
         for broker in sorted(self._catalog.topics.get(topic, ())):
@@ -303,6 +402,6 @@ class BrokerRegistry:
     def _announce(self, topics: Iterable[str], now_ms: int) -> None:
         named = tuple(topic for topic in topics if topic != HISTORY_TOPIC)
         if named:
-            heapq.heappush(self._news, (now_ms, named))
+            heapq.heappush(self._changes, (now_ms, named))
             if self._timing.subscribe_delay_ms:
-                heapq.heappush(self._news, (now_ms + self._timing.subscribe_delay_ms, named))
+                heapq.heappush(self._changes, (now_ms + self._timing.subscribe_delay_ms, named))

@@ -69,7 +69,7 @@ def test_a_broker_without_words_is_believed_to_hold_what_it_repeats() -> None:
     broker = stage.broker()
     stage.topic()
     broker.heartbeat()
-    broker.news = False
+    broker.unreported = False
     broker.heartbeat()
     producer = Producer(stage)
     producer.register()
@@ -194,7 +194,7 @@ def test_numbers_that_are_no_brokers(number: str) -> None:
 def test_texts_that_cannot_be_read_are_refused() -> None:
     stage = Stage()
     broker = stage.broker()
-    broker.news, broker.topics = True, ["flights:x"]
+    broker.unreported, broker.topics = True, ["flights:x"]
     assert refused(broker.heartbeat(), ResultCode.BAD_REQUEST)
 
 

@@ -199,7 +199,7 @@ class _Desk:
             self._state.core.name_group(group)
             for (topic, number), offset in places.items():
                 position = self._state.offsets.open(group, topic, number)
-                position.offset, position.delta, position.passing = offset, 0, False
+                position.offset, position.delta, position.transient = offset, 0, False
         for topic, number in places:
             self._broker.reads.moved(topic, number)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from coherer._rules.tubemq.groups import Group, GroupKind, Member
+from coherer._rules.tubemq.groups import ConsumerGroup, GroupKind, Member
 from coherer._rules.tubemq.records import UNDEFINED, CatalogError, GroupControl, OpCode
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
@@ -66,7 +66,7 @@ class GroupAdmin:
             "admin_delete_group_csmctrl_info": Method(self.revoke, changes=True),
             "admin_batch_delete_group_csmctrl_info": Method(self.revoke_batch, changes=True),
             "admin_query_booked_csmctrl_groups": Method(self.booked),
-            "admin_rebalance_group_allocate": Method(self.rest, changes=True),
+            "admin_rebalance_group_allocate": Method(self.suspend, changes=True),
         }
 
     # -- who is there
@@ -110,7 +110,7 @@ class GroupAdmin:
             "count": len(members),
             "topicSet": _listed(topics),
             "consumeGroup": name,
-            "re-rebalance": {} if group is None else _resting_form(group),
+            "re-rebalance": {} if group is None else _suspended_form(group),
             "isBandConsume": _KINDS[group.subscription.kind] if group else "unbound",
         }
         if group is not None:
@@ -121,7 +121,7 @@ class GroupAdmin:
         answer["data"] = [self._member_form(group, member) for member in members if group]
         return answer
 
-    def _balance_form(self, group: Group | None) -> Answer:
+    def _balance_form(self, group: ConsumerGroup | None) -> Answer:
         if group is None or group.subscription.kind is not GroupKind.NORMAL:
             return {"isRebalanced": False}
         control = self._office.catalog.group_controls.get(group.name)
@@ -135,7 +135,7 @@ class GroupAdmin:
             "curBClientRate": len(brokers) // max(len(group.members), 1),
         }
 
-    def _member_form(self, group: Group, member: Member) -> Answer:
+    def _member_form(self, group: ConsumerGroup, member: Member) -> Answer:
         form: Answer = {
             "consumerId": member.id,
             "receivedFrom": member.address,
@@ -187,7 +187,7 @@ class GroupAdmin:
 
     # -- members that shall give up what they have
 
-    def rest(self, params: Params) -> Answer:
+    def suspend(self, params: Params) -> Answer:
         """admin_rebalance_group_allocate: members give up all their partitions.
 
         They get partitions again after `reJoinWait` balance periods, at once by default.
@@ -202,10 +202,10 @@ class GroupAdmin:
         if group is None:
             raise ParamError(f"The group({name}) not online!")
         for member in members:
-            if member in group.resting:
+            if member in group.suspended:
                 raise ParamError(f"Duplicated set for consumerId({member}) in group({name})!")
         now_ms = state.now_ms()
-        group.rest(members, now_ms, now_ms + rounds * state.options.balance_period_ms)
+        group.suspend(members, now_ms, now_ms + rounds * state.options.balance_period_ms)
         return done()
 
     # -- what holds for a group
@@ -365,10 +365,10 @@ def _named(names: Iterable[str]) -> Answer:
     return {"result": True, "errCode": 0, "errMsg": "OK", "data": data, "count": len(data)}
 
 
-def _resting_form(group: Group) -> Answer:
+def _suspended_form(group: ConsumerGroup) -> Answer:
     return {
-        member: {"createTime": rest.since_ms, "reqType": int(rest.until_ms > rest.since_ms)}
-        for member, rest in group.resting.items()
+        member: {"createTime": order.since_ms, "reqType": int(order.until_ms > order.since_ms)}
+        for member, order in group.suspended.items()
     }
 
 
@@ -376,7 +376,7 @@ def _listed(words: Iterable[str]) -> list[Json]:
     return [*sorted(words)]
 
 
-def _kind_form(group: Group) -> Answer:
+def _kind_form(group: ConsumerGroup) -> Answer:
     if group.subscription.kind is not GroupKind.BOUND:
         return {}
     return {

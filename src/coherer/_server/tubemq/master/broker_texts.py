@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from coherer import limits
-from coherer._rules.tubemq.registry import Hosted
 from coherer._rules.tubemq.records import BrokerRecord, Deployment, TopicProps, TopicStatus
+from coherer._rules.tubemq.registry import Hosted
 from coherer._server.tubemq.master.state import MasterState
 from coherer._server.tubemq.refusal import Refusal
 from coherer._wire.tubemq.codes import ResultCode

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from coherer._rules.tubemq.assignment import Partition
-from coherer._rules.tubemq.groups import Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.groups import ConsumerGroup, GroupKind, GroupSubscription, Member
 from coherer._rules.tubemq.records import UNDEFINED, TopicStatus
 from coherer._server.tubemq.master.access import Proof
 from coherer._server.tubemq.master.entry import Entry, read_filters, unknown
@@ -44,12 +44,12 @@ class ChooserDesk:
         """Method 20: checks, then the consumer is in its group."""
         client_id, group_name = request.clientId, request.groupName
 
-        def enter(time_ms: int) -> Group:
+        def enter(time_ms: int) -> ConsumerGroup:
             return self._enter(request, caller, time_ms)
 
         proof = self._entry.proof(request.authInfo, client_id, now_ms)
         self._entry.check_names(client_id, request.hostName, group_name)
-        group: Group | None = None
+        group: ConsumerGroup | None = None
         if proof is None:
             self._entry.wait(request, (group_name, client_id), enter, now_ms)
         else:
@@ -63,7 +63,9 @@ class ChooserDesk:
             authorizedInfo=self._state.authorized(proof),
         )
 
-    def _enter(self, request: pb.RegisterRequestC2MV2, caller: Caller, now_ms: int) -> Group:
+    def _enter(
+        self, request: pb.RegisterRequestC2MV2, caller: Caller, now_ms: int
+    ) -> ConsumerGroup:
         # Who chooses among partitions, or just looks what there is, makes no topics.
         topics = self._entry.check_topics(request.topicList, request.clientId, create=False)
         filters = read_filters(request.topicCondition, topics)
@@ -71,7 +73,7 @@ class ChooserDesk:
         if count > 0 and not 0 <= node_id < count:
             raise Refusal(ResultCode.BAD_REQUEST, f"nodeId {node_id} is not within 0..{count - 1}.")
         self._entry.check_rights(request.groupName, topics, filters)
-        subscription = Subscription(
+        subscription = GroupSubscription(
             kind=GroupKind.CLIENT_BALANCED,
             topics=topics,
             filters=filters,
@@ -105,7 +107,7 @@ class ChooserDesk:
             brokerConfigList=self._brokers(held.brokerConfigId, caller),
             authorizedInfo=self._state.authorized(proof),
         )
-        group: Group | None = None
+        group: ConsumerGroup | None = None
         if self._entry.admit(group_name, client_id, proof, now_ms):
             group, member = self._find(group_name, client_id, now_ms)
             self._report(group, member, held, now_ms)
@@ -145,13 +147,15 @@ class ChooserDesk:
 
     # -- inside
 
-    def _find(self, group_name: str, client_id: str, now_ms: int) -> tuple[Group, Member]:
+    def _find(self, group_name: str, client_id: str, now_ms: int) -> tuple[ConsumerGroup, Member]:
         found = self._state.groups.seen(group_name, client_id, now_ms)
         if found is None:
             raise unknown(group_name, client_id)
         return found
 
-    def _report(self, group: Group, member: Member, held: pb.ClientSubRepInfo, now_ms: int) -> None:
+    def _report(
+        self, group: ConsumerGroup, member: Member, held: pb.ClientSubRepInfo, now_ms: int
+    ) -> None:
         if not held.reportSubInfo:
             return
         partitions: set[Partition] = set()
@@ -169,7 +173,11 @@ class ChooserDesk:
         return self._state.broker_list(secure=caller.secure)
 
     def _tasks(
-        self, group_name: str, group: Group | None, held: pb.OpsTaskInfo, proof: Proof | None
+        self,
+        group_name: str,
+        group: ConsumerGroup | None,
+        held: pb.OpsTaskInfo,
+        proof: Proof | None,
     ) -> pb.OpsTaskInfo:
         # A client that holds no rules leaves the ids out, and as Java we answer only what differs.
         state = self._state
@@ -188,7 +196,7 @@ class ChooserDesk:
             tasks.requireAuth = True
         return tasks
 
-    def _meta(self, group: Group, now_ms: int) -> _Meta:
+    def _meta(self, group: ConsumerGroup, now_ms: int) -> _Meta:
         texts = tuple(
             self._topic_meta(topic, now_ms) for topic in sorted(group.subscription.topics)
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coherer._rules.tubemq.assignment import Partition
-from coherer._rules.tubemq.groups import Event, Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.groups import ConsumerGroup, Event, GroupKind, GroupSubscription, Member
 from coherer._rules.tubemq.records import UNDEFINED
 from coherer._server.tubemq.master.entry import Entry, read_filters, unknown
 from coherer._server.tubemq.master.state import Caller, MasterState
@@ -41,7 +41,7 @@ class ConsumerDesk:
         """Method 4: checks in Java's order, then the consumer is in its group."""
         client_id, group_name = request.clientId, request.groupName
 
-        def enter(time_ms: int) -> Group:
+        def enter(time_ms: int) -> ConsumerGroup:
             return self._enter(request, caller, time_ms)
 
         proof = self._entry.proof(request.authInfo, client_id, now_ms)
@@ -62,7 +62,7 @@ class ConsumerDesk:
             self._add_rules(answer, group_name, request.defFlowCheckId, request.groupFlowCheckId)
         return answer
 
-    def _enter(self, request: pb.RegisterRequestC2M, caller: Caller, now_ms: int) -> Group:
+    def _enter(self, request: pb.RegisterRequestC2M, caller: Caller, now_ms: int) -> ConsumerGroup:
         topics = self._entry.check_topics(request.topicList, request.clientId)
         filters = read_filters(request.topicCondition, topics)
         member = Member(
@@ -77,7 +77,7 @@ class ConsumerDesk:
             member.named = self._check_bound(request, topics, now_ms)
             member.allocated = request.HasField("notAllocated") and not request.notAllocated
         self._entry.check_rights(request.groupName, topics, filters)
-        subscription = Subscription(
+        subscription = GroupSubscription(
             kind=kind,
             topics=topics,
             filters=filters,
@@ -163,7 +163,7 @@ class ConsumerDesk:
         if not group.unfinished:
             answer.heartbeatMs = self._state.options.consumer_heartbeat_ms
 
-    def _event(self, event: Event, group: Group, member: Member) -> pb.EventProto:
+    def _event(self, event: Event, group: ConsumerGroup, member: Member) -> pb.EventProto:
         catalog = self._state.catalog.brokers
         brokers = {
             broker: self._state.broker_info(broker, secure=member.secure)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from google.protobuf.message import Message as PbMessage
 
 from coherer import limits
-from coherer._rules.tubemq.groups import Disagreement, Group, Member, Subscription
-from coherer._rules.tubemq.membership import LivenessTracker
+from coherer._rules.tubemq.groups import ConsumerGroup, GroupSubscription, Member, Mismatch
+from coherer._rules.tubemq.registry import LivenessTracker
 from coherer._server.tubemq.master.access import Proof
 from coherer._server.tubemq.master.state import MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text
@@ -22,13 +22,13 @@ from coherer._wire.tubemq.names import TopicCondition
 from coherer.errors import ProtocolError
 
 _CODES = {
-    Disagreement.KIND: ResultCode.CLIENT_INCONSISTENT_CONSUMETYPE,
-    Disagreement.TOPICS: ResultCode.CLIENT_INCONSISTENT_TOPICSET,
-    Disagreement.FILTERS: ResultCode.CLIENT_INCONSISTENT_FILTERSET,
-    Disagreement.SESSION_KEY: ResultCode.CLIENT_INCONSISTENT_SESSIONKEY,
-    Disagreement.SELECT_BIG: ResultCode.CLIENT_INCONSISTENT_SELECTBIG,
-    Disagreement.SOURCE_COUNT: ResultCode.CLIENT_INCONSISTENT_SOURCECOUNT,
-    Disagreement.NODE_ID: ResultCode.CLIENT_DUPLICATE_INDEXID,
+    Mismatch.KIND: ResultCode.CLIENT_INCONSISTENT_CONSUMETYPE,
+    Mismatch.TOPICS: ResultCode.CLIENT_INCONSISTENT_TOPICSET,
+    Mismatch.FILTERS: ResultCode.CLIENT_INCONSISTENT_FILTERSET,
+    Mismatch.SESSION_KEY: ResultCode.CLIENT_INCONSISTENT_SESSIONKEY,
+    Mismatch.SELECT_BIG: ResultCode.CLIENT_INCONSISTENT_SELECTBIG,
+    Mismatch.SOURCE_COUNT: ResultCode.CLIENT_INCONSISTENT_SOURCECOUNT,
+    Mismatch.NODE_ID: ResultCode.CLIENT_DUPLICATE_INDEXID,
 }
 
 
@@ -42,7 +42,7 @@ class Entry:
     def __init__(self, state: MasterState) -> None:
         self._state = state
         self._waiting: dict[tuple[str, str], Callable[[int], object]] = {}
-        self._attendance = LivenessTracker[tuple[str, str]](state.options.consumer_timeout_ms)
+        self._liveness = LivenessTracker[tuple[str, str]](state.options.consumer_timeout_ms)
 
     # -- checks
 
@@ -119,18 +119,20 @@ class Entry:
                     f"{sorted(control.filters)}.",
                 )
 
-    def join(self, group: str, member: Member, subscription: Subscription, now_ms: int) -> Group:
+    def join(
+        self, group: str, member: Member, subscription: GroupSubscription, now_ms: int
+    ) -> ConsumerGroup:
         """Books a member.
 
         Raises:
             Refusal: 424 to 430 when it does not fit to the others.
         """
         groups = self._state.groups
-        disagreement = groups.disagreement(group, member.id, subscription, member.node_id)
-        if disagreement is not None:
+        mismatch = groups.mismatch(group, member.id, subscription, member.node_id)
+        if mismatch is not None:
             raise Refusal(
-                _CODES[disagreement],
-                f"The {disagreement.value} of {member.id} is not that of the other consumers "
+                _CODES[mismatch],
+                f"The {mismatch.value} of {member.id} is not that of the other consumers "
                 f"of group {group}.",
             )
         if len(groups) >= limits.CLIENTS_MAX:
@@ -167,7 +169,7 @@ class Entry:
         if len(self._waiting) >= limits.UNSIGNED_MAX and key not in self._waiting:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many consumers have not signed.")
         self._waiting[key] = enter
-        self._attendance.seen(key, now_ms)
+        self._liveness.seen(key, now_ms)
 
     def admit(self, group: str, client_id: str, proof: Proof | None, now_ms: int) -> bool:
         """Lets in who had to sign first and now has; False while it has to be asked.
@@ -183,13 +185,13 @@ class Entry:
         if proof is None:
             known = self._state.groups.get(group)
             if key in self._waiting:
-                self._attendance.seen(key, now_ms)
+                self._liveness.seen(key, now_ms)
             elif known is None or client_id not in known.members:
                 raise unknown(group, client_id)
             return False
         enter = self._waiting.pop(key, None)
         if enter is not None:
-            self._attendance.gone(key)
+            self._liveness.remove(key)
             try:
                 enter(now_ms)
             except Refusal:
@@ -199,10 +201,10 @@ class Entry:
     def forget(self, group: str, client_id: str) -> None:
         """The consumer says goodbye before it has signed."""
         self._waiting.pop((group, client_id), None)
-        self._attendance.gone((group, client_id))
+        self._liveness.remove((group, client_id))
 
     def _sweep(self, now_ms: int) -> None:
-        for key in self._attendance.overdue(now_ms):
+        for key in self._liveness.overdue(now_ms):
             self._waiting.pop(key, None)
 
 

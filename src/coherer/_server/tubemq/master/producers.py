@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coherer import limits
-from coherer._rules.tubemq.membership import Producer
 from coherer._rules.tubemq.records import HISTORY_TOPIC, valid_topic
+from coherer._rules.tubemq.registry import Producer
 from coherer._server.tubemq.master.access import Proof
 from coherer._server.tubemq.master.state import Caller, MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text

@@ -20,10 +20,9 @@ from coherer._common.masking import masked
 from coherer._record.reserved import is_system_topic
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.groups import Group, GroupTiming, Member
-from coherer._rules.tubemq.membership import Groups, Producers
+from coherer._rules.tubemq.groups import ConsumerGroup, ConsumerGroups, GroupTiming, Member
 from coherer._rules.tubemq.records import UNDEFINED, Change, valid_topic
-from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming
+from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming, Producers
 from coherer._server.node.admin_figures import Histogram
 from coherer._server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer._server.tubemq.master.options import MasterOptions
@@ -139,7 +138,7 @@ class MasterState:
     catalog: Catalog
     broker_registry: BrokerRegistry
     producers: Producers
-    groups: Groups
+    groups: ConsumerGroups
     credentials: Credentials
     visit_tokens: VisitTokens
     broker_list_id: int
@@ -190,13 +189,13 @@ class MasterState:
             event_resend_ms=options.event_resend_ms,
             event_expiry_ms=options.event_expiry_ms,
         )
-        self.groups = Groups(options.consumer_timeout_ms, timing)
+        self.groups = ConsumerGroups(options.consumer_timeout_ms, timing)
         # A roll from the future is young: the clock was set back since.
         if stored and self.wall_ms() < stored.roll_ms + _ROLL_AGE_MS_MAX:
-            self.groups.await_members(
+            self.groups.expect_members(
                 stored.roll,
                 now_ms + options.return_ms,
-                prompt=is_own_client,
+                reports_often=is_own_client,
                 absent_ms=options.absent_ms,
             )
         self.credentials = Credentials(options, self.wall_ms)
@@ -243,7 +242,7 @@ class MasterState:
 
     def absorb(self, now_ms: int) -> None:
         """Act on what has changed in the catalog and with the brokers; cheap when nothing has."""
-        touched = self.catalog.take_touched() | self.broker_registry.news(now_ms)
+        touched = self.catalog.take_touched() | self.broker_registry.take_changed_topics(now_ms)
         if touched:
             self.groups.touch(touched, now_ms)
         if self.catalog.brokers_version != self._brokers_version:
@@ -267,7 +266,7 @@ class MasterState:
 
     def remember(self, now_ms: int) -> None:
         """Write who is in which group, if that is news, and what could not be written before."""
-        roll = self.groups.roll(now_ms)
+        roll = self.groups.member_ids(now_ms)
         old = roll and now_ms >= self._roll_again_ms
         if old or roll != self._roll:
             self._roll, self._roll_ms = roll, self.wall_ms()
@@ -330,7 +329,7 @@ class MasterState:
             count += 1
         return count
 
-    def balance(self, group: Group, now_ms: int) -> None:
+    def balance(self, group: ConsumerGroup, now_ms: int) -> None:
         """Balance a group if it is due: its members hear of it in answers to their heartbeats."""
         if not self.groups.is_due(group, now_ms):
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
@@ -11,6 +13,9 @@ from coherer._rules.tubemq.registry import (
     BrokerRegistry,
     BrokerRegistryTiming,
     Hosted,
+    LivenessTracker,
+    Producer,
+    Producers,
     RunningBroker,
 )
 
@@ -46,12 +51,12 @@ def test_a_topic_opens_when_its_broker_is_online_and_says_that_it_has_it(
     broker_registry.report(broker, (1, 1), {"flights": FLIGHTS}, 0)
     assert broker_registry.publishable("flights", 0) == []
     assert broker_registry.heartbeat(1, online=True, now_ms=1) is broker
-    assert broker_registry.news(1) == {"flights"}
+    assert broker_registry.take_changed_topics(1) == {"flights"}
     assert broker_registry.publishable("flights", 1) == [(1, FLIGHTS)]
     assert broker_registry.partitions(["flights"], 1) == [
         Partition(1, "flights", number) for number in (0, 1, 10_000, 10_001)
     ]
-    assert broker_registry.news(1) == set()
+    assert broker_registry.take_changed_topics(1) == set()
 
 
 def test_delays_open_a_topic_first_to_consumers_then_to_producers(catalog: Catalog) -> None:
@@ -59,10 +64,10 @@ def test_delays_open_a_topic_first_to_consumers_then_to_producers(catalog: Catal
     broker_registry = BrokerRegistry(catalog, timing)
     broker_registry.register(running(), {"flights": FLIGHTS}, 100)
     partition = Partition(1, "flights", 0)
-    assert broker_registry.news(100) == {"flights"}
+    assert broker_registry.take_changed_topics(100) == {"flights"}
     assert broker_registry.subscribable("flights", 109) == []
     assert broker_registry.is_dormant(partition, 109)
-    assert broker_registry.news(110) == {"flights"}
+    assert broker_registry.take_changed_topics(110) == {"flights"}
     assert ids(broker_registry.subscribable("flights", 110)) == [1]
     assert not broker_registry.is_dormant(partition, 110)
     assert broker_registry.publishable("flights", 114) == []
@@ -74,13 +79,13 @@ def test_a_broker_that_is_silent_is_away_but_its_partitions_are_dormant(
 ) -> None:
     broker_registry = BrokerRegistry(catalog, TIMING)
     broker_registry.register(running(), {"flights": FLIGHTS}, 0)
-    broker_registry.news(0)
+    broker_registry.take_changed_topics(0)
     assert broker_registry.expire(99) == []
     assert broker_registry.expire(100) == [1]
     assert broker_registry.partitions(["flights"], 100) == []
     assert broker_registry.is_dormant(Partition(1, "flights", 0), 100)
-    assert broker_registry.news(149) == set(), "it has some time to come back"
-    assert broker_registry.news(150) == {"flights"}
+    assert broker_registry.take_changed_topics(149) == set(), "it has some time to come back"
+    assert broker_registry.take_changed_topics(150) == {"flights"}
     assert broker_registry.heartbeat(1, online=True, now_ms=150) is None
 
 
@@ -138,3 +143,46 @@ def test_a_broker_with_a_bad_disk_is_stopped_until_it_is_released(catalog: Catal
     assert broker_registry.release(1, 0)
     assert not broker_registry.release(1, 0)
     assert ids(broker_registry.publishable("flights", 0)) == [1, 2]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50)), max_size=30),
+    st.integers(1, 100),
+)
+def test_attendance_names_exactly_those_who_were_silent(
+    sightings: list[tuple[str, int]], timeout_ms: int
+) -> None:
+    tracker = LivenessTracker[str](timeout_ms)
+    now_ms, last = 0, dict[str, int]()
+    for name, step_ms in sightings:
+        now_ms += step_ms
+        silent = {other for other, seen_ms in last.items() if now_ms >= seen_ms + timeout_ms}
+        assert set(tracker.overdue(now_ms)) == silent
+        for other in silent:
+            del last[other]
+        tracker.seen(name, now_ms)
+        last[name] = now_ms
+    for name in last:
+        tracker.remove(name)
+    assert not list(tracker.overdue(now_ms + timeout_ms))
+
+
+def test_producers_are_forgotten_when_silent_or_closed() -> None:
+    producers = Producers(timeout_ms=100)
+    producers.register(Producer("a", "h", secure=False), 0)
+    producers.register(Producer("b", "h", secure=False), 0)
+    assert producers.seen("a", 60) is not None
+    assert producers.expire(100) == ["b"]
+    assert producers.seen("b", 100) is None
+    assert [producer.id for producer in producers] == ["a"]
+    producers.close("a")
+    assert len(producers) == 0
+
+
+def test_a_producer_that_returns_keeps_what_it_has_seen() -> None:
+    producers = Producers(timeout_ms=100)
+    producers.register(Producer("a", "h", secure=False, settled={"flights"}), 0)
+    producers.register(Producer("a", "h", secure=False), 10)
+    returned = producers.seen("a", 20)
+    assert returned is not None
+    assert returned.settled == {"flights"}

@@ -12,17 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.groups import (
-    Disagreement,
+    ConsumerGroup,
     Event,
     EventKind,
-    Group,
     GroupKind,
+    GroupSubscription,
     GroupTiming,
     Member,
-    Subscription,
+    Mismatch,
 )
 
-FLIGHTS = Subscription(kind=GroupKind.NORMAL, topics=frozenset({"flights"}))
+FLIGHTS = GroupSubscription(kind=GroupKind.NORMAL, topics=frozenset({"flights"}))
 TIMING = GroupTiming(retry_ms=1_000, event_resend_ms=30_000, event_expiry_ms=120_000)
 TAKES = (EventKind.CONNECT, EventKind.ONLY_CONNECT)
 
@@ -34,8 +34,8 @@ def parts(*numbers: int, broker: int = 1) -> tuple[Partition, ...]:
 class Scene:
     """A group, a clock and clients that do what they are told."""
 
-    def __init__(self, subscription: Subscription = FLIGHTS, partitions: int = 4) -> None:
-        self.group = Group("g", subscription, TIMING)
+    def __init__(self, subscription: GroupSubscription = FLIGHTS, partitions: int = 4) -> None:
+        self.group = ConsumerGroup("g", subscription, TIMING)
         self.partitions: Collection[Partition] = parts(*range(partitions))
         self.away: set[int] = set()
         self.now_ms = 0
@@ -136,14 +136,14 @@ def test_a_second_acknowledgement_removes_nothing() -> None:
     following = scene.obey(member, event)
     assert following is not None
     assert not scene.group.acknowledge(member, event.id, scene.now_ms, reported=True)
-    assert member.takes[0] is following
+    assert member.assignments[0] is following
 
 
 def test_an_event_that_was_never_sent_cannot_be_acknowledged() -> None:
     scene = Scene()
     member = scene.join("a")
     scene.balance()
-    assert not scene.group.acknowledge(member, member.takes[0].id, 0, reported=True)
+    assert not scene.group.acknowledge(member, member.assignments[0].id, 0, reported=True)
 
 
 def test_an_acknowledgement_without_a_report_is_believed() -> None:
@@ -259,40 +259,38 @@ BASE: dict[str, object] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "disagreement"),
+    ("change", "mismatch"),
     [
-        ({"kind": GroupKind.NORMAL}, Disagreement.KIND),
-        ({"topics": frozenset({"flights", "weather"})}, Disagreement.TOPICS),
-        ({"filters": {}}, Disagreement.FILTERS),
-        ({"session_key": "x"}, Disagreement.SESSION_KEY),
-        ({"select_big": False}, Disagreement.SELECT_BIG),
-        ({"source_count": 3}, Disagreement.SOURCE_COUNT),
+        ({"kind": GroupKind.NORMAL}, Mismatch.KIND),
+        ({"topics": frozenset({"flights", "weather"})}, Mismatch.TOPICS),
+        ({"filters": {}}, Mismatch.FILTERS),
+        ({"session_key": "x"}, Mismatch.SESSION_KEY),
+        ({"select_big": False}, Mismatch.SELECT_BIG),
+        ({"source_count": 3}, Mismatch.SOURCE_COUNT),
         ({}, None),
     ],
 )
-def test_members_must_agree(
-    change: Mapping[str, object], disagreement: Disagreement | None
-) -> None:
-    scene = Scene(Subscription(**BASE))  # type: ignore[arg-type]
+def test_members_must_agree(change: Mapping[str, object], mismatch: Mismatch | None) -> None:
+    scene = Scene(GroupSubscription(**BASE))  # type: ignore[arg-type]
     scene.join("a")
-    theirs = Subscription(**{**BASE, **change})  # type: ignore[arg-type]
-    assert scene.group.disagreement("b", theirs) is disagreement
-    assert scene.group.disagreement("a", theirs) is None
+    theirs = GroupSubscription(**{**BASE, **change})  # type: ignore[arg-type]
+    assert scene.group.mismatch("b", theirs) is mismatch
+    assert scene.group.mismatch("a", theirs) is None
 
 
 def test_two_members_cannot_have_one_place() -> None:
     scene = Scene()
     scene.join("a", node_id=0)
-    assert scene.group.disagreement("b", FLIGHTS, 0) is Disagreement.NODE_ID
-    assert scene.group.disagreement("b", FLIGHTS, 1) is None
-    assert scene.group.disagreement("a", FLIGHTS, 0) is None
+    assert scene.group.mismatch("b", FLIGHTS, 0) is Mismatch.NODE_ID
+    assert scene.group.mismatch("b", FLIGHTS, 1) is None
+    assert scene.group.mismatch("a", FLIGHTS, 0) is None
 
 
 # -- bound groups
 
 
-def bound(count: int = 2, *, select_big: bool = False) -> Subscription:
-    return Subscription(
+def bound(count: int = 2, *, select_big: bool = False) -> GroupSubscription:
+    return GroupSubscription(
         kind=GroupKind.BOUND,
         topics=frozenset({"flights"}),
         session_key="k",
@@ -312,10 +310,10 @@ def test_a_bound_group_waits_for_all_and_gives_named_partitions_first() -> None:
     assert (to_a.partitions, to_b.partitions) == (parts(3), parts(0))
     assert scene.obey(a, to_a) is None
     assert not scene.group.allocated, "b has not taken its own yet"
-    rest = scene.obey(b, to_b)
+    suspend = scene.obey(b, to_b)
     assert scene.group.allocated
-    assert rest is not None
-    scene.obey(b, rest)
+    assert suspend is not None
+    scene.obey(b, suspend)
     scene.settle()
     assert a.held | b.held == set(parts(0, 1, 2, 3))
     assert len(a.held) == len(b.held) == 2
@@ -336,7 +334,7 @@ def test_a_bound_group_that_was_allocated_before_does_not_wait() -> None:
 
 
 def test_a_client_balanced_group_is_not_balanced() -> None:
-    scene = Scene(Subscription(kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"})))
+    scene = Scene(GroupSubscription(kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"})))
     assert scene.beat(scene.join("a")) is None
     assert scene.group.due_ms is None
 
@@ -481,14 +479,14 @@ def test_the_others_take_what_it_gave_up_until_its_time_is_over() -> None:
     a, b = scene.join("a"), scene.join("b")
     scene.settle()
     assert (len(a.held), len(b.held)) == (2, 2)
-    scene.group.rest(["a"], scene.now_ms, scene.now_ms + 10_000)
+    scene.group.suspend(["a"], scene.now_ms, scene.now_ms + 10_000)
     scene.settle()
     assert (a.held, b.held) == (frozenset(), EVERYTHING)
     pass_ms(scene, 9_999)
     assert (a.held, b.held) == (frozenset(), EVERYTHING)
     pass_ms(scene, 1)
     assert (len(a.held), len(b.held)) == (2, 2)
-    assert not scene.group.resting
+    assert not scene.group.suspended
 
 
 def test_without_a_time_it_comes_back_when_it_has_given_up() -> None:
@@ -496,7 +494,7 @@ def test_without_a_time_it_comes_back_when_it_has_given_up() -> None:
     a, b = scene.join("a"), scene.join("b")
     scene.settle()
     first = a.held
-    scene.group.rest(["a"], scene.now_ms, scene.now_ms)
+    scene.group.suspend(["a"], scene.now_ms, scene.now_ms)
     event = scene.beat(a)
     assert event is not None
     assert frozenset(event.partitions) == first
@@ -504,14 +502,14 @@ def test_without_a_time_it_comes_back_when_it_has_given_up() -> None:
     scene.settle()
     pass_ms(scene, 1)
     assert (len(a.held), len(b.held)) == (2, 2)
-    assert not scene.group.resting
+    assert not scene.group.suspended
 
 
 def test_a_member_alone_gives_up_everything_and_takes_it_again() -> None:
     scene = Scene()
     a = scene.join("a")
     scene.settle()
-    scene.group.rest(["a"], scene.now_ms, scene.now_ms + 5_000)
+    scene.group.suspend(["a"], scene.now_ms, scene.now_ms + 5_000)
     scene.settle()
     assert a.held == frozenset()
     pass_ms(scene, 5_000)
@@ -523,21 +521,21 @@ def test_who_leaves_rests_no_longer() -> None:
     scene.join("a")
     b = scene.join("b")
     scene.settle()
-    scene.group.rest(["a", "stranger"], scene.now_ms, scene.now_ms + 60_000)
-    assert list(scene.group.resting) == ["a"]
+    scene.group.suspend(["a", "stranger"], scene.now_ms, scene.now_ms + 60_000)
+    assert list(scene.group.suspended) == ["a"]
     scene.settle()
     scene.group.leave("a", scene.now_ms)
     scene.settle()
-    assert (b.held, scene.group.resting) == (EVERYTHING, {})
+    assert (b.held, scene.group.suspended) == (EVERYTHING, {})
 
 
 @pytest.mark.parametrize("kind", [GroupKind.BOUND, GroupKind.NORMAL])
 def test_a_bound_group_whose_member_rests(kind: GroupKind) -> None:
-    subscription = Subscription(kind=kind, topics=frozenset({"flights"}), source_count=2)
+    subscription = GroupSubscription(kind=kind, topics=frozenset({"flights"}), source_count=2)
     scene = Scene(subscription)
     a = scene.join("a", named=dict.fromkeys(parts(0), 0))
     b = scene.join("b", named=dict.fromkeys(parts(1), 0))
-    scene.group.rest(["a"], scene.now_ms, scene.now_ms + 5_000)
+    scene.group.suspend(["a"], scene.now_ms, scene.now_ms + 5_000)
     scene.settle()
     assert (a.held, b.held) == (frozenset(), EVERYTHING)
     pass_ms(scene, 5_000)
@@ -546,8 +544,8 @@ def test_a_bound_group_whose_member_rests(kind: GroupKind) -> None:
 
 
 def test_a_group_that_balances_itself_has_nobody_who_rests() -> None:
-    subscription = Subscription(kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"}))
-    group = Group("g", subscription, GroupTiming())
+    subscription = GroupSubscription(kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"}))
+    group = ConsumerGroup("g", subscription, GroupTiming())
     group.join(Member(id="a", host="10.0.0.1"), 0)
-    group.rest(["a"], 0, 1_000)
-    assert not group.resting
+    group.suspend(["a"], 0, 1_000)
+    assert not group.suspended

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from coherer._rules.tubemq.assignment import (
     Partition,
-    changes,
     first_assignment,
     named_assignment,
     next_assignment,
+    reassignments,
 )
 
 PARTITIONS = st.lists(
@@ -92,7 +92,7 @@ def test_next_assignment_is_settled_after_one_step(
     held, partitions = group
     plan = next_assignment(held, partitions)
     again = next_assignment(plan, partitions)
-    assert changes(plan, again) == {}
+    assert reassignments(plan, again) == {}
 
 
 @given(groups())
@@ -174,7 +174,7 @@ def test_changes_lead_from_what_is_held_to_the_plan(
     held, partitions = group
     plan = next_assignment(held, partitions)
     now = {member: set(claimed) for member, claimed in held.items()}
-    for member, change in changes(held, plan).items():
-        assert change.give or change.take
-        now[member] = (now[member] - set(change.give)) | set(change.take)
+    for member, change in reassignments(held, plan).items():
+        assert change.revoked or change.assigned
+        now[member] = (now[member] - set(change.revoked)) | set(change.assigned)
     assert now == {member: set(target) for member, target in plan.items()}
