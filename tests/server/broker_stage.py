@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from coherer import limits
 from coherer._net import Connection
 from coherer._rules.common.topics import Topic
-from coherer._server.tubemq.broker.broker import Broker, BrokerService
+from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
@@ -84,7 +84,7 @@ class Peer:
 
     def __init__(self, broker: Broker) -> None:
         self.wire = Wire()
-        self.service: BrokerService = broker.make(cast("Connection", self.wire))
+        self.service: BrokerConnection = BrokerConnection(broker, cast("Connection", self.wire))
 
     def post(self, method: int, message: Message, timeout_ms: int = 10_000) -> int:
         serial, frame = self.wire.session.request(method, message, timeout_ms)

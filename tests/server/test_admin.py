@@ -201,7 +201,7 @@ def standby() -> Standby:
 @pytest.fixture
 async def http(standby: Standby) -> AsyncIterator[Http]:
     broker = AdminApp({"admin_hello": Method(lambda _: found([{"who": "broker"}]))})
-    service = AdminService(APP, broker, elsewhere=lambda: standby.url)
+    service = AdminService(APP, broker, active_admin_url=lambda: standby.url)
     listener = await net.listen("127.0.0.1", 0, service.make)
     yield Http(listener.port)
     await listener.close()

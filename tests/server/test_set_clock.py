@@ -15,7 +15,7 @@ from coherer._server.core.core import Core
 from coherer._server.node.node import Node
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.broker.throttle import Throttle
+from coherer._server.tubemq.broker.state import ReadThrottle
 from coherer._store import Draft, Store, StoreOptions
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.names import Queue
@@ -251,7 +251,7 @@ def test_a_reader_that_read_too_much_rests_as_long_as_it_should(by_ms: int) -> N
         '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":12,'
         '"freqInMs":500}]}]'
     )
-    throttle, behind = Throttle(), 1 << 30
+    throttle, behind = ReadThrottle(), 1 << 30
     assert throttle.pause_ms(rules, behind, 100_000, wall_ms=100_000) == 0
     throttle.count(1 << 20)
     assert throttle.pause_ms(rules, behind, 104_999, wall_ms=104_999 + by_ms) == 500

@@ -12,13 +12,13 @@ Rules of one group (`ConsumerGroup`):
   `GroupTiming.event_expiry_ms`. Then they are dropped, but a partition that a member was told to
   take counts as held until that member reports.
 
-Differences from Java's master. They are safe with Java's clients, which copy the id of an event into
-the acknowledgement, and skip partitions that they already hold or no longer hold:
+Differences from Java's master. They are safe with Java's clients, which copy the id of an event
+into the acknowledgement, and skip partitions that they already hold or no longer hold:
 
 * Every event has its own id, and an acknowledgement removes the event with that id. (Java removes
   the first event of the queue, so a duplicate acknowledgement removes a second event.)
-* An event that is not acknowledged for `event_resend_ms` is sent again. (Java sends it once; if that
-  answer is lost, the group stands still for ten balance periods.)
+* An event that is not acknowledged for `event_resend_ms` is sent again. (Java sends it once; if
+  that answer is lost, the group stands still for ten balance periods.)
 * A member takes part in the balance from its registration on, not from its first heartbeat.
 * A bound group counts as allocated when all its events are acknowledged, not at the first one: a
   member that receives "allocated" together with its event would ignore the offsets that it named.

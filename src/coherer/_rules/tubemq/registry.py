@@ -9,8 +9,8 @@ sent to a partition that does not exist yet.
 
 Differences from Java's master:
 
-* One delay per topic (`BrokerRegistryTiming`, zero by default) replaces the state machine that takes
-  a whole broker through phases of 30 s and 5 s after every change.
+* One delay per topic (`BrokerRegistryTiming`, zero by default) replaces the state machine that
+  takes a whole broker through phases of 30 s and 5 s after every change.
 * A broker that leaves has `return_ms` to come back before groups are balanced without it. A broker
   that has restarted makes all consumers take its partitions again at once; Java's clients only
   learn of the restart from their own errors.
@@ -32,7 +32,7 @@ from coherer._rules.tubemq.records import HISTORY_TOPIC, TopicStatus
 K = TypeVar("K")
 
 PAUSED_BY_ERRORS: Final = -1
-"""The status that a broker reports after it has stopped reading or writing because of disk errors."""
+"""The status that a broker reports after it has stopped because of disk errors."""
 
 
 class LivenessTracker(Generic[K]):

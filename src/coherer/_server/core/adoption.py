@@ -72,7 +72,7 @@ class Adoption:
             except CatalogError as error:
                 _log.warning("TubeMQ's clients do not see %s as it is: %s", topic.name, error)
         try:
-            self._master.state.settle()
+            self._master.state.commit_changes()
         except CohererError as error:
             _log.error("The master's catalog: %s", error)
 

@@ -225,7 +225,7 @@ class AdminService:
     Args:
         master: answers `/webapi.htm`; None where there is no master.
         broker: answers every other path; None where there is no broker.
-        elsewhere: gives the base URL of the active master's administration while this master is
+        active_admin_url: gives the base URL of the active master's administration while this is
             a standby, else None.
         names: the host names by which this node is called; other names in `Host` are refused. None
             leaves `Host` unchecked.
@@ -242,7 +242,7 @@ class AdminService:
         master: Admin | None = None,
         broker: Admin | None = None,
         *,
-        elsewhere: Callable[[], str | None] = lambda: None,
+        active_admin_url: Callable[[], str | None] = lambda: None,
         names: Collection[str] | None = None,
         master_id: str = "",
         broker_id: str = "",
@@ -253,7 +253,7 @@ class AdminService:
         self.news = news
         self._master = master
         self._broker = broker
-        self._elsewhere = elsewhere
+        self._active_admin_url = active_admin_url
         self._names = None if names is None else frozenset(name.lower() for name in names)
         self._marks = [
             (name, value)
@@ -291,7 +291,7 @@ class AdminService:
         admin = self._master if is_master else self._broker
         if admin is None:
             return 404, self._marks, b""
-        base = self._elsewhere() if is_master else None
+        base = self._active_admin_url() if is_master else None
         if base is not None:
             return 302, [("Location", base.rstrip("/") + target)], b""
         method = params.pop("method", "").strip()

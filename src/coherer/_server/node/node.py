@@ -32,7 +32,7 @@ from coherer._server.node.node_options import SCHEME, NodeOptions
 from coherer._server.rocketmq.door import RocketDoor
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.master.admin import elsewhere, master_admin
+from coherer._server.tubemq.master.admin import active_admin_url, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.service import TubeMqService
 from coherer._store import OsFiles, Store
@@ -323,7 +323,7 @@ class Node:
         return AdminService(
             master_admin(master, guard) if master is not None else None,
             broker_admin(broker, guard) if broker is not None else None,
-            elsewhere=lambda: elsewhere(master) if master is not None else None,
+            active_admin_url=lambda: active_admin_url(master) if master is not None else None,
             names=options.names,
             master_id=master.state.master_id if master is not None else "",
             broker_id=broker.state.address if broker is not None else "",

@@ -1,9 +1,10 @@
-"""The TubeMQ door of a node: its master, its broker, their ports, and the tie between them."""
+"""The TubeMQ service of a node: its master, its broker, their ports, and the link between them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from coherer import _net as net
@@ -11,24 +12,28 @@ from coherer._server.core.adoption import Adoption
 from coherer._server.core.core import Core
 from coherer._server.core.saving import Saver
 from coherer._server.node.node_options import NodeOptions
-from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
+from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
+from coherer._server.tubemq.broker.master_link import (
+    EmbeddedMasterLink,
+    MasterClient,
+    MasterExchange,
+    RemoteMasterLink,
+)
 from coherer._server.tubemq.broker.state import BrokerOptions
-from coherer._server.tubemq.master.master import Master
-from coherer._server.tubemq.master.service import MasterService
+from coherer._server.tubemq.master.master import Master, MasterConnection
 from coherer._server.tubemq.master.state import check_saved
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.credentials import NONCE_LIMIT, authenticate_info
 from coherer.errors import ClosedError, UsageError
 
-if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
+if TYPE_CHECKING:  # the parser of ACL files is slow to load, and few nodes need it
     from coherer._server.rocketmq.acl import Access
 
 MASTER_FILE: Final = "tubemqMaster.json"
 
 
 class Listen(Protocol):
-    """Opens a port of the node; with TLS alone where it is `secure`."""
+    """Opens a port of the node; `secure` ports accept TLS only."""
 
     def __call__(
         self,
@@ -37,23 +42,23 @@ class Listen(Protocol):
         *,
         secure: bool = False,
     ) -> Awaitable[net.Listener]:
-        """Raises UsageError: the port cannot be had."""
+        """Raises UsageError: the port is not available."""
         ...
 
 
 class TubeMqService:
-    """A master, a broker, or both.
+    """A TubeMQ master, a broker, or both.
 
     Args:
-        options: the node's.
-        now_ms: a clock that is not set.
+        options: the options of the node.
+        now_ms: a monotonic clock.
         listen: opens ports; the node closes them.
-        wall_ms: the time of day; `now_ms` unless given.
+        wall_ms: the time of day; defaults to `now_ms`.
 
     Attributes:
-        master: None in a node without.
-        broker: None in a node without.
-        master_port: -1 without a master; the other ports likewise.
+        master: the master; None in a node without one.
+        broker: the broker; None in a node without one.
+        master_port: the port of the master; -1 without one. The other ports likewise.
     """
 
     def __init__(
@@ -72,27 +77,27 @@ class TubeMqService:
         self._now_ms = now_ms
         self._wall_ms = wall_ms or now_ms
         self._listen = listen
-        self._embedded: EmbeddedLink | None = None
+        self._embedded: EmbeddedMasterLink | None = None
         self._adoption: Adoption | None = None
-        self._remote: RemoteLink | None = None
+        self._remote: RemoteMasterLink | None = None
         self._next_report_ms = 0
         self._access: Access | None = None
 
     async def open_broker(self, core: Core, web_port: int) -> None:
-        """Open the broker's ports; it serves when `connect` has brought it a master's word.
+        """Open the ports of the broker. It serves requests after `connect`.
 
         Args:
-            core: what it shares with the other door.
-            web_port: where the HTTP administration is; 0 for nowhere.
+            core: the state that both protocols share.
+            web_port: the port of the HTTP administration; 0 without one.
 
         Raises:
-            UsageError: a port cannot be had.
+            UsageError: a port is not available.
         """
         options = self._options
-        # Connections come before the port is known to the broker: it refuses them until it serves.
-        self.broker_port = (await self._listen(options.broker_port, self._to_broker)).port
+        # The broker needs its port, so connections that come before it exists are refused.
+        self.broker_port = (await self._listen(options.broker_port, self._accept_broker)).port
         if options.tls is not None:
-            secure = await self._listen(options.broker_tls_port, self._to_broker, secure=True)
+            secure = await self._listen(options.broker_tls_port, self._accept_broker, secure=True)
             self.broker_tls_port = secure.port
         self.broker = Broker(
             BrokerOptions(
@@ -116,16 +121,16 @@ class TubeMqService:
         access: Access | None = None,
         web_port: int = 0,
     ) -> None:
-        """Open the master's ports.
+        """Open the ports of the master.
 
         Args:
-            load: gives the content of a file that a check accepts; None if there is none.
-            files: writes it.
-            access: the node's accounts; None without.
-            web_port: where the HTTP administration is; 0 for nowhere.
+            load: loads a file and checks its content; None if the file does not exist.
+            files: writes the file.
+            access: the accounts of the node; None without accounts.
+            web_port: the port of the HTTP administration; 0 without one.
 
         Raises:
-            UsageError: a port cannot be had.
+            UsageError: a port is not available.
         """
         options = self._options
         self._access = access
@@ -137,35 +142,35 @@ class TubeMqService:
             now_ms=self._now_ms,
             wall_ms=self._wall_ms,
         )
-        service = MasterService(self.master, files)
-        self.master_port = (await self._listen(options.master_port, service.make)).port
+        accept = partial(MasterConnection, self.master, files=files)
+        self.master_port = (await self._listen(options.master_port, accept)).port
         if options.tls is not None:
-            secure = await self._listen(options.master_tls_port, service.make, secure=True)
+            secure = await self._listen(options.master_tls_port, accept, secure=True)
             self.master_tls_port = secure.port
 
     def connect(self) -> None:
-        """Tie the broker to its master, here or elsewhere.
+        """Register the broker at its master, in this node or elsewhere.
 
         Raises:
-            UsageError: the master here does not take it.
+            UsageError: the master of this node rejects the broker.
         """
         if self.broker is None:
             return
         options = self._options
-        registration = Registration(
+        exchange = MasterExchange(
             self.broker.state,
             self.broker.configuration,
             self._certificate(),
         )
         if self.master is None:
-            masters = RemoteMasters(options.masters)
-            self._remote = RemoteLink(registration, masters, heartbeat_ms=options.heartbeat_ms)
+            masters = MasterClient(options.masters)
+            self._remote = RemoteMasterLink(exchange, masters, heartbeat_ms=options.heartbeat_ms)
             self._remote.start()
             return
-        self._embedded = EmbeddedLink(registration, self.master.handle, options.reachable_host)
+        self._embedded = EmbeddedMasterLink(exchange, self.master.handle, options.reachable_host)
         self._embedded.sync()
         if not self.broker.state.serving:
-            raise UsageError("The node's own master does not take its broker; the log says why.")
+            raise UsageError("The node's master rejects its own broker; see the log.")
         self.master.watch(self._embedded.sync)
         self._adoption = Adoption(self.master, options.broker_id, self.broker.core)
         self._adoption.sync()
@@ -176,7 +181,7 @@ class TubeMqService:
             await self._remote.ready.wait()
 
     def tick(self) -> None:
-        """Do what is due: call it every 100 ms or so."""
+        """Do periodic work; call it about every 100 ms."""
         now_ms = self._now_ms()
         if self.master is not None:
             self.master.tick()
@@ -187,7 +192,7 @@ class TubeMqService:
             self.broker.tick()
 
     async def leave(self) -> None:
-        """Say good-bye to the master."""
+        """Unregister the broker at the master."""
         if self._remote is not None:
             await self._remote.close()
         if self._adoption is not None:
@@ -197,12 +202,12 @@ class TubeMqService:
         self._remote = self._embedded = self._adoption = None
 
     def close(self) -> None:
-        """Serve nothing more. What was sent is answered when the core is closed."""
+        """Stop serving requests. Pending sends are answered when the core is closed."""
         if self.broker is not None:
             self.broker.close()
 
     def closed(self) -> None:
-        """Write down what the master knows, when nobody can tell it more."""
+        """Save the state of the master after the last request."""
         if self.master is not None:
             self.master.close()
 
@@ -212,10 +217,10 @@ class TubeMqService:
             account = self._access.node_account
         return None if account is None else _certificate(account, self._wall_ms)
 
-    def _to_broker(self, connection: net.Connection) -> net.Receiver:
+    def _accept_broker(self, connection: net.Connection) -> net.Receiver:
         if self.broker is None:
-            raise ClosedError("The broker is not there yet.")
-        return self.broker.make(connection)
+            raise ClosedError("The broker has not started yet.")
+        return BrokerConnection(self.broker, connection)
 
 
 def _certificate(

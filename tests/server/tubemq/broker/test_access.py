@@ -16,7 +16,7 @@ async def test_the_visit_token(peer: Peer, broker: Broker, clock: ManualClock) -
     access = broker.state.access
     access.in_contact, access.registered_ms = True, clock.now_ms()
     access.switch(pb.EnableBrokerFunInfo(enableVisitTokenCheck=True))
-    access.learn("1,2")
+    access.add_tokens("1,2")
     broker.state.changed()
     assert (await peer.send()).success, "just registered"
     clock.advance(120_000)
@@ -31,11 +31,11 @@ async def test_the_visit_token(peer: Peer, broker: Broker, clock: ManualClock) -
         assert peer.register(authInfo=authorized(token)).success
         assert peer.beat(authInfo=authorized(token)).success
     for token in range(3, 8):
-        assert access.learn(f"{token},{token + 1}")
+        assert access.add_tokens(f"{token},{token + 1}")
         broker.state.changed()
     assert (await peer.send(authInfo=authorized(2))).errCode == 415, "the last six are kept"
     assert (await peer.send(authInfo=authorized(3))).success
-    access.learn("nonsense, ")
+    access.add_tokens("nonsense, ")
     access.in_contact = False
     assert (await peer.send()).success, "the broker may have missed a token"
 

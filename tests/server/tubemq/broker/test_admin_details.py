@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from coherer._server.node.admin import AdminApp
-from coherer._server.tubemq.broker.admin import broker_admin
-from coherer._server.tubemq.broker.admin_details import REFUSED
+from coherer._server.tubemq.broker.admin import REFUSED, broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq.payload import encode_payload
 from coherer.testing import ManualClock

@@ -88,7 +88,7 @@ async def test_giving_up(peer: Peer, broker: Broker) -> None:
     assert (gone.success, gone.currOffset, gone.maxOffset) == (True, 2, 2)
     assert peer.get().errCode == 411
     assert len(broker.state.leases) == 0
-    assert not broker.reads.readers
+    assert not broker.consumers
 
 
 async def test_leases_are_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,12 @@ from google.protobuf.message import Message
 from coherer import _net as net
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
+from coherer._server.tubemq.broker.master_link import (
+    EmbeddedMasterLink,
+    MasterClient,
+    MasterExchange,
+    RemoteMasterLink,
+)
 from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._store import Draft, Store, StoreOptions
 from coherer._wire.tubemq import messages as pb
@@ -126,9 +131,9 @@ def script() -> Script:
 
 
 @pytest.fixture
-def link(broker: Broker, script: Script) -> EmbeddedLink:
-    registration = Registration(broker.state, broker.configuration)
-    return EmbeddedLink(registration, script.handle, "10.0.0.7")
+def link(broker: Broker, script: Script) -> EmbeddedMasterLink:
+    registration = MasterExchange(broker.state, broker.configuration)
+    return EmbeddedMasterLink(registration, script.handle, "10.0.0.7")
 
 
 def partitions(broker: Broker) -> dict[str, int]:
@@ -136,7 +141,7 @@ def partitions(broker: Broker) -> dict[str, int]:
 
 
 async def test_the_life_of_a_configuration(
-    broker: Broker, script: Script, link: EmbeddedLink, store: Store
+    broker: Broker, script: Script, link: EmbeddedMasterLink, store: Store
 ) -> None:
     script.topics = [TopicSettings(topic="a"), TopicSettings(topic="b", partitions=5, stores=2)]
     link.sync()
@@ -169,7 +174,7 @@ async def test_the_life_of_a_configuration(
 
 
 async def test_a_topic_is_removed_and_reported_until_heard(
-    broker: Broker, script: Script, link: EmbeddedLink, store: Store
+    broker: Broker, script: Script, link: EmbeddedMasterLink, store: Store
 ) -> None:
     script.topics = [TopicSettings(topic="a"), TopicSettings(topic="b")]
     link.sync()
@@ -189,7 +194,7 @@ async def test_a_topic_is_removed_and_reported_until_heard(
 
 
 async def test_a_master_that_forgot_the_broker(
-    broker: Broker, script: Script, link: EmbeddedLink
+    broker: Broker, script: Script, link: EmbeddedMasterLink
 ) -> None:
     script.topics = [TopicSettings(topic="a")]
     link.sync()
@@ -210,7 +215,7 @@ async def test_a_master_that_forgot_the_broker(
 
 
 async def test_a_refused_broker_serves_nothing(
-    broker: Broker, script: Script, link: EmbeddedLink, caplog: pytest.LogCaptureFixture
+    broker: Broker, script: Script, link: EmbeddedMasterLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.refuse = "Not found broker configure info"
     link.sync()
@@ -226,7 +231,7 @@ async def test_a_refused_broker_serves_nothing(
 
 
 async def test_a_change_while_the_broker_reports(
-    broker: Broker, script: Script, link: EmbeddedLink
+    broker: Broker, script: Script, link: EmbeddedMasterLink
 ) -> None:
     link.sync()
     answer = script.answer
@@ -244,7 +249,7 @@ async def test_a_change_while_the_broker_reports(
 
 
 async def test_configurations_that_cannot_be_read_change_nothing(
-    broker: Broker, script: Script, link: EmbeddedLink, caplog: pytest.LogCaptureFixture
+    broker: Broker, script: Script, link: EmbeddedMasterLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.topics = [TopicSettings(topic="a")]
     link.sync()
@@ -267,13 +272,13 @@ async def test_configurations_that_cannot_be_read_change_nothing(
         script._configuration = broken(text, topics)  # type: ignore[assignment, method-assign]
         link.sync()
         assert partitions(broker) == {"a": 2}
-    assert "configuration is not used" in caplog.text
-    assert "flow rules are not used" in caplog.text
+    assert "invalid configuration from the master" in caplog.text
+    assert "invalid flow rules from the master" in caplog.text
     assert "to be removed cannot be read" in caplog.text
 
 
 async def test_stops_and_flow_rules_are_taken(
-    broker: Broker, script: Script, link: EmbeddedLink
+    broker: Broker, script: Script, link: EmbeddedMasterLink
 ) -> None:
     link.sync()
 
@@ -292,8 +297,8 @@ async def test_stops_and_flow_rules_are_taken(
 
 async def test_requests_are_signed(broker: Broker, script: Script) -> None:
     certificate = pb.MasterCertificateInfo(authorizedToken="x")
-    registration = Registration(broker.state, broker.configuration, lambda: certificate)
-    link = EmbeddedLink(registration, script.handle, "10.0.0.7")
+    registration = MasterExchange(broker.state, broker.configuration, lambda: certificate)
+    link = EmbeddedMasterLink(registration, script.handle, "10.0.0.7")
     link.sync()
     link.close()
     assert [message.authInfo for message in script.heard] == [certificate] * len(script.heard)  # type: ignore[attr-defined]
@@ -302,7 +307,7 @@ async def test_requests_are_signed(broker: Broker, script: Script) -> None:
 
 
 async def test_an_answer_of_another_kind(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    registration = Registration(broker.state, broker.configuration)
+    registration = MasterExchange(broker.state, broker.configuration)
     with pytest.raises(ProtocolError):
         registration.answered(pb.CloseResponseM2B())
     assert registration.farewell() is None
@@ -320,7 +325,7 @@ def said(text: str) -> asyncio.Event:
             event.set()
         return True
 
-    logging.getLogger("coherer._server.tubemq.broker.link").addFilter(look)
+    logging.getLogger("coherer._server.tubemq.broker.master_link").addFilter(look)
     return event
 
 
@@ -374,9 +379,9 @@ async def test_the_active_master_is_found_and_found_again(
     one, two = ScriptedMaster(script), ScriptedMaster(script)
     ports = [await one.open(), await two.open()]
     one.standby = True
-    link = RemoteLink(
-        Registration(broker.state, broker.configuration),
-        RemoteMasters([("127.0.0.1", port) for port in ports], timeout_ms=1000),
+    link = RemoteMasterLink(
+        MasterExchange(broker.state, broker.configuration),
+        MasterClient([("127.0.0.1", port) for port in ports], timeout_ms=1000),
         heartbeat_ms=1,
         retry_ms=1,
     )
@@ -406,7 +411,7 @@ async def test_the_active_master_is_found_and_found_again(
 async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     master = ScriptedMaster(script)
     port = await master.open()
-    masters = RemoteMasters([("127.0.0.1", port)])
+    masters = MasterClient([("127.0.0.1", port)])
     beat = pb.CloseRequestB2M(brokerId="7")
     master.mute = True
     with monkeypatch.context() as patch:
@@ -431,7 +436,7 @@ async def test_a_master_that_hangs_up(script: Script) -> None:
             self.wire.close()
 
     listener = await net.listen("127.0.0.1", 0, lambda wire: Rude(ScriptedMaster(script), wire))
-    masters = RemoteMasters([("127.0.0.1", listener.port)])
+    masters = MasterClient([("127.0.0.1", listener.port)])
     with pytest.raises(Exception, match="master is gone"):
         await masters.ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="7"))
     await listener.close()
@@ -442,19 +447,19 @@ async def test_good_bye_to_a_master_that_is_gone(
 ) -> None:
     master = ScriptedMaster(script)
     port = await master.open()
-    link = RemoteLink(
-        Registration(broker.state, broker.configuration), RemoteMasters([("127.0.0.1", port)])
+    link = RemoteMasterLink(
+        MasterExchange(broker.state, broker.configuration), MasterClient([("127.0.0.1", port)])
     )
     link.start()
     async with asyncio.timeout(10):
         await link.ready.wait()
         await master.listener.close()
         await link.close()
-    assert "did not hear our good-bye" in caplog.text
+    assert "Unregistering the broker at the master failed" in caplog.text
 
 
 def test_a_refusal_is_an_error(broker: Broker) -> None:
-    registration = Registration(broker.state, broker.configuration)
+    registration = MasterExchange(broker.state, broker.configuration)
     refusing = Script()
     refusing.refuse = "no"
     _, request = registration.request()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._server.tubemq.broker.replies import send_replies
+from coherer._server.tubemq.broker.sends import send_replies
 from coherer._store import Appended
 from coherer._wire.tubemq.sending import send_reply
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.mapping import Mapper
-from coherer._server.tubemq.broker.sends import SendMemory, SendReader
+from coherer._server.tubemq.broker.sends import SendCache, SendDecoder
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal
 from coherer._store import Store, StoreOptions
@@ -69,7 +69,7 @@ odd = st.one_of(
 )
 
 
-def outcome(reader: SendReader, body: bytes) -> object:
+def outcome(reader: SendDecoder, body: bytes) -> object:
     try:
         return reader.read(body, 5)
     except Refusal as refusal:
@@ -81,7 +81,7 @@ def outcome(reader: SendReader, body: bytes) -> object:
 @given(bodies=st.lists(wholes | odd, min_size=1, max_size=12))
 def test_the_short_way_is_the_long_way(sending_state: BrokerState, bodies: list[bytes]) -> None:
     mapper = Mapper()
-    learned = SendReader(SendMemory(sending_state, mapper))
+    learned = SendDecoder(SendCache(sending_state, mapper))
     for body in bodies * 2:
-        fresh = SendReader(SendMemory(sending_state, mapper))
+        fresh = SendDecoder(SendCache(sending_state, mapper))
         assert outcome(learned, body) == outcome(fresh, body)

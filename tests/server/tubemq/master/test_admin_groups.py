@@ -10,7 +10,7 @@ from coherer import _net as net
 from coherer._client.tubemq.admin import Admin
 from coherer._rules.tubemq.records import ManageStatus
 from coherer._server.node.admin import AdminService
-from coherer._server.tubemq.master.admin import elsewhere
+from coherer._server.tubemq.master.admin import active_admin_url
 from coherer.errors import RefusedError
 from tests.server.master_desk import PROPS, RULES, STAMP, Desk, code
 from tests.server.master_stage import Broker, Consumer, Stage
@@ -181,7 +181,7 @@ def test_what_the_master_is_and_can(desk: Desk, stage: Stage) -> None:
     answer: Any = desk.app.handle("admin_query_master_group_info", {})
     assert answer["data"][0]["statusInfo"]["nodeStatus"] == "MASTER"
     assert answer["groupStatus"] == "Running-ReadWrite"
-    assert elsewhere(stage.master) is None
+    assert active_admin_url(stage.master) is None
 
 
 def test_changes_say_who_makes_them(desk: Desk) -> None:
@@ -197,7 +197,7 @@ def test_a_standby_serves_nothing() -> None:
     desk = Desk(stage)
     answer = desk.app.handle("admin_query_broker_configure", {})
     assert (answer["errCode"], answer["errMsg"]) == (511, "127.0.0.1:8715 is not master now")
-    assert elsewhere(stage.master) == "http://other:8080"
+    assert active_admin_url(stage.master) == "http://other:8080"
 
 
 # -- over sockets, with our own client
@@ -205,7 +205,7 @@ def test_a_standby_serves_nothing() -> None:
 
 async def test_our_client_administers_our_master(stage: Stage, desk: Desk, broker: Broker) -> None:
     stage.master.watch(broker.sync)
-    service = AdminService(desk.app, elsewhere=lambda: elsewhere(stage.master))
+    service = AdminService(desk.app, active_admin_url=lambda: active_admin_url(stage.master))
     listener = await net.listen("127.0.0.1", 0, service.make)
     admin = Admin(f"http://127.0.0.1:{listener.port}")
     await admin.create_topic("flights", 3, wait_ms=1_000)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coherer._rules.tubemq.records import CatalogError, TopicStatus
-from coherer._server.tubemq.master.master import MasterOptions, StandbyError
+from coherer._server.tubemq.master.options import MasterOptions
+from coherer._server.tubemq.master.state import StandbyError
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
@@ -134,7 +135,7 @@ def test_topics_are_created_on_all_or_on_named_brokers() -> None:
     assert stage.master.create_topic("flights", 5) == 1
     assert stage.master.create_topic("flights") == 0
     assert stage.master.topics() == {"flights": {1: 5, 2: 3}}
-    with pytest.raises(CatalogError, match="no broker 3"):
+    with pytest.raises(CatalogError, match="Broker 3 does not exist"):
         stage.master.create_topic("weather", brokers=[1, 3])
     with pytest.raises(CatalogError, match="letter"):
         stage.master.create_topic("2013")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from google.protobuf.message import Message
 
 from coherer import _net as net
-from coherer._server.tubemq.master.service import MasterService
+from coherer._server.tubemq.master.master import MasterConnection
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
@@ -68,7 +69,7 @@ def stage() -> Stage:
 
 @pytest.fixture
 async def client(stage: Stage) -> AsyncIterator[Client]:
-    listener = await net.listen("127.0.0.1", 0, MasterService(stage.master).make)
+    listener = await net.listen("127.0.0.1", 0, partial(MasterConnection, stage.master))
     client = await net.dial("127.0.0.1", listener.port, Client)
     yield client
     client.connection.close()

@@ -113,5 +113,5 @@ class GroupDesk:
                 continue
             for name, queue_id, place in list(state.offsets.of(header.src_group)):
                 if name == topic:
-                    state.offsets.open(header.dest_group, topic, queue_id).place(place.offset)
+                    state.offsets.open(header.dest_group, topic, queue_id).move_to(place.offset)
         return done()

@@ -1,9 +1,9 @@
-"""The old forms of the master's methods about consumer groups (10.4).
+"""The master's legacy HTTP methods for consumer groups (docs/protocol/tubemq.md, section 10.4).
 
-Lists of groups that may read a topic, black lists, filters and group settings are older than the
-records of today (`admin_groups`). Java keeps their methods, because tools still call them, and
-works on the records of today; so do we. What names a topic alone means all of its groups; Java
-looks for groups with the topic's name there, and changes nothing.
+Lists of authorized groups, black lists, filters and group settings are older than the records in
+`admin_groups`. As in Java, their methods are kept, because tools still call them, and work on the
+current records. A request that names only a topic applies to all of its groups; Java looks for
+groups with the name of the topic there, and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from coherer._rules.tubemq.records import CatalogError, Change, ConsumeControl, 
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, ParamError, Params, found
 from coherer._server.tubemq.master.admin_forms import (
-    Office,
+    AdminContext,
     Step,
-    adding,
-    batch,
-    carry_out,
-    deployed,
+    consume_controls,
+    create_change,
+    deployed_topics,
+    execute,
+    execute_batch,
     filters_text,
-    listed,
     old_stamp_form,
-    rights,
-    updating,
+    required_lists,
+    update_change,
 )
 
 GROUPS: Final = "groupNameJsonSet"
 FILTERS: Final = "filterCondJsonSet"
 FILTERS_ON: Final = 2
-"""`condStatus` of a group that must filter; 0 and 1 are for one that need not."""
+"""The `condStatus` of a group that must use filters; 0 and 1 mean that it need not."""
 
 _ALLOW: Final[dict[str, object]] = {"enabled": True, "reason": ""}
 _FORBID: Final[dict[str, object]] = {"enabled": False, "reason": "not authorized"}
@@ -40,14 +40,14 @@ _BLACK: Final[dict[str, object]] = {"enabled": False, "reason": "black list"}
 _UNFILTER: Final[dict[str, object]] = {"filtered": False, "filters": frozenset[str]()}
 
 
-class OldGroupAdmin:
-    """The old forms."""
+class LegacyGroupAdmin:
+    """The legacy methods for rights and settings of groups."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
 
     def methods(self) -> dict[str, Method]:
-        """By name; `bath` is how Java spells it."""
+        """The methods by name; `bath` is Java's spelling."""
         switches = {
             "admin_add_authorized_consumergroup_info": self._adder(_ALLOW),
             "admin_add_black_consumergroup_info": self._adder(_BLACK),
@@ -90,7 +90,7 @@ class OldGroupAdmin:
                 "groupName": record.group,
                 **old_stamp_form(record.stamp),
             }
-            for record in rights(self._office, params)
+            for record in consume_controls(self._context, params)
             if record.enabled
         )
 
@@ -103,7 +103,7 @@ class OldGroupAdmin:
                 "reason": record.reason,
                 **old_stamp_form(record.stamp),
             }
-            for record in rights(self._office, params)
+            for record in consume_controls(self._context, params)
             if not record.enabled
         )
 
@@ -118,14 +118,14 @@ class OldGroupAdmin:
                 "filterConds": filters_text(record.filters),
                 **old_stamp_form(record.stamp),
             }
-            for record in rights(self._office, params)
+            for record in consume_controls(self._context, params)
             if (wanted is None or record.filtered == wanted) and words <= record.filters
         )
 
     def settings(self, params: Params) -> Answer:
         """admin_query_consume_group_setting."""
         names, rate = set(params.words("groupName")), params.number("allowedBClientRate")
-        controls = self._office.catalog.group_controls
+        controls = self._context.catalog.group_controls
         return found(
             {
                 "groupName": name,
@@ -139,53 +139,53 @@ class OldGroupAdmin:
             if (not names or name in names) and (rate is None or rate == control.broker_rate_max)
         )
 
-    # -- who may read, and who may not
+    # -- authorized and black-listed groups
 
     def _adder(self, changes: dict[str, object]) -> Callable[[Params], Answer]:
-        return lambda params: self._carry_out(self._adding(params, changes))
+        return lambda params: self._carry_out(self._add_steps(params, changes))
 
     def _batch_adder(self, changes: dict[str, object]) -> Callable[[Params], Answer]:
-        plan = partial(self._adding, changes=changes)
+        plan = partial(self._add_steps, changes=changes)
         return lambda params: self._batch(params, GROUPS, plan)
 
-    def _adding(self, params: Params, changes: dict[str, object]) -> list[Step]:
-        change = adding(self._office, params)
-        (groups,) = listed(params, "groupName")
+    def _add_steps(self, params: Params, changes: dict[str, object]) -> list[Step]:
+        change = create_change(self._context, params)
+        (groups,) = required_lists(params, "groupName")
         return [
             _step(group, topic, partial(self._switch, topic, group, changes, change))
             for group in groups
-            for topic in deployed(self._office, params)
+            for topic in deployed_topics(self._context, params)
         ]
 
     def _switch(self, topic: str, group: str, changes: dict[str, object], change: Change) -> None:
-        """Change a record, or make one, unless it says so already."""
+        """Change or create a record, unless it already has this value."""
         record = self._record(topic, group)
         if record is None or record.enabled != changes["enabled"]:
-            self._office.catalog.control_consumption(topic, group, changes, change)
+            self._context.catalog.control_consumption(topic, group, changes, change)
 
     def _remover(
         self, has: Callable[[ConsumeControl], bool], changes: dict[str, object]
     ) -> Callable[[Params], Answer]:
-        return lambda params: self._carry_out(self._removing(params, has, changes))
+        return lambda params: self._carry_out(self._remove_steps(params, has, changes))
 
     def _batch_remover(
         self, has: Callable[[ConsumeControl], bool], changes: dict[str, object]
     ) -> Callable[[Params], Answer]:
         def plan(params: Params) -> list[Step]:
-            deployed(self._office, params)
+            deployed_topics(self._context, params)
             params.required("groupName")
-            return self._removing(params, has, changes)
+            return self._remove_steps(params, has, changes)
 
         return lambda params: self._batch(params, GROUPS, plan)
 
-    def _removing(
+    def _remove_steps(
         self,
         params: Params,
         has: Callable[[ConsumeControl], bool],
         changes: dict[str, object],
     ) -> list[Step]:
-        change = updating(self._office, params)
-        (topics,) = listed(params, "topicName")
+        change = update_change(self._context, params)
+        (topics,) = required_lists(params, "topicName")
         groups = params.words("groupName")
         if groups:
             return [
@@ -206,8 +206,8 @@ class OldGroupAdmin:
         changes: dict[str, object],
         change: Change,
     ) -> None:
-        """Change the records of a topic's groups, or of all, that have something."""
-        catalog = self._office.catalog
+        """Change those records of a topic (and of these groups, if given) for which `has` holds."""
+        catalog = self._context.catalog
         for record in list(catalog.consume_controls.values()):
             wanted = groups is None or record.group in groups
             if record.topic == topic and wanted and has(record):
@@ -217,11 +217,11 @@ class OldGroupAdmin:
 
     def add_filter(self, params: Params) -> Answer:
         """admin_add_group_filtercond_info."""
-        return self._carry_out(self._filtering(params, new=True))
+        return self._carry_out(self._filter_steps(params, new=True))
 
     def change_filter(self, params: Params) -> Answer:
         """admin_mod_group_filtercond_info."""
-        return self._carry_out(self._filtering(params, new=False))
+        return self._carry_out(self._filter_steps(params, new=False))
 
     def add_filters(self, params: Params) -> Answer:
         """admin_bath_add_group_filtercond_info."""
@@ -232,17 +232,17 @@ class OldGroupAdmin:
         return self._batch_filters(params, new=False)
 
     def _batch_filters(self, params: Params, *, new: bool) -> Answer:
-        # Java looks for status and words in the call, not in the items; here items may say it too.
-        said = {name: params[name] for name in ("condStatus", "filterConds") if name in params}
+        # Java reads status and words from the call only; here items may override them.
+        shared = {name: params[name] for name in ("condStatus", "filterConds") if name in params}
 
         def plan(record: Params) -> list[Step]:
-            return self._filtering(Params({**said, **record}), new=new)
+            return self._filter_steps(Params({**shared, **record}), new=new)
 
         return self._batch(params, FILTERS, plan)
 
-    def _filtering(self, params: Params, *, new: bool) -> list[Step]:
-        change = (adding if new else updating)(self._office, params)
-        (groups,) = listed(params, "groupName")
+    def _filter_steps(self, params: Params, *, new: bool) -> list[Step]:
+        change = (create_change if new else update_change)(self._context, params)
+        (groups,) = required_lists(params, "groupName")
         changes: dict[str, object] = {}
         switch = _filter_switch(params)
         if switch is not None or new:
@@ -250,50 +250,52 @@ class OldGroupAdmin:
         if "filterConds" in params or new:
             changes["filters"] = frozenset(params.words("filterConds"))
 
-        def act(topic: str, group: str) -> None:
+        def apply(topic: str, group: str) -> None:
             if not new and self._record(topic, group) is None:
-                raise _missing(f"Nothing is set for group {group} and topic {topic}.")
-            self._office.catalog.control_consumption(topic, group, changes, change)
+                raise _missing(f"There are no settings for group {group} and topic {topic}.")
+            self._context.catalog.control_consumption(topic, group, changes, change)
 
         return [
-            _step(group, topic, partial(act, topic, group))
+            _step(group, topic, partial(apply, topic, group))
             for group in groups
-            for topic in deployed(self._office, params)
+            for topic in deployed_topics(self._context, params)
         ]
 
     # -- settings
 
     def add_setting(self, params: Params) -> Answer:
         """admin_add_consume_group_setting."""
-        return self._carry_out(self._setting(params, new=True))
+        return self._carry_out(self._setting_steps(params, new=True))
 
     def add_settings(self, params: Params) -> Answer:
         """admin_bath_add_consume_group_setting."""
-        return self._batch(params, GROUPS, partial(self._setting, new=True))
+        return self._batch(params, GROUPS, partial(self._setting_steps, new=True))
 
     def change_setting(self, params: Params) -> Answer:
         """admin_upd_consume_group_setting."""
-        return self._carry_out(self._setting(params, new=False))
+        return self._carry_out(self._setting_steps(params, new=False))
 
     def remove_setting(self, params: Params) -> Answer:
-        """admin_del_consume_group_setting: the group's resources are not looked at any more."""
-        change = updating(self._office, params)
-        (names,) = listed(params, "groupName")
+        """admin_del_consume_group_setting: stop checking the resources of the group."""
+        change = update_change(self._context, params)
+        (names,) = required_lists(params, "groupName")
 
-        def act(name: str) -> None:
-            control = self._office.catalog.group_controls.get(name)
+        def apply(name: str) -> None:
+            control = self._context.catalog.group_controls.get(name)
             if control is None:
-                raise _missing(f"Nothing is set for group {name}.")
+                raise _missing(f"There are no settings for group {name}.")
             if not control.check_resources and not control.broker_rate_max:
-                raise CatalogError(OpCode.UNCHANGED, f"Nothing is to be changed for {name}.")
+                raise CatalogError(
+                    OpCode.UNCHANGED, f"The request changes nothing for group {name}."
+                )
             cleared = {"check_resources": False, "broker_rate_max": 0}
-            self._office.catalog.control_group(name, cleared, change)
+            self._context.catalog.control_group(name, cleared, change)
 
-        return self._carry_out([({"groupName": name}, partial(act, name)) for name in names])
+        return self._carry_out([({"groupName": name}, partial(apply, name)) for name in names])
 
-    def _setting(self, params: Params, *, new: bool) -> list[Step]:
-        change = (adding if new else updating)(self._office, params)
-        (names,) = listed(params, "groupName")
+    def _setting_steps(self, params: Params, *, new: bool) -> list[Step]:
+        change = (create_change if new else update_change)(self._context, params)
+        (names,) = required_lists(params, "groupName")
         changes: dict[str, object] = {}
         check, rate = params.flag("resCheckEnable"), params.number("allowedBClientRate")
         if check is not None or new:
@@ -301,27 +303,25 @@ class OldGroupAdmin:
         if rate is not None or new:
             changes["broker_rate_max"] = max(rate or 0, 0)
 
-        def act(name: str) -> None:
-            if not new and name not in self._office.catalog.group_controls:
-                raise _missing(f"Nothing is set for group {name}.")
-            self._office.catalog.control_group(name, changes, change)
+        def apply(name: str) -> None:
+            if not new and name not in self._context.catalog.group_controls:
+                raise _missing(f"There are no settings for group {name}.")
+            self._context.catalog.control_group(name, changes, change)
 
-        return [({"groupName": name}, partial(act, name)) for name in names]
-
-    # -- inside
+        return [({"groupName": name}, partial(apply, name)) for name in names]
 
     def _batch(self, params: Params, name: str, plan: Callable[[Params], list[Step]]) -> Answer:
-        return _without_topics(batch(self._office, params, name, plan))
+        return _without_topics(execute_batch(self._context, params, name, plan))
 
     def _carry_out(self, steps: list[Step]) -> Answer:
-        return _without_topics(carry_out(self._office, steps))
+        return _without_topics(execute(self._context, steps))
 
     def _record(self, topic: str, group: str) -> ConsumeControl | None:
-        return self._office.catalog.consume_controls.get((topic, group))
+        return self._context.catalog.consume_controls.get((topic, group))
 
 
 def _without_topics(answer: Answer) -> Answer:
-    """The old forms name the group alone."""
+    """The legacy methods name only the group."""
     data = answer["data"]
     if isinstance(data, list):
         for item in data:
@@ -330,8 +330,8 @@ def _without_topics(answer: Answer) -> Answer:
     return answer
 
 
-def _step(group: str, topic: str, act: Callable[[], object]) -> Step:
-    return {"groupName": group, "topicName": topic}, act
+def _step(group: str, topic: str, apply: Callable[[], object]) -> Step:
+    return {"groupName": group, "topicName": topic}, apply
 
 
 def _filter_switch(params: Params) -> bool | None:

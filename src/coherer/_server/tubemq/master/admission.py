@@ -1,7 +1,8 @@
-"""What both kinds of consumers pass before they are in a group (section 4.2), in Java's order.
+"""The checks before a consumer joins a group (docs/protocol/tubemq.md, section 4.2).
 
-Consumers whose partitions the master gives out (methods 4 to 6) and those that choose for
-themselves (20 to 22) are checked alike, and both may have to be asked for a signature first.
+The checks are in Java's order, and the same for consumers that the master assigns partitions to
+(methods 4 to 6) and for client-balanced ones (methods 20 to 22). Both may have to be asked for a
+signature first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from google.protobuf.message import Message as PbMessage
 from coherer import limits
 from coherer._rules.tubemq.groups import ConsumerGroup, GroupSubscription, Member, Mismatch
 from coherer._rules.tubemq.registry import LivenessTracker
-from coherer._server.tubemq.master.access import Proof
+from coherer._server.tubemq.master.access import Identity
 from coherer._server.tubemq.master.state import MasterState
 from coherer._server.tubemq.refusal import Refusal, check_text
 from coherer._wire.tubemq import messages as pb
@@ -32,25 +33,25 @@ _CODES = {
 }
 
 
-class Entry:
-    """Lets consumers into groups.
+class ConsumerAdmission:
+    """Admits consumers to groups.
 
     Args:
-        state: the master's state.
+        state: the state of the master.
     """
 
     def __init__(self, state: MasterState) -> None:
         self._state = state
-        self._waiting: dict[tuple[str, str], Callable[[int], object]] = {}
+        self._unsigned: dict[tuple[str, str], Callable[[int], object]] = {}
         self._liveness = LivenessTracker[tuple[str, str]](state.options.consumer_timeout_ms)
 
     # -- checks
 
     def check_names(self, client_id: str, host: str | None, group: str) -> None:
-        """The first checks of every method of a consumer.
+        """The first checks of every request of a consumer.
 
         Raises:
-            Refusal: 400.
+            Refusal: with 400 if a name is not valid.
             StandbyError: this master is a standby.
         """
         check_text("clientId", client_id, limits.CLIENT_ID_CHARS_MAX)
@@ -65,12 +66,12 @@ class Entry:
         """The topics of a subscription.
 
         Args:
-            topics: as they were named.
-            client_id: who names them.
-            create: those that are not there are created, if that is the cluster's option.
+            topics: the topics in the request.
+            client_id: the consumer.
+            create: whether to create missing topics, if the options of the cluster permit it.
 
         Raises:
-            Refusal: 400, or 431 when one is not there.
+            Refusal: with 400 if there are none or too many, with 431 if one does not exist.
         """
         named = frozenset(topic.strip() for topic in topics if topic.strip())
         if not 0 < len(named) <= limits.TOPICS_PER_CLIENT_MAX:
@@ -93,10 +94,10 @@ class Entry:
     def check_rights(
         self, group: str, topics: Collection[str], filters: Mapping[str, frozenset[str]]
     ) -> None:
-        """Whether the group may read these topics with these filters.
+        """Check that the group may consume these topics with these filters.
 
         Raises:
-            Refusal: 450, or 455 for the filters.
+            Refusal: with 450 for a topic, with 455 for its filters.
         """
         controls = [
             control
@@ -122,97 +123,100 @@ class Entry:
     def join(
         self, group: str, member: Member, subscription: GroupSubscription, now_ms: int
     ) -> ConsumerGroup:
-        """Books a member.
+        """Add a member to its group.
 
         Raises:
-            Refusal: 424 to 430 when it does not fit to the others.
+            Refusal: with 424 to 430 if it differs from the other members.
         """
         groups = self._state.groups
         mismatch = groups.mismatch(group, member.id, subscription, member.node_id)
         if mismatch is not None:
             raise Refusal(
                 _CODES[mismatch],
-                f"The {mismatch.value} of {member.id} is not that of the other consumers "
+                f"The {mismatch.value} of {member.id} differs from the other consumers "
                 f"of group {group}.",
             )
         if len(groups) >= limits.CLIENTS_MAX:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many consumers.")
         return groups.join(group, member, subscription, now_ms)
 
-    # -- those who have to sign first
+    # -- registrations without a signature
 
-    def proof(self, shown: pb.MasterCertificateInfo, client_id: str, now_ms: int) -> Proof | None:
-        """What a consumer has shown; None when it has to be asked for a signature.
+    def identify(
+        self, certificate: pb.MasterCertificateInfo, client_id: str, now_ms: int
+    ) -> Identity | None:
+        """Authenticate a consumer. Returns None if it has to be asked for a signature.
 
         Raises:
-            Refusal: 415, it has signed wrongly.
+            Refusal: with 415 if its signature is wrong.
         """
-        return self._state.credentials.consumer(client_id, shown, now_ms)
+        return self._state.authenticator.consumer(client_id, certificate, now_ms)
 
-    def wait(
-        self, request: PbMessage, key: tuple[str, str], enter: Callable[[int], object], now_ms: int
+    def defer(
+        self, request: PbMessage, key: tuple[str, str], join: Callable[[int], object], now_ms: int
     ) -> None:
-        """Remembers a registration until the consumer has signed.
+        """Keep a registration until the consumer has signed.
 
         Args:
-            request: what is remembered.
+            request: the registration.
             key: group and client id.
-            enter: books the consumer.
+            join: adds the consumer to its group.
             now_ms: the time.
 
         Raises:
-            Refusal: too many are waiting, or this is too much to remember for somebody unknown.
+            Refusal: too many registrations are kept, or this one is too large to be kept unsigned.
         """
-        self._sweep(now_ms)
+        self._expire(now_ms)
         if request.ByteSize() > limits.UNSIGNED_BYTES_MAX:
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, "A request of this size must be signed.")
-        if len(self._waiting) >= limits.UNSIGNED_MAX and key not in self._waiting:
+        if len(self._unsigned) >= limits.UNSIGNED_MAX and key not in self._unsigned:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many consumers have not signed.")
-        self._waiting[key] = enter
+        self._unsigned[key] = join
         self._liveness.seen(key, now_ms)
 
-    def admit(self, group: str, client_id: str, proof: Proof | None, now_ms: int) -> bool:
-        """Lets in who had to sign first and now has; False while it has to be asked.
+    def admit(self, group: str, client_id: str, identity: Identity | None, now_ms: int) -> bool:
+        """Complete a deferred registration once the consumer has signed.
 
-        Somebody who is in, but shows nothing any more, is not booked as seen until it signs.
+        Returns False if the consumer still has to be asked for a signature. A member that no longer
+        authenticates itself is not counted as alive until it signs.
 
         Raises:
-            Refusal: 411, it is not known, or does not fit into its group (it will hear why when it
-                registers again, with its new token).
+            Refusal: with 411 if the consumer is unknown, or differs from its group. In the second
+                case it learns the reason when it registers again, with its new token.
         """
-        self._sweep(now_ms)
+        self._expire(now_ms)
         key = group, client_id
-        if proof is None:
+        if identity is None:
             known = self._state.groups.get(group)
-            if key in self._waiting:
+            if key in self._unsigned:
                 self._liveness.seen(key, now_ms)
             elif known is None or client_id not in known.members:
-                raise unknown(group, client_id)
+                raise not_registered(group, client_id)
             return False
-        enter = self._waiting.pop(key, None)
-        if enter is not None:
+        join = self._unsigned.pop(key, None)
+        if join is not None:
             self._liveness.remove(key)
             try:
-                enter(now_ms)
+                join(now_ms)
             except Refusal:
-                raise unknown(group, client_id) from None
+                raise not_registered(group, client_id) from None
         return True
 
     def forget(self, group: str, client_id: str) -> None:
-        """The consumer says goodbye before it has signed."""
-        self._waiting.pop((group, client_id), None)
+        """Drop a deferred registration; the consumer unregisters before it has signed."""
+        self._unsigned.pop((group, client_id), None)
         self._liveness.remove((group, client_id))
 
-    def _sweep(self, now_ms: int) -> None:
+    def _expire(self, now_ms: int) -> None:
         for key in self._liveness.overdue(now_ms):
-            self._waiting.pop(key, None)
+            self._unsigned.pop(key, None)
 
 
 def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str, frozenset[str]]:
     """The filters of a subscription, by topic.
 
     Raises:
-        Refusal: 400, they are none, too many, or for topics that are not subscribed.
+        Refusal: with 400 if they are malformed, too many, or of topics that are not subscribed.
     """
     filters: dict[str, frozenset[str]] = {}
     for text in conditions:
@@ -240,8 +244,8 @@ def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str
     return filters
 
 
-def unknown(group: str, client_id: str) -> Refusal:
-    """The answer to somebody who is not registered."""
+def not_registered(group: str, client_id: str) -> Refusal:
+    """The error answer to a consumer that is not registered."""
     return Refusal(
         ResultCode.HB_NO_NODE, f"Consumer {client_id} of group {group} is not registered here."
     )

@@ -1,7 +1,8 @@
-"""Methods 15, 16 and 18: who reads which partition, and how far (8.6, 8.8).
+"""Methods 15, 16 and 18: registration, heartbeats and commits of consumers at the broker.
 
-`Readers` ties the rules together: leases say who may read, positions how far the group is. It also
-knows which readers a new message concerns.
+See docs/protocol/tubemq.md, sections 8.6 and 8.8. Leases decide which consumer may read a partition
+(`coherer._rules.tubemq.leases`), positions hold the offset of its group
+(`coherer._rules.common.offsets`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable, Iterable
 
 from coherer import limits
 from coherer._common.logs import Log
+from coherer._record.hashing import java_hash
 from coherer._rules.common.offsets import Start
-from coherer._rules.tubemq.filters import tag_codes
-from coherer._server.tubemq.broker.state import BrokerState, Consumer, Reader
+from coherer._server.tubemq.broker.state import BrokerState, Consumer, PartitionReader
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
@@ -24,47 +25,66 @@ from coherer.errors import ProtocolError
 _log = Log(logging.getLogger(__name__))
 
 _STARTS = {0: Start.FIRST, 1: Start.LATEST, 2: Start.ALWAYS_LATEST}
+_EXPIRED = "The lease of the partition has expired."
 OK = "OK!"
 
 
-class Readers:
-    """The consumers of a broker and what they hold.
+def tag_codes(filters: Iterable[str]) -> frozenset[int] | None:
+    """The hash codes of filter words; None if there are no filters, and every message passes.
+
+    A message passes if its tag is one of the words. The broker compares hash codes, because the
+    consume queue holds nothing else, so consumers compare the words again.
+
+    >>> sorted(tag_codes(["TagA", " TagB ", ""]))
+    [2598919, 2598920]
+    >>> tag_codes([" "]) is None
+    True
+    """
+    return frozenset(java_hash(word) for item in filters if (word := item.strip())) or None
+
+
+class ConsumerHandler:
+    """Answers the requests of consumers, and keeps the readers of all partitions.
 
     Args:
-        state: the broker's.
-        ended: told of every reader whose lease has ended, with a code and a text for a get that
-            it may still wait for.
-        began: told of every new reader.
+        state: the state of the broker.
+        on_lease_start: called with every new reader.
+        on_lease_end: called with every reader whose lease has ended, and the code and text for a
+            get that is still held for it.
     """
 
     def __init__(
         self,
         state: BrokerState,
-        ended: Callable[[Reader, ResultCode, str], None],
-        began: Callable[[Reader], None],
+        *,
+        on_lease_start: Callable[[PartitionReader], None],
+        on_lease_end: Callable[[PartitionReader, ResultCode, str], None],
     ) -> None:
         self._state = state
-        self._ended = ended
-        self._began = began
+        self._on_lease_start = on_lease_start
+        self._on_lease_end = on_lease_end
         self._consumers: dict[str, Consumer] = {}
-        self._by_partition: dict[tuple[str, int], list[Reader]] = {}
+        self._by_partition: dict[tuple[str, int], list[PartitionReader]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_partition)
 
-    def of(self, topic: str, partition: int) -> list[Reader]:
-        """The readers of a partition, one for each group that reads it."""
+    def readers_of(self, topic: str, partition: int) -> list[PartitionReader]:
+        """The readers of a partition, one per group."""
         return self._by_partition.get((topic, partition), [])
 
-    def find(self, client_id: str, group: str, topic: str, partition: int, now_ms: int) -> Reader:
-        """The reader that a request speaks for.
+    def find(
+        self, client_id: str, group: str, topic: str, partition: int, now_ms: int
+    ) -> PartitionReader:
+        """The reader of a client's request.
 
         Raises:
-            Refusal: with 411 when nobody holds the partition, with 412 when another does.
+            Refusal: with 411 if no consumer of the group holds the partition, with 412 if another
+                consumer does.
         """
         reader = self._state.leases.find(group, topic, partition)
         if reader is not None and now_ms >= reader.deadline_ms:
-            self.end(reader, ResultCode.HB_NO_NODE, "The lease of the partition has run out.")
+            self.end_lease(reader, ResultCode.HB_NO_NODE, _EXPIRED)
             reader = None
         if reader is None:
             raise Refusal(
@@ -79,7 +99,7 @@ class Readers:
         return reader
 
     def register(self, request: pb.RegisterRequestC2B, peer: str = "") -> pb.RegisterResponseB2C:
-        """Method 15; `peer` is the address that it came from."""
+        """Method 15: register or unregister a partition. `peer` is the address of the client."""
         try:
             return self._register(request, self._state.now_ms(), peer)
         except Refusal as refusal:
@@ -88,7 +108,7 @@ class Readers:
             )
 
     def heartbeat(self, request: pb.HeartBeatRequestC2B) -> pb.HeartBeatResponseB2C:
-        """Method 16."""
+        """Method 16: renew the leases of a consumer."""
         now_ms = self._state.now_ms()
         try:
             self._check_access(request.authInfo, now_ms)
@@ -107,9 +127,9 @@ class Readers:
         )
 
     def commit(self, request: pb.CommitOffsetRequestC2B) -> pb.CommitOffsetResponseB2C:
-        """Method 18."""
+        """Method 18: commit the last read, or drop it."""
         try:
-            reader = self._committer(request)
+            reader = self._committing_reader(request)
         except Refusal as refusal:
             return pb.CommitOffsetResponseB2C(
                 success=False, errCode=refusal.code, errMsg=refusal.text, currOffset=-1
@@ -123,32 +143,32 @@ class Readers:
             maxOffset=self._state.store.queue_range(reader.topic, reader.partition)[1],
         )
 
-    def end(self, reader: Reader, code: ResultCode, text: str) -> None:
-        """End a lease: an uncommitted read is dropped, a waiting get is answered."""
+    def end_lease(self, reader: PartitionReader, code: ResultCode, text: str) -> None:
+        """End a lease: drop an uncommitted read, and answer a held get."""
         if not reader.live:
             return
-        state = self._state
-        state.leases.release(reader)
-        self._forget(reader)
-        self._ended(reader, code, text)
+        self._state.leases.release(reader)
+        self._remove(reader)
+        self._on_lease_end(reader, code, text)
+
+    def end_leases(
+        self, matches: Callable[[PartitionReader], bool], code: ResultCode, text: str
+    ) -> None:
+        """End the leases of the readers for which `matches` is true."""
+        for reader in [reader for reader in self._state.leases if matches(reader)]:
+            self.end_lease(reader, code, text)
 
     def expire(self, now_ms: int) -> None:
-        """End what has run out."""
+        """End the leases that have expired."""
         for reader in self._state.leases.expire(now_ms):
             self._state.readers_timed_out += 1
             _log.warning(
-                "Consumer %s has not shown itself: partition %s:%d of group %s is free",
+                "Consumer %s timed out: partition %s:%d of group %s is free",
                 reader.holder, reader.topic, reader.partition, reader.group,
                 about=reader.group,
-)  # fmt: skip
-            self._forget(reader)
-            text = "The lease of the partition has run out."
-            self._ended(reader, ResultCode.HB_NO_NODE, text)
-
-    def end_all(self, of: Callable[[Reader], bool], code: ResultCode, text: str) -> None:
-        """End the leases that `of` names."""
-        for reader in [reader for reader in self._state.leases if of(reader)]:
-            self.end(reader, code, text)
+            )  # fmt: skip
+            self._remove(reader)
+            self._on_lease_end(reader, ResultCode.HB_NO_NODE, _EXPIRED)
 
     def _register(
         self, request: pb.RegisterRequestC2B, now_ms: int, peer: str
@@ -163,12 +183,12 @@ class Readers:
             )
         _check_filters(request.filterCondStr)
         if request.opType == REGISTER:
-            return self._take(request, now_ms, peer)
+            return self._start_lease(request, now_ms, peer)
         if request.opType == UNREGISTER:
-            return self._give_up(request, now_ms)
-        raise Refusal(ResultCode.BAD_REQUEST, f"There is no operation {request.opType}.")
+            return self._give_up_lease(request, now_ms)
+        raise Refusal(ResultCode.BAD_REQUEST, f"Unknown operation {request.opType}.")
 
-    def _committer(self, request: pb.CommitOffsetRequestC2B) -> Reader:
+    def _committing_reader(self, request: pb.CommitOffsetRequestC2B) -> PartitionReader:
         self._check_serving()
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         topic = known_topic(self._state.topics, request.topicName)
@@ -187,11 +207,11 @@ class Readers:
 
     def _check_access(self, given: pb.AuthorizedInfo, now_ms: int) -> None:
         self._check_serving()
-        refusal = self._state.access.refusal(given, produce=False, now_ms=now_ms)
-        if refusal:
-            raise Refusal(ResultCode.CERTIFICATE_FAILURE, refusal)
+        denial = self._state.access.denial(given, produce=False, now_ms=now_ms)
+        if denial:
+            raise Refusal(ResultCode.CERTIFICATE_FAILURE, denial)
 
-    def _take(
+    def _start_lease(
         self, request: pb.RegisterRequestC2B, now_ms: int, peer: str
     ) -> pb.RegisterResponseB2C:
         state = self._state
@@ -203,7 +223,7 @@ class Readers:
                     ResultCode.PARTITION_OCCUPIED,
                     f"Partition {topic}:{partition} is held by consumer {held.holder}.",
                 )
-            self.end(held, ResultCode.HB_NO_NODE, "The partition was registered anew.")
+            self.end_lease(held, ResultCode.HB_NO_NODE, "The partition was registered again.")
         if len(state.leases) >= limits.LEASES_MAX:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many partitions are being read.")
         reader = self._reader(request, peer)
@@ -214,22 +234,22 @@ class Readers:
         state.leases.take(reader, now_ms)
         reader.consumer.leases += 1
         self._by_partition.setdefault((topic, partition), []).append(reader)
-        self._began(reader)
+        self._on_lease_start(reader)
         return pb.RegisterResponseB2C(
             success=True,
             errCode=ResultCode.SUCCESS,
             errMsg=OK,
             currOffset=offset,
             maxOffset=high,
-            offsetStep=1,  # our offsets count messages
+            offsetStep=1,  # offsets count messages
         )
 
-    def _reader(self, request: pb.RegisterRequestC2B, peer: str) -> Reader:
+    def _reader(self, request: pb.RegisterRequestC2B, peer: str) -> PartitionReader:
         self._state.core.name_group(request.groupName)
         position = self._state.offsets.open(
             request.groupName, request.topicName, request.partitionId
         )
-        return Reader(
+        return PartitionReader(
             request.clientId,
             request.groupName,
             request.topicName,
@@ -243,11 +263,11 @@ class Readers:
             peer=peer,
         )
 
-    def _give_up(self, request: pb.RegisterRequestC2B, now_ms: int) -> pb.RegisterResponseB2C:
+    def _give_up_lease(self, request: pb.RegisterRequestC2B, now_ms: int) -> pb.RegisterResponseB2C:
         topic, partition = request.topicName, request.partitionId
         reader = self.find(request.clientId, request.groupName, topic, partition, now_ms)
         offset = reader.position.commit(request.readStatus == 0)
-        self.end(reader, ResultCode.HB_NO_NODE, "The partition was given up.")
+        self.end_lease(reader, ResultCode.HB_NO_NODE, "The partition was given up.")
         return pb.RegisterResponseB2C(
             success=True,
             errCode=ResultCode.SUCCESS,
@@ -265,7 +285,7 @@ class Readers:
                     request.clientId, request.groupName, named.topic, named.id, now_ms
                 )
             except ProtocolError:
-                continue  # as Java's broker does: what it cannot read it does not miss
+                continue  # as in Java's broker, malformed partitions are ignored
             except Refusal as refusal:
                 failures.append(f"{int(refusal.code)}:{text}")
                 continue
@@ -274,15 +294,15 @@ class Readers:
                 reader.priority = request.qryPriorityId
         return failures
 
-    def _forget(self, reader: Reader) -> None:
+    def _remove(self, reader: PartitionReader) -> None:
         key = reader.topic, reader.partition
         readers = self._by_partition[key]
         readers.remove(reader)
         if not readers:
             del self._by_partition[key]
         consumer = reader.consumer
-        consumer.announced -= reader.announced
-        reader.announced = False
+        consumer.ready -= reader.ready
+        reader.ready = False
         consumer.leases -= 1
         if not consumer.leases:
             self._consumers.pop(reader.holder, None)
