@@ -132,8 +132,8 @@ def script() -> Script:
 
 @pytest.fixture
 def link(broker: Broker, script: Script) -> EmbeddedMasterLink:
-    registration = MasterExchange(broker.state, broker.configuration)
-    return EmbeddedMasterLink(registration, script.handle, "10.0.0.7")
+    exchange = MasterExchange(broker.state, broker.configuration)
+    return EmbeddedMasterLink(exchange, script.handle, "10.0.0.7")
 
 
 def partitions(broker: Broker) -> dict[str, int]:
@@ -227,7 +227,7 @@ async def test_a_refused_broker_serves_nothing(
     caplog.set_level("INFO")
     link.sync()
     assert broker.state.serving
-    assert "has this broker again" in caplog.text
+    assert "Connected to a master again" in caplog.text
 
 
 async def test_a_change_while_the_broker_reports(
@@ -274,7 +274,7 @@ async def test_configurations_that_cannot_be_read_change_nothing(
         assert partitions(broker) == {"a": 2}
     assert "invalid configuration from the master" in caplog.text
     assert "invalid flow rules from the master" in caplog.text
-    assert "to be removed cannot be read" in caplog.text
+    assert "invalid topic to be removed" in caplog.text
 
 
 async def test_stops_and_flow_rules_are_taken(
@@ -297,8 +297,8 @@ async def test_stops_and_flow_rules_are_taken(
 
 async def test_requests_are_signed(broker: Broker, script: Script) -> None:
     certificate = pb.MasterCertificateInfo(authorizedToken="x")
-    registration = MasterExchange(broker.state, broker.configuration, lambda: certificate)
-    link = EmbeddedMasterLink(registration, script.handle, "10.0.0.7")
+    exchange = MasterExchange(broker.state, broker.configuration, lambda: certificate)
+    link = EmbeddedMasterLink(exchange, script.handle, "10.0.0.7")
     link.sync()
     link.close()
     assert [message.authInfo for message in script.heard] == [certificate] * len(script.heard)  # type: ignore[attr-defined]
@@ -307,10 +307,10 @@ async def test_requests_are_signed(broker: Broker, script: Script) -> None:
 
 
 async def test_an_answer_of_another_kind(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    registration = MasterExchange(broker.state, broker.configuration)
+    exchange = MasterExchange(broker.state, broker.configuration)
     with pytest.raises(ProtocolError):
-        registration.answered(pb.CloseResponseM2B())
-    assert registration.farewell() is None
+        exchange.handle_answer(pb.CloseResponseM2B())
+    assert exchange.close_request() is None
 
 
 # -- over sockets
@@ -392,14 +392,14 @@ async def test_the_active_master_is_found_and_found_again(
         one.standby, two.standby = False, True
         one.asked.clear()
         await one.asked.wait()
-        troubled = said("trying on")
+        troubled = said("retrying")
         await one.listener.close()
         await two.listener.close()
         await troubled.wait()
         assert not broker.state.access.in_contact
         assert broker.state.serving, "clients can go on"
         script.known = False
-        healed = said("has this broker again")
+        healed = said("Connected to a master again")
         await one.open(ports[0])
         await healed.wait()
         assert script.known
@@ -417,15 +417,15 @@ async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(masters, "_timeout_ms", 20)
         with pytest.raises(TimeoutError):
-            await masters.ask(methods.BROKER_CLOSE, beat)
+            await masters.call(methods.BROKER_CLOSE, beat)
     master.mute, master.garbage = False, b"\xff"
     with pytest.raises(ProtocolError):
-        await masters.ask(methods.BROKER_CLOSE, beat)
+        await masters.call(methods.BROKER_CLOSE, beat)
     master.garbage, master.standby = b"", True
     with pytest.raises(Exception, match="not master"):
-        await masters.ask(methods.BROKER_CLOSE, beat)
+        await masters.call(methods.BROKER_CLOSE, beat)
     master.standby = False
-    assert await masters.ask(methods.BROKER_CLOSE, beat)
+    assert await masters.call(methods.BROKER_CLOSE, beat)
     masters.close()
     await master.listener.close()
 
@@ -437,8 +437,8 @@ async def test_a_master_that_hangs_up(script: Script) -> None:
 
     listener = await net.listen("127.0.0.1", 0, lambda wire: Rude(ScriptedMaster(script), wire))
     masters = MasterClient([("127.0.0.1", listener.port)])
-    with pytest.raises(Exception, match="master is gone"):
-        await masters.ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="7"))
+    with pytest.raises(Exception, match="master closed the connection"):
+        await masters.call(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="7"))
     await listener.close()
 
 
@@ -459,9 +459,9 @@ async def test_good_bye_to_a_master_that_is_gone(
 
 
 def test_a_refusal_is_an_error(broker: Broker) -> None:
-    registration = MasterExchange(broker.state, broker.configuration)
+    exchange = MasterExchange(broker.state, broker.configuration)
     refusing = Script()
     refusing.refuse = "no"
-    _, request = registration.request()
+    _, request = exchange.next_request()
     with pytest.raises(RefusedError, match="no"):
-        registration.answered(refusing.answer(methods.BROKER_REGISTER, request))
+        exchange.handle_answer(refusing.answer(methods.BROKER_REGISTER, request))

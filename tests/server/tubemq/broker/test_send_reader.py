@@ -71,7 +71,7 @@ odd = st.one_of(
 
 def outcome(reader: SendDecoder, body: bytes) -> object:
     try:
-        return reader.read(body, 5)
+        return reader.decode(body, 5)
     except Refusal as refusal:
         return refusal.code, refusal.text
     except ProtocolError:

@@ -257,7 +257,7 @@ def test_a_new_topic_or_partition_reaches_running_groups() -> None:
     a.heartbeat()
     state = stage.master.state
     state.catalog.update_topic("flights", 1, {"partitions": 3}, state.change("me"))
-    state.absorb(stage.now_ms)
+    state.apply_changes(stage.now_ms)
     broker.sync()
     a.heartbeat()
     assert a.numbers == [0, 1, 2]

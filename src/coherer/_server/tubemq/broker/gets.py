@@ -291,8 +291,8 @@ class GetHandler:
         runs = joined(range(offset, offset + 1) for offset in left_out)
         reader = get.reader
         _log.warning(
-            "Partition %d of topic %s, group %s: skipped messages that are damaged on disk, or "
-            "flagged as compressed but are not: offsets %s",
+            "Partition %d of topic %s, group %s: left out %s, damaged on disk or not compressed "
+            "although flagged so",
             reader.partition,
             reader.topic,
             reader.group,
