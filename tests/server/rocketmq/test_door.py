@@ -21,8 +21,8 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
-from tests.server.asker import Asker
 from tests.server.node_stage import options
+from tests.server.raw_client import RawClient
 from tests.server.rocketmq_caller import Caller
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
@@ -99,7 +99,7 @@ async def test_a_topic_of_rocketmq_is_one_of_tubemq(node: Node) -> None:
     names = await Caller.dial(node.namesrv_port)
     assert await route(names, "flights") is not None
     await until(lambda: node.topics() == {"flights": {1: 4}})
-    tube = await net.dial("127.0.0.1", node.broker_port, Asker)
+    tube = await net.dial("127.0.0.1", node.broker_port, RawClient)
     who = {"clientId": "c", "groupName": "g", "topicName": "flights", "partitionId": 2}
     register = pb.RegisterRequestC2B(opType=31, readStatus=0, **who)  # type: ignore[arg-type]
     assert (await tube.ask(methods.PARTITION_REGISTER, register)).success

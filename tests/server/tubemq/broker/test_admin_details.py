@@ -13,7 +13,7 @@ from coherer._server.tubemq.broker.admin import REFUSED, broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq.payload import encode_payload
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer
+from tests.server.broker_harness import BrokerClient
 from tests.server.java_methods import BROKER
 
 GROUP = {"groupName": "g", "modifyUser": "me"}
@@ -25,7 +25,7 @@ def app(broker: Broker) -> AdminApp:
 
 
 @pytest.fixture
-async def sent(peer: Peer) -> list[bytes]:
+async def sent(client: BrokerClient) -> list[bytes]:
     """Messages in a partition, every third with the tag `a`."""
     bodies = [b"%d" % number for number in range(9)]
     for number, body in enumerate(bodies):
@@ -33,7 +33,7 @@ async def sent(peer: Peer) -> list[bytes]:
         data, flag = (body, 0)
         if tag:
             data, flag = encode_payload(body, "$msgType$=a,$msgTime$=202001010000,k=v")
-        await peer.send(data=data, flag=flag, msgType=tag, partitionId=1)
+        await client.send(data=data, flag=flag, msgType=tag, partitionId=1)
     return bodies
 
 
@@ -77,12 +77,12 @@ def test_no_messages_to_show(
     assert (answer["result"], answer["errCode"]) == (False, code)
 
 
-async def test_where_a_group_is(app: AdminApp, peer: Peer, sent: list[bytes]) -> None:
+async def test_where_a_group_is(app: AdminApp, client: BrokerClient, sent: list[bytes]) -> None:
     where: dict[str, object] = {"topicName": "demo", "groupName": "g", "partitionId": 1}
     before = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
     assert (before["zkOffset"], before["curReadDataOffset"]) == (0, -1)
-    assert peer.register(partitionId=1, groupName="g").success
-    peer.get(partitionId=1, groupName="g")
+    assert client.register(partitionId=1, groupName="g").success
+    client.get(partitionId=1, groupName="g")
     place = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
     assert (place["minOffset"], place["maxOffset"], place["tmpOffset"]) == (0, len(sent), 9)
     assert place["maxDataOffset"] > place["minDataOffset"] == 0
@@ -91,12 +91,12 @@ async def test_where_a_group_is(app: AdminApp, peer: Peer, sent: list[bytes]) ->
 
 
 async def test_who_reads_what(
-    app: AdminApp, peer: Peer, broker: Broker, clock: ManualClock, sent: list[bytes]
+    app: AdminApp, client: BrokerClient, broker: Broker, clock: ManualClock, sent: list[bytes]
 ) -> None:
     assert sent
     clock.turn(-3_600_000)
-    assert peer.register(partitionId=1, groupName="g", qryPriorityId=301).success
-    assert peer.register(partitionId=0, groupName="h", filterCondStr=["a"]).success
+    assert client.register(partitionId=1, groupName="g", qryPriorityId=301).success
+    assert client.register(partitionId=0, groupName="h", filterCondStr=["a"]).success
     one, other = found(app, "admin_get_group_detail_info")
     assert (one["index"], one["groupName"], one["partitionId"]) == (1, "g", 1)
     assert (one["consumerId"], one["receivedFrom"]) == ("c1", "10.0.0.9")

@@ -9,7 +9,7 @@ import pytest
 from coherer import limits
 from coherer._server.tubemq.broker.broker import Broker
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer, bodies
+from tests.server.broker_harness import BrokerClient, bodies
 
 
 @pytest.mark.parametrize(
@@ -26,33 +26,35 @@ from tests.server.broker_stage import Peer, bodies
         ({"filterCondStr": ["f"] * 501}, 400),
     ],
 )
-async def test_refused_registrations(peer: Peer, fields: dict[str, Any], code: int) -> None:
-    refused = peer.register(**fields)
+async def test_refused_registrations(
+    client: BrokerClient, fields: dict[str, Any], code: int
+) -> None:
+    refused = client.register(**fields)
     assert (refused.success, refused.errCode, refused.currOffset) == (False, code, -1)
 
 
-async def test_where_reading_starts(peer: Peer, broker: Broker) -> None:
+async def test_where_reading_starts(client: BrokerClient, broker: Broker) -> None:
     for _ in range(5):
-        await peer.send()
-    first = peer.register(groupName="first")
+        await client.send()
+    first = client.register(groupName="first")
     assert (first.currOffset, first.maxOffset, first.offsetStep) == (0, 5, 1)
-    assert peer.register(groupName="latest", readStatus=1).currOffset == 5
-    assert peer.register(groupName="named", readStatus=1, currOffset=3).currOffset == 3
-    assert peer.register(groupName="beyond", currOffset=99).currOffset == 5
-    assert peer.register(groupName="always", readStatus=2, currOffset=3).currOffset == 5
-    assert peer.register(groupName="odd", readStatus=9).currOffset == 5
-    assert peer.unregister(groupName="first", readStatus=1).success
-    assert peer.register(groupName="first", readStatus=1).currOffset == 0, "it has a position"
+    assert client.register(groupName="latest", readStatus=1).currOffset == 5
+    assert client.register(groupName="named", readStatus=1, currOffset=3).currOffset == 3
+    assert client.register(groupName="beyond", currOffset=99).currOffset == 5
+    assert client.register(groupName="always", readStatus=2, currOffset=3).currOffset == 5
+    assert client.register(groupName="odd", readStatus=9).currOffset == 5
+    assert client.unregister(groupName="first", readStatus=1).success
+    assert client.register(groupName="first", readStatus=1).currOffset == 0, "it has a position"
     assert len(broker.state.leases) == 6
 
 
 async def test_one_consumer_of_a_group_at_a_time(
-    peer: Peer, broker: Broker, clock: ManualClock
+    client: BrokerClient, broker: Broker, clock: ManualClock
 ) -> None:
-    other = Peer(broker)
-    await peer.send()
-    assert peer.register().success
-    assert len(bodies(peer.get())) == 1
+    other = BrokerClient(broker)
+    await client.send()
+    assert client.register().success
+    assert len(bodies(client.get())) == 1
     refused = other.register(clientId="c2")
     assert (refused.errCode, "c1" in refused.errMsg) == (410, True)
     assert other.register(clientId="c2", groupName="h").success
@@ -61,53 +63,55 @@ async def test_one_consumer_of_a_group_at_a_time(
     clock.advance(1)
     assert other.register(clientId="c2").success, "better than Java: at the first try"
     assert bodies(other.get(clientId="c2")) == [b"hello"], "what was not confirmed comes again"
-    assert peer.get().errCode == 412
-    assert peer.commit().errCode == 401
+    assert client.get().errCode == 412
+    assert client.commit().errCode == 401
 
 
-async def test_registering_anew_drops_the_uncommitted_read(peer: Peer) -> None:
-    await peer.send()
-    peer.register()
-    assert len(bodies(peer.get())) == 1
-    assert peer.register().currOffset == 0
-    assert peer.commit().currOffset == 0
-    assert len(bodies(peer.get())) == 1
+async def test_registering_anew_drops_the_uncommitted_read(client: BrokerClient) -> None:
+    await client.send()
+    client.register()
+    assert len(bodies(client.get())) == 1
+    assert client.register().currOffset == 0
+    assert client.commit().currOffset == 0
+    assert len(bodies(client.get())) == 1
 
 
-async def test_giving_up(peer: Peer, broker: Broker) -> None:
-    await peer.send()
-    await peer.send()
-    assert peer.unregister().errCode == 411
-    peer.register()
-    assert Peer(broker).unregister(clientId="c2").errCode == 412
-    assert len(bodies(peer.get())) == 2
-    assert peer.unregister(readStatus=1).currOffset == 0
-    peer.register()
-    assert len(bodies(peer.get())) == 2
-    gone = peer.unregister(readStatus=0)
+async def test_giving_up(client: BrokerClient, broker: Broker) -> None:
+    await client.send()
+    await client.send()
+    assert client.unregister().errCode == 411
+    client.register()
+    assert BrokerClient(broker).unregister(clientId="c2").errCode == 412
+    assert len(bodies(client.get())) == 2
+    assert client.unregister(readStatus=1).currOffset == 0
+    client.register()
+    assert len(bodies(client.get())) == 2
+    gone = client.unregister(readStatus=0)
     assert (gone.success, gone.currOffset, gone.maxOffset) == (True, 2, 2)
-    assert peer.get().errCode == 411
+    assert client.get().errCode == 411
     assert len(broker.state.leases) == 0
     assert not broker.consumers
 
 
-async def test_leases_are_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leases_are_limited(client: BrokerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LEASES_MAX", 2)
-    assert peer.register(groupName="a").success
-    assert peer.register(groupName="b").success
-    assert peer.register(groupName="c").errCode == 503
-    assert peer.register(groupName="b").success
+    assert client.register(groupName="a").success
+    assert client.register(groupName="b").success
+    assert client.register(groupName="c").errCode == 503
+    assert client.register(groupName="b").success
 
 
 # -- method 16
 
 
-async def test_heartbeats_renew_and_report(peer: Peer, broker: Broker, clock: ManualClock) -> None:
-    peer.register()
-    Peer(broker).register(clientId="c2", partitionId=1)
+async def test_heartbeats_renew_and_report(
+    client: BrokerClient, broker: Broker, clock: ManualClock
+) -> None:
+    client.register()
+    BrokerClient(broker).register(clientId="c2", partitionId=1)
     clock.advance(20_000)
     texts = [f"7:h:8123#demo:{number}" for number in (0, 1, 2)]
-    answer = peer.beat(*texts, "nonsense", qryPriorityId=303)
+    answer = client.heartbeat(*texts, "nonsense", qryPriorityId=303)
     assert (answer.success, answer.errCode, answer.hasPartFailure) == (True, 200, True)
     assert list(answer.failureInfo) == [f"412:{texts[1]}", f"411:{texts[2]}"]
     assert not answer.requireAuth
@@ -116,7 +120,7 @@ async def test_heartbeats_renew_and_report(peer: Peer, broker: Broker, clock: Ma
     clock.advance(20_000)
     broker.tick()
     assert [reader.holder for reader in broker.state.leases] == ["c1"]
-    assert not peer.beat(texts[0]).hasPartFailure
+    assert not client.heartbeat(texts[0]).hasPartFailure
     clock.advance(30_000)
-    assert list(peer.beat(texts[0]).failureInfo) == [f"411:{texts[0]}"]
-    assert peer.beat(groupName="").errCode == 400
+    assert list(client.heartbeat(texts[0]).failureInfo) == [f"411:{texts[0]}"]
+    assert client.heartbeat(groupName="").errCode == 400

@@ -341,13 +341,15 @@ class ScriptedMaster:
         self.listener: net.Listener
 
     async def open(self, port: int = 0) -> int:
-        self.listener = await net.listen("127.0.0.1", port, lambda wire: _Visitor(self, wire))
+        self.listener = await net.listen(
+            "127.0.0.1", port, lambda connection: _Visitor(self, connection)
+        )
         return self.listener.port
 
 
 class _Visitor:
-    def __init__(self, master: ScriptedMaster, wire: net.Connection) -> None:
-        self.master, self.wire, self.session = master, wire, ServerSession()
+    def __init__(self, master: ScriptedMaster, connection: net.Connection) -> None:
+        self.master, self.connection, self.session = master, connection, ServerSession()
 
     def received(self, data: bytes) -> None:
         for request in self.session.receive(data)[0]:
@@ -358,14 +360,16 @@ class _Visitor:
         if self.master.mute:
             return
         if self.master.garbage:
-            self.wire.write(self.session.reply_raw(request, self.master.garbage))
+            self.connection.write(self.session.reply_raw(request, self.master.garbage))
             return
         if self.master.standby:
-            self.wire.write(self.session.error(request, STANDBY, "is not master"))
+            self.connection.write(self.session.error(request, STANDBY, "is not master"))
             return
         row = methods.METHODS[request.method]
         message = methods.parse(row.request, request.body)
-        self.wire.write(self.session.reply(request, self.master.script.answer(row.id, message)))
+        self.connection.write(
+            self.session.reply(request, self.master.script.answer(row.id, message))
+        )
 
     def closed(self, error: Exception | None) -> None:
         pass
@@ -412,20 +416,20 @@ async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.Mo
     master = ScriptedMaster(script)
     port = await master.open()
     masters = MasterClient([("127.0.0.1", port)])
-    beat = pb.CloseRequestB2M(brokerId="7")
+    heartbeat = pb.CloseRequestB2M(brokerId="7")
     master.mute = True
     with monkeypatch.context() as patch:
         patch.setattr(masters, "_timeout_ms", 20)
         with pytest.raises(TimeoutError):
-            await masters.call(methods.BROKER_CLOSE, beat)
+            await masters.call(methods.BROKER_CLOSE, heartbeat)
     master.mute, master.garbage = False, b"\xff"
     with pytest.raises(ProtocolError):
-        await masters.call(methods.BROKER_CLOSE, beat)
+        await masters.call(methods.BROKER_CLOSE, heartbeat)
     master.garbage, master.standby = b"", True
     with pytest.raises(Exception, match="not master"):
-        await masters.call(methods.BROKER_CLOSE, beat)
+        await masters.call(methods.BROKER_CLOSE, heartbeat)
     master.standby = False
-    assert await masters.call(methods.BROKER_CLOSE, beat)
+    assert await masters.call(methods.BROKER_CLOSE, heartbeat)
     masters.close()
     await master.listener.close()
 
@@ -433,9 +437,11 @@ async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.Mo
 async def test_a_master_that_hangs_up(script: Script) -> None:
     class Rude(_Visitor):
         def answer(self, request: Request) -> None:
-            self.wire.close()
+            self.connection.close()
 
-    listener = await net.listen("127.0.0.1", 0, lambda wire: Rude(ScriptedMaster(script), wire))
+    listener = await net.listen(
+        "127.0.0.1", 0, lambda connection: Rude(ScriptedMaster(script), connection)
+    )
     masters = MasterClient([("127.0.0.1", listener.port)])
     with pytest.raises(Exception, match="master closed the connection"):
         await masters.call(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="7"))

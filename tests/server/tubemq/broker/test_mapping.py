@@ -39,8 +39,8 @@ def stored(
 
 
 def delivered(mapper: Mapper, *records: memoryview) -> list[pb.TransferedMessage]:
-    wire = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID).chunks)
-    return list(pb.GetMessageResponseB2C.FromString(wire).messages)
+    connection = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID).chunks)
+    return list(pb.GetMessageResponseB2C.FromString(connection).messages)
 
 
 def block(attributes: str) -> bytes:

@@ -17,28 +17,28 @@ from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.session import Failure
 from coherer.testing import ManualClock
-from tests.server.broker_stage import Peer, bodies, close, serve
+from tests.server.broker_harness import BrokerClient, bodies, close, serve
 
 
-async def test_reading_confirming_rejecting(peer: Peer) -> None:
+async def test_reading_confirming_rejecting(client: BrokerClient) -> None:
     for number in range(4):
-        await peer.send(data=b"%d" % number)
-    peer.register()
-    answer = peer.get(lastPackConsumed=False)
+        await client.send(data=b"%d" % number)
+    client.register()
+    answer = client.get(lastPackConsumed=False)
     assert (answer.errCode, answer.errMsg, answer.minLimitTime) == (200, "OK!", 0)
     assert bodies(answer) == [b"0", b"1", b"2", b"3"]
     assert (answer.currOffset, answer.maxOffset, answer.escFlowCtrl) == (0, 4, False)
     assert (answer.currDataDlt, answer.requireSlow) == (0, False)
-    assert bodies(peer.get(lastPackConsumed=False)) == [b"0", b"1", b"2", b"3"]
-    rejected = peer.commit(lastPackConsumed=False)
+    assert bodies(client.get(lastPackConsumed=False)) == [b"0", b"1", b"2", b"3"]
+    rejected = client.commit(lastPackConsumed=False)
     assert (rejected.success, rejected.currOffset, rejected.maxOffset) == (True, 0, 4)
-    assert bodies(peer.get()) == [b"0", b"1", b"2", b"3"]
-    assert peer.commit().currOffset == 4, "absent means true"
-    await peer.send(data=b"4")
-    more = peer.get(lastPackConsumed=True)
+    assert bodies(client.get()) == [b"0", b"1", b"2", b"3"]
+    assert client.commit().currOffset == 4, "absent means true"
+    await client.send(data=b"4")
+    more = client.get(lastPackConsumed=True)
     assert (more.currOffset, bodies(more)) == (4, [b"4"])
-    await peer.send(data=b"5")
-    assert bodies(peer.get(lastPackConsumed=True)) == [b"5"]
+    await client.send(data=b"5")
+    assert bodies(client.get(lastPackConsumed=True)) == [b"5"]
 
 
 async def test_packages_are_limited_and_manual_reads_go_on(
@@ -46,22 +46,22 @@ async def test_packages_are_limited_and_manual_reads_go_on(
 ) -> None:
     broker = Broker(BrokerOptions(transfer_bytes=2500), Core(store, clock.now_ms))
     serve(broker)
-    peer = Peer(broker)
+    client = BrokerClient(broker)
     for number in range(5):
-        await peer.send(data=b"%d" % number * 1000)
-    await peer.send(data=b"x" * 9000)
-    peer.register()
+        await client.send(data=b"%d" % number * 1000)
+    await client.send(data=b"x" * 9000)
+    client.register()
     backlog: list[int] = []
     offsets: list[int] = []
     while len(offsets) < 3:
-        answer = peer.get(manualCommitOffset=True)
+        answer = client.get(manualCommitOffset=True)
         offsets.append(answer.currOffset)
         backlog.append(answer.currDataDlt)
         assert answer.messages, "at least one, however long"
     assert offsets[0] == 0
     assert offsets == sorted(set(offsets))
     assert backlog == sorted(set(backlog), reverse=True)
-    assert peer.commit().currOffset > offsets[-1]
+    assert client.commit().currOffset > offsets[-1]
     await close(broker)
 
 
@@ -77,10 +77,10 @@ async def test_packages_are_limited_and_manual_reads_go_on(
         ({"topicName": "going"}, 403),
     ],
 )
-async def test_refused_gets(peer: Peer, fields: dict[str, Any], code: int) -> None:
-    peer.register()
-    peer.register(topicName="going")
-    refused = peer.get(**fields)
+async def test_refused_gets(client: BrokerClient, fields: dict[str, Any], code: int) -> None:
+    client.register()
+    client.register(topicName="going")
+    refused = client.get(**fields)
     assert (refused.success, refused.errCode) == (False, code)
     assert (refused.currOffset, refused.currDataDlt) == (-1, -1)
     assert refused.HasField("minLimitTime")
@@ -98,98 +98,100 @@ async def test_refused_gets(peer: Peer, fields: dict[str, Any], code: int) -> No
         ({"clientId": "c2"}, 401),
     ],
 )
-async def test_refused_commits(peer: Peer, fields: dict[str, Any], code: int) -> None:
-    peer.register()
-    refused = peer.commit(**fields)
+async def test_refused_commits(client: BrokerClient, fields: dict[str, Any], code: int) -> None:
+    client.register()
+    refused = client.commit(**fields)
     assert (refused.success, refused.errCode, refused.currOffset) == (False, code, -1)
 
 
-async def test_filters(peer: Peer) -> None:
+async def test_filters(client: BrokerClient) -> None:
     for number in range(6):
-        await peer.send(data=b"%d" % number, msgType="AB"[number % 2])
-    await peer.send(data=b"plain")
-    peer.register(filterCondStr=["B", "C"])
-    answer = peer.get()
+        await client.send(data=b"%d" % number, msgType="AB"[number % 2])
+    await client.send(data=b"plain")
+    client.register(filterCondStr=["B", "C"])
+    answer = client.get()
     assert bodies(answer) == [b"1", b"3", b"5"]
     assert answer.requireSlow
-    peer.register(filterCondStr=["C"])
-    serial = peer.post_get()
-    assert peer.got(serial) is None, "nothing passes, so it waits"
-    await peer.send(data=b"A again", msgType="A")
-    assert peer.got(serial) is None
-    assert peer.commit().currOffset == 8, "what does not pass is passed over at once"
-    await peer.send(data=b"C at last", msgType="C")
-    found = peer.got(serial)
+    client.register(filterCondStr=["C"])
+    serial = client.post_get()
+    assert client.got(serial) is None, "nothing passes, so it waits"
+    await client.send(data=b"A again", msgType="A")
+    assert client.got(serial) is None
+    assert client.commit().currOffset == 8, "what does not pass is passed over at once"
+    await client.send(data=b"C at last", msgType="C")
+    found = client.got(serial)
     assert found is not None
     assert bodies(found) == [b"C at last"]
 
 
 async def test_a_long_way_without_a_match_is_cut(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+    client: BrokerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
-        await peer.send(msgType="A")
+        await client.send(msgType="A")
     monkeypatch.setattr(limits, "SCANS_PER_GET", 1)
-    peer.register(filterCondStr=["B"])
-    answer = peer.get()
+    client.register(filterCondStr=["B"])
+    answer = client.get()
     assert (bodies(answer), answer.currOffset) == ([], 4)
-    assert peer.got(peer.post_get()) is None
+    assert client.got(client.post_get()) is None
 
 
-async def test_a_position_outside_the_partition(peer: Peer, broker: Broker) -> None:
-    peer.register()
+async def test_a_position_outside_the_partition(client: BrokerClient, broker: Broker) -> None:
+    client.register()
     [reader] = broker.state.leases.held_by("c1")
     reader.position.offset = 99
-    serial = peer.post_get()
-    assert peer.got(serial) is None
+    serial = client.post_get()
+    assert client.got(serial) is None
     assert reader.position.offset == 0
-    await peer.send()
-    assert peer.got(serial) is not None
+    await client.send()
+    assert client.got(serial) is not None
 
 
-async def test_flow_rules(peer: Peer, broker: Broker, clock: ManualClock) -> None:
+async def test_flow_rules(client: BrokerClient, broker: Broker, clock: ManualClock) -> None:
     broker.state.flow = FlowRules.parse(
         '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":12,'
         '"freqInMs":700}]}]'
     )
-    peer.register()
+    client.register()
     for _ in range(6):
-        await peer.send(data=b"x" * 600_000)
-    assert len(bodies(peer.get())) == 1, "not at the first read"
-    assert len(bodies(peer.get())) == 1
-    assert len(bodies(peer.get())) == 1
-    limited = peer.get()
+        await client.send(data=b"x" * 600_000)
+    assert len(bodies(client.get())) == 1, "not at the first read"
+    assert len(bodies(client.get())) == 1
+    assert len(bodies(client.get())) == 1
+    limited = client.get()
     assert (limited.errCode, limited.minLimitTime) == (452, 700)
-    assert len(bodies(peer.get(escFlowCtrl=True))) == 1
+    assert len(bodies(client.get(escFlowCtrl=True))) == 1
     clock.advance(5_000)
-    assert len(bodies(peer.get())) == 1
-    peer.beat("7:h:8123#demo:0")
+    assert len(bodies(client.get())) == 1
+    client.heartbeat("7:h:8123#demo:0")
     clock.advance(25_000)
-    assert len(bodies(peer.get())) == 1
+    assert len(bodies(client.get())) == 1
 
 
 # -- what is no request
 
 
-async def test_messages_that_cannot_be_read_are_fatal_and_only_they(peer: Peer) -> None:
+async def test_messages_that_cannot_be_read_are_fatal_and_only_they(client: BrokerClient) -> None:
     payloads = {13: b"\xff", 15: b"\x08", 16: b"", 17: b"\x0a", 18: b"x"}
     for method, body in payloads.items():
-        serial, frame = peer.wire.session.request(method, pb.CloseRequestB2M(brokerId="1"), 1000)
+        serial, frame = client.connection.session.request(
+            method, pb.CloseRequestB2M(brokerId="1"), 1000
+        )
         del frame
-        service = 3 if method == 13 else 2
+        receiver = 3 if method == 13 else 2
         inner = pb.RequestBody(method=method, timeout=1000, request=body).SerializeToString()
-        header = pb.RequestHeader(serviceType=service, protocolVer=3).SerializeToString()
+        header = pb.RequestHeader(serviceType=receiver, protocolVer=3).SerializeToString()
         payload = b"\x02\x08\x00" + bytes([len(header)]) + header + bytes([len(inner)]) + inner
-        peer.service.received(encode_frame(serial, payload))
-        answer = peer.wire.answers[serial]
+        client.receiver.received(encode_frame(serial, payload))
+        answer = client.connection.answers[serial]
         assert isinstance(answer, Failure)
         assert answer.fatal
-    assert (await peer.send()).success
+    assert (await client.send()).success
 
 
-async def test_the_masters_methods_are_not_served_here(peer: Peer) -> None:
-    serial = peer.post(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="1"))
-    answer = peer.wire.answers[serial]
+async def test_the_masters_methods_are_not_served_here(client: BrokerClient) -> None:
+    serial = client.post(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId="1"))
+    answer = client.connection.answers[serial]
     assert isinstance(answer, Failure)
     assert not answer.fatal
     assert answer.text == "No service 1 found on the server"

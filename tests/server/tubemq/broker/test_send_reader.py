@@ -18,7 +18,7 @@ from coherer._wire.tubemq.payload import checksum
 from coherer._wire.tubemq.wire import field
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
-from tests.server.broker_stage import OPTIONS, TOPICS, send_request
+from tests.server.broker_harness import OPTIONS, TOPICS, send_request
 
 
 @pytest.fixture(scope="module")

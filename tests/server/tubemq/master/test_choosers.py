@@ -9,21 +9,21 @@ import pytest
 from coherer._wire.tubemq import credentials, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from tests.server.master_stage import Broker, Consumer, Stage
+from tests.server.master_harness import Broker, Consumer, MasterHarness
 
 CODE = ResultCode
 
 
 @pytest.fixture
-def stage() -> Stage:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic("flights", 3)
+def harness() -> MasterHarness:
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic("flights", 3)
     broker.sync()
-    return stage
+    return harness
 
 
-def register(stage: Stage, name: str = "a", **changes: Any) -> Any:
+def register(harness: MasterHarness, name: str = "a", **changes: Any) -> Any:
     fields: dict[str, Any] = {
         "clientId": name,
         "groupName": "g",
@@ -35,67 +35,67 @@ def register(stage: Stage, name: str = "a", **changes: Any) -> Any:
         "opsTaskInfo": pb.OpsTaskInfo(),
         **changes,
     }
-    return stage.ask(methods.CONSUMER_REGISTER_V2, pb.RegisterRequestC2MV2(**fields))
+    return harness.ask(methods.CONSUMER_REGISTER_V2, pb.RegisterRequestC2MV2(**fields))
 
 
-def heartbeat(stage: Stage, name: str = "a", auth: Any = None, **report: Any) -> Any:
+def heartbeat(harness: MasterHarness, name: str = "a", auth: Any = None, **report: Any) -> Any:
     held = pb.ClientSubRepInfo(**{"brokerConfigId": -2, "topicMetaInfoId": -2, **report})
     request = pb.HeartRequestC2MV2(
         clientId=name, groupName="g", subRepInfo=held, authInfo=auth, opsTaskInfo=pb.OpsTaskInfo()
     )
-    return stage.ask(methods.CONSUMER_HEARTBEAT_V2, request)
+    return harness.ask(methods.CONSUMER_HEARTBEAT_V2, request)
 
 
-def partitions(stage: Stage, brokers: int = -2, meta: int = -2, auth: Any = None) -> Any:
+def partitions(harness: MasterHarness, brokers: int = -2, meta: int = -2, auth: Any = None) -> Any:
     request = pb.GetPartMetaRequestC2M(
         clientId="a", groupName="g", brokerConfigId=brokers, topicMetaInfoId=meta, authInfo=auth
     )
-    return stage.ask(methods.GET_PARTITION_META, request)
+    return harness.ask(methods.GET_PARTITION_META, request)
 
 
-def test_a_chooser_gets_lists_while_its_own_are_old(stage: Stage) -> None:
-    answer = register(stage)
+def test_a_chooser_gets_lists_while_its_own_are_old(harness: MasterHarness) -> None:
+    answer = register(harness)
     assert (answer.errCode, answer.errMsg) == (200, "OK!")
     assert list(answer.brokerConfigList) == ["1:10.0.0.1: "]
     held = pb.ClientSubRepInfo(brokerConfigId=answer.brokerConfigId, topicMetaInfoId=-2)
-    assert not register(stage, subRepInfo=held).brokerConfigList
-    found = partitions(stage)
+    assert not register(harness, subRepInfo=held).brokerConfigList
+    found = partitions(harness)
     assert list(found.topicMetaInfoList) == ["flights#1:1:3:1"]
     assert list(found.brokerConfigList) == ["1:10.0.0.1: "]
-    again = partitions(stage, found.brokerConfigId, found.topicMetaInfoId)
+    again = partitions(harness, found.brokerConfigId, found.topicMetaInfoId)
     assert not again.topicMetaInfoList
     assert not again.brokerConfigList
 
 
 def test_who_looks_what_there_is_makes_no_topics() -> None:
-    stage = Stage(auto_create_topics=True)
-    stage.broker()
-    assert register(stage, topicList=["nowhere"]).errCode == CODE.TOPIC_NOT_DEPLOYED
-    assert Consumer(stage, "a", topicList=["nowhere"]).register().success
+    harness = MasterHarness(auto_create_topics=True)
+    harness.broker()
+    assert register(harness, topicList=["nowhere"]).errCode == CODE.TOPIC_NOT_DEPLOYED
+    assert Consumer(harness, "a", topicList=["nowhere"]).register().success
 
 
-def test_partitions_that_cannot_be_read_are_marked(stage: Stage) -> None:
-    register(stage)
-    before = partitions(stage).topicMetaInfoId
-    Broker(stage, 1).close()
-    found = partitions(stage, meta=before)
+def test_partitions_that_cannot_be_read_are_marked(harness: MasterHarness) -> None:
+    register(harness)
+    before = partitions(harness).topicMetaInfoId
+    Broker(harness, 1).close()
+    found = partitions(harness, meta=before)
     assert found.topicMetaInfoId > before
     assert list(found.topicMetaInfoList) == ["flights#1:1:3:0"]
 
 
-def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(stage: Stage) -> None:
-    register(stage)
+def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(harness: MasterHarness) -> None:
+    register(harness)
     report = {
         "reportSubInfo": True,
         "partSubInfo": ["flights#1:0,1:1", "nonsense", "flights#1:99"],
-        "lstAssignedTime": stage.now_ms,
+        "lstAssignedTime": harness.now_ms,
     }
-    assert not heartbeat(stage, **report).HasField("topicMetaInfoId")
-    assert stage.master.state.groups.get("g").members["a"].held  # type: ignore[union-attr]
-    stage.now_ms += 180_001
-    answer = heartbeat(stage, **report)
+    assert not heartbeat(harness, **report).HasField("topicMetaInfoId")
+    assert harness.master.state.groups.get("g").members["a"].held  # type: ignore[union-attr]
+    harness.now_ms += 180_001
+    answer = heartbeat(harness, **report)
     assert list(answer.topicMetaInfoList) == ["flights#1:1:3:1"]
-    known = heartbeat(stage, **report, topicMetaInfoId=answer.topicMetaInfoId)
+    known = heartbeat(harness, **report, topicMetaInfoId=answer.topicMetaInfoId)
     assert known.topicMetaInfoId == answer.topicMetaInfoId
     assert not known.topicMetaInfoList
 
@@ -112,9 +112,9 @@ def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(stage: Stage
     ],
 )
 def test_what_a_chooser_may_not_send(
-    stage: Stage, changes: dict[str, Any], code: ResultCode
+    harness: MasterHarness, changes: dict[str, Any], code: ResultCode
 ) -> None:
-    assert register(stage, **changes).errCode == code
+    assert register(harness, **changes).errCode == code
 
 
 @pytest.mark.parametrize(
@@ -129,66 +129,68 @@ def test_what_a_chooser_may_not_send(
         ),
     ],
 )
-def test_choosers_must_agree(stage: Stage, changes: dict[str, Any], code: ResultCode) -> None:
-    assert register(stage, sourceCount=2, nodeId=0).errCode == CODE.SUCCESS
-    assert register(stage, "b", **changes).errCode == code
+def test_choosers_must_agree(
+    harness: MasterHarness, changes: dict[str, Any], code: ResultCode
+) -> None:
+    assert register(harness, sourceCount=2, nodeId=0).errCode == CODE.SUCCESS
+    assert register(harness, "b", **changes).errCode == code
 
 
-def test_choosers_and_others_do_not_share_a_group(stage: Stage) -> None:
-    register(stage)
-    assert Consumer(stage, "b").register().errCode == CODE.CLIENT_INCONSISTENT_CONSUMETYPE
+def test_choosers_and_others_do_not_share_a_group(harness: MasterHarness) -> None:
+    register(harness)
+    assert Consumer(harness, "b").register().errCode == CODE.CLIENT_INCONSISTENT_CONSUMETYPE
 
 
-def test_strangers_register_first(stage: Stage) -> None:
-    assert heartbeat(stage).errCode == CODE.HB_NO_NODE
-    assert partitions(stage).errCode == CODE.HB_NO_NODE
+def test_strangers_register_first(harness: MasterHarness) -> None:
+    assert heartbeat(harness).errCode == CODE.HB_NO_NODE
+    assert partitions(harness).errCode == CODE.HB_NO_NODE
 
 
-def test_choosers_leave_like_others(stage: Stage) -> None:
-    register(stage)
-    assert Consumer(stage, "a").close().success
-    assert stage.master.groups() == {}
-    register(stage)
-    stage.wait(30_000)
-    assert heartbeat(stage).errCode == CODE.HB_NO_NODE
+def test_choosers_leave_like_others(harness: MasterHarness) -> None:
+    register(harness)
+    assert Consumer(harness, "a").close().success
+    assert harness.master.groups() == {}
+    register(harness)
+    harness.wait(30_000)
+    assert heartbeat(harness).errCode == CODE.HB_NO_NODE
 
 
-def test_rules_and_orders_come_along(stage: Stage) -> None:
-    state = stage.master.state
+def test_rules_and_orders_come_along(harness: MasterHarness) -> None:
+    state = harness.master.state
     state.catalog.set_cluster({"flow_enabled": True, "flow_rules": "[0]"}, state.change("me"))
-    tasks = register(stage).opsTaskInfo
+    tasks = register(harness).opsTaskInfo
     assert tasks.defFlowControlInfo == "[0]"
     assert not tasks.HasField("csmFrmMaxOffsetCtrlId")
     held = pb.OpsTaskInfo(defFlowCheckId=tasks.defFlowCheckId)
-    assert not register(stage, opsTaskInfo=held).opsTaskInfo.HasField("defFlowControlInfo")
+    assert not register(harness, opsTaskInfo=held).opsTaskInfo.HasField("defFlowControlInfo")
     state.catalog.set_cluster({"flow_enabled": False}, state.change("me"))
-    tasks = register(stage, opsTaskInfo=held).opsTaskInfo
+    tasks = register(harness, opsTaskInfo=held).opsTaskInfo
     assert (tasks.defFlowCheckId, tasks.defFlowControlInfo) == (-2, " ")
     rules = {"flow_enabled": True, "flow_rules": "[1]", "priority": 303}
     state.catalog.control_group("g", rules, state.change("me"))
-    tasks = heartbeat(stage).opsTaskInfo
+    tasks = heartbeat(harness).opsTaskInfo
     assert (tasks.groupFlowControlInfo, tasks.qryPriorityId) == ("[1]", 303)
     group = state.groups.get("g")
     assert group is not None
     group.from_max_id = 7
-    assert heartbeat(stage).opsTaskInfo.csmFrmMaxOffsetCtrlId == 7
+    assert heartbeat(harness).opsTaskInfo.csmFrmMaxOffsetCtrlId == 7
     done = pb.OpsTaskInfo(csmFrmMaxOffsetCtrlId=7)
-    assert not register(stage, opsTaskInfo=done).opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
+    assert not register(harness, opsTaskInfo=done).opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
 
 
 def test_choosers_are_asked_to_sign_like_others() -> None:
-    stage = Stage(authenticate_consumers=True, users={"ann": "secret"})
-    broker = stage.broker()
-    stage.topic()
+    harness = MasterHarness(authenticate_consumers=True, users={"ann": "secret"})
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
-    assert register(stage).opsTaskInfo.requireAuth
-    assert partitions(stage).errCode == CODE.CERTIFICATE_FAILURE
-    assert heartbeat(stage).opsTaskInfo.requireAuth
-    info = credentials.authenticate_info("ann", "secret", stage.now_ms, 1)
+    assert register(harness).opsTaskInfo.requireAuth
+    assert partitions(harness).errCode == CODE.CERTIFICATE_FAILURE
+    assert heartbeat(harness).opsTaskInfo.requireAuth
+    info = credentials.authenticate_info("ann", "secret", harness.now_ms, 1)
     auth = pb.MasterCertificateInfo(authInfo=info)
-    assert partitions(stage, auth=auth).topicMetaInfoList, "Java's client signs this one first"
-    assert heartbeat(stage).opsTaskInfo.requireAuth, "that answer has no room for a token"
-    answer = heartbeat(stage, auth=auth)
+    assert partitions(harness, auth=auth).topicMetaInfoList, "Java's client signs this one first"
+    assert heartbeat(harness).opsTaskInfo.requireAuth, "that answer has no room for a token"
+    answer = heartbeat(harness, auth=auth)
     assert not answer.opsTaskInfo.HasField("requireAuth")
     assert answer.authorizedInfo.authAuthorizedToken
-    assert stage.master.groups() == {"g": ["a"]}
+    assert harness.master.groups() == {"g": ["a"]}

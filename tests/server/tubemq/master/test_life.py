@@ -11,65 +11,65 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import StoreFullError, UsageError
-from tests.server.master_stage import Broker, Consumer, Producer, Stage, refused
+from tests.server.master_harness import Broker, Consumer, MasterHarness, Producer, refused
 
 
 def test_configuration_survives_a_restart_and_nobody_else_does() -> None:
-    stage = Stage()
-    stage.broker()
-    stage.topic()
-    producer = Producer(stage)
+    harness = MasterHarness()
+    harness.broker()
+    harness.topic()
+    producer = Producer(harness)
     producer.register()
-    stage.restart()
-    assert stage.master.topics() == {"flights": {1: 4}}
+    harness.restart()
+    assert harness.master.topics() == {"flights": {1: 4}}
     assert refused(producer.heartbeat(), ResultCode.HB_NO_NODE)
-    assert not list(stage.master.state.broker_registry)
+    assert not list(harness.master.state.broker_registry)
 
 
 def test_nothing_is_written_when_nothing_has_changed() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    producer = Producer(stage)
+    harness = MasterHarness()
+    broker = harness.broker()
+    producer = Producer(harness)
     producer.register()
-    stage.wait(0)
-    saves = stage.saves
+    harness.wait(0)
+    saves = harness.saves
     for _ in range(5):
         broker.heartbeat()
         producer.heartbeat()
-        stage.wait(1_000)
-    assert stage.saves == saves
+        harness.wait(1_000)
+    assert harness.saves == saves
 
 
 def test_a_full_disk_stops_nobodys_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage(auto_create_topics=True)
-    broker = stage.broker()
-    stage.master.watch(broker.sync)
-    producer = Producer(stage)
+    harness = MasterHarness(auto_create_topics=True)
+    broker = harness.broker()
+    harness.master.watch(broker.sync)
+    producer = Producer(harness)
     producer.register()
-    stage.disk_full = True
+    harness.disk_full = True
     assert producer.publish("flights").topicInfos
     assert producer.heartbeat().success
     with pytest.raises(StoreFullError):
-        stage.master.create_topic("weather")
+        harness.master.create_topic("weather")
     assert len(caplog.records) == 1
-    stage.disk_full = False
-    stage.wait(4_999)
-    assert stage.another().topics() == {}
-    stage.wait(1)
-    assert set(stage.another().topics()) == {"flights", "weather"}
-    saves = stage.saves
-    stage.wait(10_000)
-    assert stage.saves == saves
+    harness.disk_full = False
+    harness.wait(4_999)
+    assert harness.another().topics() == {}
+    harness.wait(1)
+    assert set(harness.another().topics()) == {"flights", "weather"}
+    saves = harness.saves
+    harness.wait(10_000)
+    assert harness.saves == saves
 
 
 def test_ids_grow_over_restarts() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    before, check_sum = broker.config, stage.master.state.broker_list_id
-    stage.now_ms += 100
-    stage.restart()
-    assert Broker(stage, 1).register().curBrokerConfId > before[0]
-    assert stage.master.state.broker_list_id > check_sum
+    harness = MasterHarness()
+    broker = harness.broker()
+    before, check_sum = broker.config, harness.master.state.broker_list_id
+    harness.now_ms += 100
+    harness.restart()
+    assert Broker(harness, 1).register().curBrokerConfId > before[0]
+    assert harness.master.state.broker_list_id > check_sum
 
 
 # -- standby
@@ -77,7 +77,7 @@ def test_ids_grow_over_restarts() -> None:
 
 @pytest.mark.parametrize("method", sorted(set(methods.METHODS) - {13, 15, 16, 17, 18}))
 def test_a_standby_refuses_all_business(method: int) -> None:
-    stage = Stage(standby=True, host="10.0.0.7", port=8716)
+    harness = MasterHarness(standby=True, host="10.0.0.7", port=8716)
     messages = {
         1: pb.RegisterRequestP2M(clientId="x", hostName="h", brokerCheckSum=-1),
         2: pb.HeartRequestP2M(clientId="x", hostName="h", brokerCheckSum=-1),
@@ -93,64 +93,64 @@ def test_a_standby_refuses_all_business(method: int) -> None:
         22: pb.GetPartMetaRequestC2M(clientId="x", groupName="g"),
     }
     with pytest.raises(StandbyError) as caught:
-        stage.ask(method, messages[method])
+        harness.ask(method, messages[method])
     assert caught.value.text.startswith(
         "10.0.0.7:8716 is not master now. the connecting client id is "
     )
 
 
 def test_a_standby_checks_parameters_first() -> None:
-    producer = Producer(Stage(standby=True), "")
+    producer = Producer(MasterHarness(standby=True), "")
     assert refused(producer.register(), ResultCode.BAD_REQUEST)
 
 
 def test_a_standby_that_becomes_active_reads_what_the_other_wrote() -> None:
-    stage = Stage()
-    second = stage.another()
+    harness = MasterHarness()
+    second = harness.another()
     second.standby = True
     second.tick()
-    stage.broker()
-    stage.topic()
+    harness.broker()
+    harness.topic()
     with pytest.raises(StandbyError):
         second.create_topic("weather")
     with pytest.raises(StandbyError):
         second.delete_topic("flights")
     second.standby = False
     assert second.topics() == {"flights": {1: 4}}
-    stage.master.standby = True
-    stage.master = second
-    assert Producer(stage).register().success
+    harness.master.standby = True
+    harness.master = second
+    assert Producer(harness).register().success
 
 
 # -- topics by hand
 
 
 def test_topics_are_created_on_all_or_on_named_brokers() -> None:
-    stage = Stage()
+    harness = MasterHarness()
     with pytest.raises(UsageError, match="no broker"):
-        stage.master.create_topic("flights")
-    stage.broker(1)
-    stage.broker(2, host="10.0.0.2")
-    assert stage.master.create_topic("flights", 3, [2]) == 1
-    assert stage.master.create_topic("flights", 5) == 1
-    assert stage.master.create_topic("flights") == 0
-    assert stage.master.topics() == {"flights": {1: 5, 2: 3}}
+        harness.master.create_topic("flights")
+    harness.broker(1)
+    harness.broker(2, host="10.0.0.2")
+    assert harness.master.create_topic("flights", 3, [2]) == 1
+    assert harness.master.create_topic("flights", 5) == 1
+    assert harness.master.create_topic("flights") == 0
+    assert harness.master.topics() == {"flights": {1: 5, 2: 3}}
     with pytest.raises(CatalogError, match="Broker 3 does not exist"):
-        stage.master.create_topic("weather", brokers=[1, 3])
+        harness.master.create_topic("weather", brokers=[1, 3])
     with pytest.raises(CatalogError, match="letter"):
-        stage.master.create_topic("2013")
-    assert set(stage.master.topics()) == {"flights"}
-    deployment = stage.master.state.catalog.deployment("flights", 1)
+        harness.master.create_topic("2013")
+    assert set(harness.master.topics()) == {"flights"}
+    deployment = harness.master.state.catalog.deployment("flights", 1)
     assert deployment.status is TopicStatus.OK
 
 
 def test_the_master_says_what_it_is() -> None:
-    stage = Stage()
-    assert repr(stage.master) == "<Master active, 0 brokers, 0 topics, 0 producers, 0 consumers>"
-    stage.broker()
-    stage.topic()
-    Consumer(stage).register()
-    assert stage.master.groups() == {"g": ["c"]}
+    harness = MasterHarness()
+    assert repr(harness.master) == "<Master active, 0 brokers, 0 topics, 0 producers, 0 consumers>"
+    harness.broker()
+    harness.topic()
+    Consumer(harness).register()
+    assert harness.master.groups() == {"g": ["c"]}
 
 
 @pytest.mark.parametrize(

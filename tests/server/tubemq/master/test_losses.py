@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.server.master_stage import Broker, Consumer, Stage
+from tests.server.master_harness import Broker, Consumer, MasterHarness
 
 PARTITIONS = 6
 INDEX = st.integers(0, 7)
@@ -23,10 +23,10 @@ class LossyCluster(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stage = Stage(consumer_timeout_ms=10_000_000, return_ms=10_000_000)
-        self.broker = Broker(self.stage, 1)
+        self.harness = MasterHarness(consumer_timeout_ms=10_000_000, return_ms=10_000_000)
+        self.broker = Broker(self.harness, 1)
         self.broker.start()
-        self.stage.topic("flights", PARTITIONS)
+        self.harness.topic("flights", PARTITIONS)
         self.broker.sync()
         self.there: dict[str, Consumer] = {}
         self.names = (f"c{number}" for number in itertools.count())
@@ -38,7 +38,7 @@ class LossyCluster(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         name = next(self.names)
-        self.there[name] = Consumer(self.stage, name)
+        self.there[name] = Consumer(self.harness, name)
         assert self.there[name].register().success
 
     @precondition(lambda self: len(self.there) > 2)
@@ -67,12 +67,12 @@ class LossyCluster(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([100, 1_000, 31_000]))
     def wait(self, ms: int) -> None:
-        self.stage.wait(ms)
+        self.harness.wait(ms)
 
     @rule()
     def restart_master(self) -> None:
-        self.stage.wait(1)
-        self.stage.restart()
+        self.harness.wait(1)
+        self.harness.restart()
         assert self.broker.register(online=True).success
         self.broker.sync()
 
@@ -80,7 +80,7 @@ class LossyCluster(RuleBasedStateMachine):
     def restart_broker(self) -> None:
         for consumer in self.there.values():
             consumer.held.clear()
-        self.broker = Broker(self.stage, 1)
+        self.broker = Broker(self.harness, 1)
         self.broker.start()
         self.broker.sync()
 
@@ -94,7 +94,7 @@ class LossyCluster(RuleBasedStateMachine):
             self.round()
             if not self.broker.heartbeat().success:
                 self.broker.register(online=True)
-            self.stage.wait(31_000 if turn % 2 else 100)
+            self.harness.wait(31_000 if turn % 2 else 100)
         loads = [len(consumer.numbers) for consumer in self.there.values()]
         assert sum(loads) == PARTITIONS
         assert max(loads) - min(loads) <= 1

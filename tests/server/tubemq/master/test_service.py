@@ -15,7 +15,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.session import ClientSession, Failure, Response
-from tests.server.master_stage import Stage
+from tests.server.master_harness import MasterHarness
 
 
 class Client:
@@ -63,13 +63,13 @@ def request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def harness() -> MasterHarness:
+    return MasterHarness()
 
 
 @pytest.fixture
-async def client(stage: Stage) -> AsyncIterator[Client]:
-    listener = await net.listen("127.0.0.1", 0, partial(MasterConnection, stage.master))
+async def client(harness: MasterHarness) -> AsyncIterator[Client]:
+    listener = await net.listen("127.0.0.1", 0, partial(MasterConnection, harness.master))
     client = await net.dial("127.0.0.1", listener.port, Client)
     yield client
     client.connection.close()
@@ -89,8 +89,8 @@ async def test_a_producer_registers_and_beats(client: Client) -> None:
     assert answer.success
 
 
-async def test_a_standby_says_so_as_java_does(stage: Stage, client: Client) -> None:
-    stage.master.standby = True
+async def test_a_standby_says_so_as_java_does(harness: MasterHarness, client: Client) -> None:
+    harness.master.standby = True
     failure = await client.raw(1, 1, REGISTER.SerializeToString())
     assert failure.standby
     assert not failure.fatal
@@ -108,9 +108,9 @@ async def test_what_cannot_be_served_is_answered_and_the_connection_goes_on(
 
 
 async def test_an_error_of_ours_harms_one_answer_only(
-    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch
+    harness: MasterHarness, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage.master.state, "producers", None)
+    monkeypatch.setattr(harness.master.state, "producers", None)
     failure = await client.raw(1, 1, REGISTER.SerializeToString())
     assert failure.text == "The master failed; see its log."
     close = pb.CloseRequestC2M(clientId="c", groupName="g")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coherer._server.node.admin import AdminApp
+from coherer._server.tubemq.master.admin import master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.options import MasterOptions
 from coherer._wire.tubemq import messages as pb
@@ -15,13 +17,28 @@ from coherer.errors import StoreFullError
 
 START_MS = 1_700_000_000_000
 
+PROPS = {
+    "numTopicStores", "numPartitions", "unflushThreshold", "unflushInterval", "unflushDataHold",
+    "memCacheMsgSizeInMB", "memCacheMsgCntInK", "memCacheFlushIntvl", "acceptPublish",
+    "acceptSubscribe", "deletePolicy", "dataStoreType", "dataPath",
+}  # fmt: skip
+STAMP = {"dataVersionId", "serialId", "createUser", "createDate", "modifyUser", "modifyDate"}
+DEPLOYMENT = PROPS | STAMP | {
+    "topicName", "brokerId", "topicNameId", "brokerIp", "brokerPort", "topicStatusId",
+}  # fmt: skip
+TOTALS = {
+    "infoCount", "totalCfgNumPart", "isSrvAcceptPublish", "isSrvAcceptSubscribe",
+    "totalRunNumPartCount",
+}  # fmt: skip
+RULES = '[{"type":1,"rule":[{"zeroCnt":3,"freqInMs":300}]}]'
+
 
 def refused(answer: Any, code: ResultCode) -> bool:
     """Whether the answer is this refusal, with a text."""
     return (answer.success, answer.errCode) == (False, code) and bool(answer.errMsg)
 
 
-class Stage:
+class MasterHarness:
     """The master and what it keeps."""
 
     def __init__(self, **options: Any) -> None:
@@ -78,9 +95,14 @@ class Broker:
     """A broker that does what Java's does."""
 
     def __init__(
-        self, stage: Stage, number: int, host: str = "10.0.0.1", port: int = 8123, **fields: Any
+        self,
+        harness: MasterHarness,
+        number: int,
+        host: str = "10.0.0.1",
+        port: int = 8123,
+        **fields: Any,
     ) -> None:
-        self.stage = stage
+        self.harness = harness
         self.number = number
         self.fields: dict[str, Any] = {
             "clientId": f"{number}:{host}:{port}:2.4.0",
@@ -102,7 +124,7 @@ class Broker:
         self.cluster_id = -2
 
     def register(self, *, online: bool = False) -> Any:
-        answer = self.stage.ask(
+        answer = self.harness.ask(
             methods.BROKER_REGISTER,
             pb.RegisterRequestB2M(
                 brokerOnline=online,
@@ -135,7 +157,7 @@ class Broker:
             request.brokerDefaultConfInfo = self.defaults
             request.brokerTopicSetConfInfo.extend(self.topics)
         self.unreported = False
-        answer = self.stage.ask(methods.BROKER_HEARTBEAT, request)
+        answer = self.harness.ask(methods.BROKER_HEARTBEAT, request)
         self._take(answer)
         return answer
 
@@ -152,7 +174,7 @@ class Broker:
         raise AssertionError("they do not agree")
 
     def close(self) -> Any:
-        return self.stage.ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId=str(self.number)))
+        return self.harness.ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId=str(self.number)))
 
     def _take(self, answer: Any) -> None:
         if answer.success and answer.takeConfInfo:
@@ -168,8 +190,8 @@ class Broker:
 class Producer:
     """A producer that does what Java's does."""
 
-    def __init__(self, stage: Stage, name: str = "p", *, secure: bool = False) -> None:
-        self.stage = stage
+    def __init__(self, harness: MasterHarness, name: str = "p", *, secure: bool = False) -> None:
+        self.harness = harness
         self.name = name
         self.secure = secure
         self.check_sum = -1
@@ -190,7 +212,7 @@ class Producer:
         return self.heartbeat()
 
     def close(self) -> Any:
-        return self.stage.ask(
+        return self.harness.ask(
             methods.PRODUCER_CLOSE, pb.CloseRequestP2M(clientId=self.name, authInfo=self.auth)
         )
 
@@ -203,13 +225,13 @@ class Producer:
             "appdConfig": pb.ApprovedClientConfig(configId=self.config_id),
             "authInfo": self.auth,
         }
-        answer = self.stage.ask(method, kind(**{**fields, **changes}), secure=self.secure)
+        answer = self.harness.ask(method, kind(**{**fields, **changes}), secure=self.secure)
         if answer.success:
             assert answer.authorizedInfo.IsInitialized()
             if answer.brokerInfos:
                 self.brokers = list(answer.brokerInfos)
             if answer.brokerCheckSum != self.check_sum:
-                assert len(answer.brokerInfos) == len(self.stage.master.state.catalog.brokers)
+                assert len(answer.brokerInfos) == len(self.harness.master.state.catalog.brokers)
             self.check_sum = answer.brokerCheckSum
             self.config_id = answer.appdConfig.configId
             self.max_bytes = answer.appdConfig.maxMsgSize or self.max_bytes
@@ -221,14 +243,14 @@ class Consumer:
 
     def __init__(
         self,
-        stage: Stage,
+        harness: MasterHarness,
         name: str = "c",
         topics: tuple[str, ...] = ("flights",),
         *,
         secure: bool = False,
         **fields: Any,
     ) -> None:
-        self.stage = stage
+        self.harness = harness
         self.name = name
         self.topics = topics
         self.secure = secure
@@ -257,7 +279,7 @@ class Consumer:
             **self.fields,
             **changes,
         }
-        answer = self.stage.ask(
+        answer = self.harness.ask(
             methods.CONSUMER_REGISTER, pb.RegisterRequestC2M(**fields), secure=self.secure
         )
         if answer.success:
@@ -279,7 +301,7 @@ class Consumer:
             "authInfo": self.auth,
             **changes,
         }
-        answer = self.stage.ask(methods.CONSUMER_HEARTBEAT, pb.HeartRequestC2M(**fields))
+        answer = self.harness.ask(methods.CONSUMER_HEARTBEAT, pb.HeartRequestC2M(**fields))
         if answer.success:
             assert answer.HasField("authorizedInfo") or answer.requireAuth
             self.not_allocated = self.not_allocated and answer.notAllocated
@@ -302,9 +324,41 @@ class Consumer:
         )
 
     def close(self) -> Any:
-        return self.stage.ask(
+        return self.harness.ask(
             methods.CONSUMER_CLOSE,
             pb.CloseRequestC2M(
                 clientId=self.name, groupName=self.fields["groupName"], authInfo=self.auth
             ),
         )
+
+
+class AdminCaller:
+    """Asks and orders, as an administrator would."""
+
+    def __init__(self, harness: MasterHarness) -> None:
+        self.harness = harness
+        self.app: AdminApp = master_admin(harness.master)
+
+    def ask(self, method: str, **params: object) -> list[Any]:
+        answer = self.app.handle(method, {name: str(value) for name, value in params.items()})
+        assert answer["result"] is True, answer
+        data = answer["data"]
+        assert isinstance(data, list)
+        assert answer.get("count", len(data)) == len(data)
+        return data
+
+    def order(self, method: str, **params: object) -> list[Any]:
+        who = {"confModAuthToken": "abc", "createUser": "ann", "modifyUser": "ann"}
+        return self.ask(method, **who, **params)
+
+    def refused(self, method: str, **params: object) -> str:
+        who = {"confModAuthToken": "abc", "createUser": "ann", "modifyUser": "ann"}
+        answer = self.app.handle(method, {**who, **{k: str(v) for k, v in params.items()}})
+        assert answer["result"] is False
+        assert answer["errCode"] == 400
+        return str(answer["errMsg"])
+
+
+def code(outcomes: list[Any]) -> list[int]:
+    assert all(item["success"] == (item["errCode"] == 200) for item in outcomes)
+    return [item["errCode"] for item in outcomes]

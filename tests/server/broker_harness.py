@@ -30,10 +30,10 @@ TOPICS = [
 OPTIONS = BrokerOptions(broker_id=7, hold_ms=4_000)
 
 
-class Wire:
+class FakeConnection:
     """A connection's place: keeps what is written."""
 
-    peer = "10.0.0.9:40000"
+    client = "10.0.0.9:40000"
     peer_host = "10.0.0.9"
     local_host = "10.0.0.1"
     closed = False
@@ -79,20 +79,22 @@ class Wire:
         self.closed = True
 
 
-class Peer:
+class BrokerClient:
     """A client of the broker under test: asks, and looks at the answers."""
 
     def __init__(self, broker: Broker) -> None:
-        self.wire = Wire()
-        self.service: BrokerConnection = BrokerConnection(broker, cast("Connection", self.wire))
+        self.connection = FakeConnection()
+        self.receiver: BrokerConnection = BrokerConnection(
+            broker, cast("Connection", self.connection)
+        )
 
     def post(self, method: int, message: Message, timeout_ms: int = 10_000) -> int:
-        serial, frame = self.wire.session.request(method, message, timeout_ms)
-        self.service.received(frame)
+        serial, frame = self.connection.session.request(method, message, timeout_ms)
+        self.receiver.received(frame)
         return serial
 
     def answer(self, serial: int, kind: type[M]) -> M | None:
-        found = self.wire.answers.get(serial)
+        found = self.connection.answers.get(serial)
         if found is None:
             return None
         assert isinstance(found, Response), found
@@ -133,7 +135,7 @@ class Peer:
         request = pb.CommitOffsetRequestC2B(**{**CONSUMER, **fields})
         return self.ask(methods.COMMIT_OFFSET, request, pb.CommitOffsetResponseB2C)
 
-    def beat(self, *partitions: str, **fields: Any) -> pb.HeartBeatResponseB2C:
+    def heartbeat(self, *partitions: str, **fields: Any) -> pb.HeartBeatResponseB2C:
         request = pb.HeartBeatRequestC2B(
             **{"clientId": "c1", "groupName": "g", "readStatus": 0, **fields},
             partitionInfo=partitions,
