@@ -202,7 +202,7 @@ async def test_a_topic_goes(core: Core) -> None:
     told: list[tuple[str, int]] = []
     core.on_removal(lambda name: told.append((name, core.store.queue_range(name, 0)[1])))
     core.appender.submit(drafts(3), None)
-    core.offsets.open("g", "t", 0).place(2)
+    core.offsets.open("g", "t", 0).move_to(2)
     await asyncio.sleep(0)
     core.remove_topic("t")
     assert told == [("t", 3)], "before its messages are gone"

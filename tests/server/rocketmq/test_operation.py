@@ -44,7 +44,7 @@ def put_topic(stage: BrokerStage, name: str, queues: int = 2, *, order: bool = F
 
 def place(stage: BrokerStage, group: str, topic: str, *offsets: int) -> None:
     for queue, offset in enumerate(offsets):
-        stage.state.offsets.open(group, topic, queue).place(offset)
+        stage.state.offsets.open(group, topic, queue).move_to(offset)
 
 
 async def online(client: Client, group: str, *topics: str) -> None:
