@@ -1,4 +1,4 @@
-"""Balance: every partition has one owner, loads are even, nothing moves without need."""
+"""Assignment: every partition has one owner, loads are even, and moves are minimal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEMBERS = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[dict[str, list[Partition]], list[Partition]]:
-    """A group in any state: stale claims, double claims, partitions that are gone."""
+    """A group in any state, with stale and double claims and removed partitions."""
     members = draw(MEMBERS)
     partitions = draw(PARTITIONS)
     claims = draw(PARTITIONS) + partitions
@@ -72,7 +72,7 @@ def test_first_assignment_takes_turns_over_topics() -> None:
     assert [len(plan["a"]), len(plan["b"])] == [2, 1]
 
 
-def test_nobody_owns_nothing() -> None:
+def test_no_members_and_no_partitions() -> None:
     assert first_assignment([], [Partition(1, "t", 0)]) == {}
     assert next_assignment({}, [Partition(1, "t", 0)]) == {}
 
@@ -120,13 +120,13 @@ def test_next_assignment_moves_only_what_it_must(
     assert moved == needed
 
 
-def test_of_two_claims_the_older_member_keeps_the_partition() -> None:
+def test_the_older_of_two_holders_keeps_the_partition() -> None:
     partition = Partition(1, "t", 0)
     plan = next_assignment({"older": [partition], "younger": [partition]}, [partition])
     assert plan == {"older": [partition], "younger": []}
 
 
-def test_what_is_shed_leaves_every_topic_spread() -> None:
+def test_revoked_partitions_leave_topics_spread() -> None:
     flights = [Partition(1, "flights", number) for number in range(4)]
     weather = [Partition(1, "weather", number) for number in range(4)]
     plan = next_assignment({"a": flights + weather, "b": []}, flights + weather)
@@ -168,7 +168,7 @@ def test_equal_offsets_go_to_the_later_when_the_larger_wins_and_else_to_the_earl
 
 
 @given(groups())
-def test_changes_lead_from_what_is_held_to_the_plan(
+def test_reassignments_lead_from_held_partitions_to_the_plan(
     group: tuple[dict[str, list[Partition]], list[Partition]],
 ) -> None:
     held, partitions = group

@@ -1,4 +1,4 @@
-"""A consumer group: agreement, events, and what becomes of them when messages are lost."""
+"""One consumer group: agreement, events, and lost messages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Scene:
                     event = self.obey(member, event)
 
 
-def test_a_lone_member_is_told_to_take_everything_at_its_first_heartbeat() -> None:
+def test_a_single_member_is_assigned_everything_at_its_first_heartbeat() -> None:
     scene = Scene()
     alone = scene.join("a")
     event = scene.beat(alone)
@@ -90,7 +90,7 @@ def test_a_lone_member_is_told_to_take_everything_at_its_first_heartbeat() -> No
     assert scene.group.due_ms is None or not scene.group.unfinished
 
 
-def test_nobody_takes_before_everybody_has_given_up() -> None:
+def test_revocations_come_before_assignments() -> None:
     scene = Scene()
     old = scene.join("a")
     scene.settle()
@@ -106,7 +106,7 @@ def test_nobody_takes_before_everybody_has_given_up() -> None:
     assert (taken.kind, taken.partitions) == (EventKind.ONLY_CONNECT, parts(2, 3))
 
 
-def test_who_has_to_give_and_take_is_told_so_by_the_kinds() -> None:
+def test_event_kinds_of_a_member_that_gives_and_takes() -> None:
     scene = Scene()
     a = scene.join("a", held=frozenset(parts(0, 9)))
     first = scene.beat(a)
@@ -117,7 +117,7 @@ def test_who_has_to_give_and_take_is_told_so_by_the_kinds() -> None:
     assert (second.kind, second.partitions) == (EventKind.CONNECT, parts(1, 2, 3))
 
 
-def test_an_event_is_sent_again_only_after_a_while() -> None:
+def test_an_unacknowledged_event_is_sent_again_later() -> None:
     scene = Scene()
     member = scene.join("a")
     event = scene.beat(member)
@@ -146,7 +146,7 @@ def test_an_event_that_was_never_sent_cannot_be_acknowledged() -> None:
     assert not scene.group.acknowledge(member, member.assignments[0].id, 0, reported=True)
 
 
-def test_an_acknowledgement_without_a_report_is_believed() -> None:
+def test_an_acknowledgement_without_a_report_is_trusted() -> None:
     scene = Scene()
     member = scene.join("a", held=frozenset(parts(9)))
     for expected in (frozenset[Partition](), frozenset(parts(0, 1, 2, 3))):
@@ -156,7 +156,7 @@ def test_an_acknowledgement_without_a_report_is_believed() -> None:
         assert member.held == expected
 
 
-def test_who_could_not_take_is_asked_again_after_a_pause() -> None:
+def test_a_failed_assignment_is_retried_later() -> None:
     scene = Scene()
     member = scene.join("a")
     event = scene.beat(member)
@@ -170,7 +170,7 @@ def test_who_could_not_take_is_asked_again_after_a_pause() -> None:
     assert again.partitions == parts(3)
 
 
-def test_events_that_are_too_old_are_forgotten_but_what_was_told_counts() -> None:
+def test_expired_events_are_dropped_but_assigned_partitions_stay_held() -> None:
     scene = Scene()
     deaf = scene.join("a")
     first = scene.beat(deaf)
@@ -192,7 +192,7 @@ def test_events_that_are_too_old_are_forgotten_but_what_was_told_counts() -> Non
     assert event.partitions == parts(2, 3)
 
 
-def test_a_member_that_leaves_takes_its_events_along() -> None:
+def test_a_leaving_member_drops_its_events() -> None:
     scene = Scene()
     old, new = scene.join("a"), None
     scene.settle()
@@ -226,7 +226,7 @@ def test_partitions_of_a_broker_that_is_away_stay_with_their_owner() -> None:
     assert not a.held & b.held
 
 
-def test_a_broker_that_started_anew_has_to_be_taken_again() -> None:
+def test_partitions_of_a_restarted_broker_are_assigned_again() -> None:
     scene = Scene()
     scene.partitions = (*parts(0), *parts(0, broker=2))
     member = scene.join("a")
@@ -238,7 +238,7 @@ def test_a_broker_that_started_anew_has_to_be_taken_again() -> None:
     scene.group.forget_broker(3, scene.now_ms)
 
 
-def test_reports_of_foreign_topics_are_ignored() -> None:
+def test_reports_of_unsubscribed_topics_are_ignored() -> None:
     scene = Scene()
     member = scene.join("a")
     scene.group.report(member, [Partition(1, "weather", 0)], 0)
@@ -278,7 +278,7 @@ def test_members_must_agree(change: Mapping[str, object], mismatch: Mismatch | N
     assert scene.group.mismatch("a", theirs) is None
 
 
-def test_two_members_cannot_have_one_place() -> None:
+def test_two_members_cannot_have_one_node_id() -> None:
     scene = Scene()
     scene.join("a", node_id=0)
     assert scene.group.mismatch("b", FLIGHTS, 0) is Mismatch.NODE_ID
@@ -453,7 +453,7 @@ TestLossyGroup = LossyGroup.TestCase
 
 
 @given(st.integers(1, 6), st.integers(0, 20))
-def test_any_group_settles(members: int, partitions: int) -> None:
+def test_any_group_reaches_a_balanced_state(members: int, partitions: int) -> None:
     scene = Scene(partitions=partitions)
     for number in range(members):
         scene.join(f"c{number}")
@@ -474,7 +474,7 @@ def pass_ms(scene: Scene, ms: int) -> None:
     scene.settle()
 
 
-def test_the_others_take_what_it_gave_up_until_its_time_is_over() -> None:
+def test_other_members_take_the_partitions_of_a_suspended_one() -> None:
     scene = Scene()
     a, b = scene.join("a"), scene.join("b")
     scene.settle()
@@ -489,7 +489,7 @@ def test_the_others_take_what_it_gave_up_until_its_time_is_over() -> None:
     assert not scene.group.suspended
 
 
-def test_without_a_time_it_comes_back_when_it_has_given_up() -> None:
+def test_a_suspension_without_a_duration_ends_after_the_revocation() -> None:
     scene = Scene()
     a, b = scene.join("a"), scene.join("b")
     scene.settle()
@@ -505,7 +505,7 @@ def test_without_a_time_it_comes_back_when_it_has_given_up() -> None:
     assert not scene.group.suspended
 
 
-def test_a_member_alone_gives_up_everything_and_takes_it_again() -> None:
+def test_a_suspended_single_member_gives_up_and_retakes_everything() -> None:
     scene = Scene()
     a = scene.join("a")
     scene.settle()
@@ -516,7 +516,7 @@ def test_a_member_alone_gives_up_everything_and_takes_it_again() -> None:
     assert a.held == EVERYTHING
 
 
-def test_who_leaves_rests_no_longer() -> None:
+def test_a_suspension_ends_when_the_member_leaves() -> None:
     scene = Scene()
     scene.join("a")
     b = scene.join("b")
@@ -530,7 +530,7 @@ def test_who_leaves_rests_no_longer() -> None:
 
 
 @pytest.mark.parametrize("kind", [GroupKind.BOUND, GroupKind.NORMAL])
-def test_a_bound_group_whose_member_rests(kind: GroupKind) -> None:
+def test_a_member_of_a_bound_group_is_suspended(kind: GroupKind) -> None:
     subscription = GroupSubscription(kind=kind, topics=frozenset({"flights"}), source_count=2)
     scene = Scene(subscription)
     a = scene.join("a", named=dict.fromkeys(parts(0), 0))
@@ -543,7 +543,7 @@ def test_a_bound_group_whose_member_rests(kind: GroupKind) -> None:
     assert a.held
 
 
-def test_a_group_that_balances_itself_has_nobody_who_rests() -> None:
+def test_a_client_balanced_group_cannot_be_suspended() -> None:
     subscription = GroupSubscription(kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"}))
     group = ConsumerGroup("g", subscription, GroupTiming())
     group.join(Member(id="a", host="10.0.0.1"), 0)

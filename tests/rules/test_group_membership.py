@@ -1,4 +1,4 @@
-"""Producers and consumers come, are silent, and go."""
+"""Consumer groups: membership, timeouts, and restarts of the master."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def member(name: str) -> Member:
     return Member(id=name, host="10.0.0.1")
 
 
-def test_nobody_waits_for_those_who_choose_their_partitions() -> None:
+def test_client_balanced_members_are_not_expected() -> None:
     groups = ConsumerGroups(timeout_ms=100)
     groups.join("g", member("a"), FLIGHTS, 0)
     choosing = msgspec.structs.replace(FLIGHTS, kind=GroupKind.CLIENT_BALANCED)
@@ -29,7 +29,7 @@ def test_nobody_waits_for_those_who_choose_their_partitions() -> None:
     assert groups.member_ids(0) == {"g": ["a"]}
 
 
-def test_a_group_lives_as_long_as_its_members() -> None:
+def test_a_group_ends_with_its_last_member() -> None:
     groups = ConsumerGroups(timeout_ms=100)
     groups.join("g", member("a"), FLIGHTS, 0)
     groups.join("g", member("b"), FLIGHTS, 50)
@@ -45,7 +45,7 @@ def test_a_group_lives_as_long_as_its_members() -> None:
     assert not list(groups)
 
 
-def test_the_last_member_takes_the_settings_along() -> None:
+def test_a_single_member_can_change_the_subscription() -> None:
     groups = ConsumerGroups(timeout_ms=100)
     groups.join("g", member("a"), FLIGHTS, 0)
     groups.join("g", member("a"), WEATHER, 10)
@@ -65,7 +65,7 @@ def test_groups_are_due_when_something_about_them_changes() -> None:
     assert groups.due(4) == []
 
 
-def test_a_broker_that_started_anew_is_forgotten_by_all() -> None:
+def test_a_restarted_broker_is_forgotten_by_all_groups() -> None:
     groups = ConsumerGroups(timeout_ms=1_000)
     group = groups.join("f", member("a"), FLIGHTS, 0)
     group.report(group.members["a"], [Partition(1, "flights", 0)], 0)
@@ -73,27 +73,27 @@ def test_a_broker_that_started_anew_is_forgotten_by_all() -> None:
     assert group.members["a"].held == frozenset()
 
 
-def test_after_a_restart_a_group_waits_for_those_who_were_there() -> None:
+def test_a_group_expects_its_members_after_a_restart() -> None:
     before = ConsumerGroups(timeout_ms=1_000)
     for name in "abc":
         before.join("g", member(name), FLIGHTS, 0)
     after = ConsumerGroups(timeout_ms=1_000)
     after.expect_members(before.member_ids(0), 500)
-    assert after.member_ids(499) == {"g": ["a", "b", "c"]}, "it may be restarted again"
+    assert after.member_ids(499) == {"g": ["a", "b", "c"]}, "the master may restart again"
     assert after.member_ids(500) == {}
     other = after.join("other", member("x"), FLIGHTS, 10)
     group = after.join("g", member("a"), FLIGHTS, 10)
     assert after.due(10) == [other]
     after.join("g", member("b"), FLIGHTS, 20)
     after.leave("g", "c", 30)
-    assert group in after.due(30), "all are back or have said goodbye"
+    assert group in after.due(30), "all members are back or have left"
 
 
-def test_after_a_restart_a_group_does_not_wait_long_for_who_reports_often() -> None:
+def test_frequent_reporters_are_expected_for_a_short_time() -> None:
     groups = ConsumerGroups(timeout_ms=1_000)
     member_ids = {"g": ["a", "b", "c"], "h": ["b", "slow"], "i": ["b"]}
     groups.expect_members(member_ids, 500, reports_often=lambda name: name != "slow", absent_ms=20)
-    assert groups.due(100) == [], "consumers can come from here on"
+    assert groups.due(100) == [], "consumers can return from here on"
     g, h, i = (groups.join(name, member("a"), FLIGHTS, 110) for name in "ghi")
     assert groups.due(119) == []
     assert groups.member_ids(119) == {
@@ -105,12 +105,10 @@ def test_after_a_restart_a_group_does_not_wait_long_for_who_reports_often() -> N
     assert groups.due(120) == [g, i], "the other has one that may be between two reports"
     groups.join("h", member("slow"), FLIGHTS, 130)
     assert h in groups.due(130)
-    assert groups.member_ids(130)["g"] == ["a"], (
-        "and a second restart does not wait for them either"
-    )
+    assert groups.member_ids(130)["g"] == ["a"], "a second restart does not wait for them either"
 
 
-def test_after_a_restart_a_group_does_not_wait_for_ever() -> None:
+def test_a_group_expects_members_for_a_limited_time() -> None:
     groups = ConsumerGroups(timeout_ms=1_000)
     groups.expect_members({"g": ["a", "b"]}, 500)
     group = groups.join("g", member("a"), FLIGHTS, 0)

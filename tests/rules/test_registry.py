@@ -1,4 +1,4 @@
-"""Brokers come and go, and topics open and close with them."""
+"""Registered producers and brokers, and the topics that brokers open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ids(found: list[tuple[int, Hosted]]) -> list[int]:
     return [broker for broker, _ in found]
 
 
-def test_a_topic_opens_when_its_broker_is_online_and_says_that_it_has_it(
+def test_a_topic_opens_when_an_online_broker_reports_it(
     catalog: Catalog,
 ) -> None:
     broker_registry = BrokerRegistry(catalog, TIMING)
@@ -74,7 +74,7 @@ def test_delays_open_a_topic_first_to_consumers_then_to_producers(catalog: Catal
     assert ids(broker_registry.publishable("flights", 115)) == [1]
 
 
-def test_a_broker_that_is_silent_is_away_but_its_partitions_are_dormant(
+def test_partitions_of_a_silent_broker_are_dormant(
     catalog: Catalog,
 ) -> None:
     broker_registry = BrokerRegistry(catalog, TIMING)
@@ -84,12 +84,12 @@ def test_a_broker_that_is_silent_is_away_but_its_partitions_are_dormant(
     assert broker_registry.expire(100) == [1]
     assert broker_registry.partitions(["flights"], 100) == []
     assert broker_registry.is_dormant(Partition(1, "flights", 0), 100)
-    assert broker_registry.take_changed_topics(149) == set(), "it has some time to come back"
+    assert broker_registry.take_changed_topics(149) == set(), "it has time to come back"
     assert broker_registry.take_changed_topics(150) == {"flights"}
     assert broker_registry.heartbeat(1, online=True, now_ms=150) is None
 
 
-def test_closing_twice_is_noticed(catalog: Catalog) -> None:
+def test_closing_a_broker_twice_returns_false(catalog: Catalog) -> None:
     broker_registry = BrokerRegistry(catalog, TIMING)
     broker_registry.register(running(), {"flights": FLIGHTS}, 0)
     assert broker_registry.close(1, 0)
@@ -97,7 +97,7 @@ def test_closing_twice_is_noticed(catalog: Catalog) -> None:
     assert list(broker_registry) == []
 
 
-def test_the_administrator_opens_and_closes(catalog: Catalog) -> None:
+def test_the_administrator_permits_and_forbids(catalog: Catalog) -> None:
     broker_registry = BrokerRegistry(catalog, TIMING)
     for number in (1, 2):
         broker_registry.register(running(number), {"flights": FLIGHTS}, 0)
@@ -115,7 +115,7 @@ def test_the_administrator_opens_and_closes(catalog: Catalog) -> None:
     assert not broker_registry.is_dormant(Partition(9, "flights", 0), 0)
 
 
-def test_a_topic_that_the_broker_has_closed_is_closed(catalog: Catalog) -> None:
+def test_a_topic_closed_by_its_broker_is_closed(catalog: Catalog) -> None:
     broker_registry = BrokerRegistry(catalog, TIMING)
     closed = Hosted(partitions=2, stores=2, publish=False, subscribe=True)
     broker = running()
@@ -135,7 +135,7 @@ def test_a_broker_with_a_bad_disk_is_stopped_until_it_is_released(catalog: Catal
     broker_registry.set_condition(first, 0, -1, 0)
     broker_registry.set_condition(second, -1, -1, 0)
     assert broker_registry.stopped(1) == (False, True)
-    assert broker_registry.stopped(2) == (False, False), "only one may be stopped at a time"
+    assert broker_registry.stopped(2) == (False, False), "only one broker is stopped at a time"
     assert ids(broker_registry.publishable("flights", 0)) == [2]
     assert ids(broker_registry.subscribable("flights", 0)) == [1, 2]
     broker_registry.set_condition(first, -1, 1, 0)
@@ -149,7 +149,7 @@ def test_a_broker_with_a_bad_disk_is_stopped_until_it_is_released(catalog: Catal
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50)), max_size=30),
     st.integers(1, 100),
 )
-def test_attendance_names_exactly_those_who_were_silent(
+def test_the_tracker_yields_exactly_the_silent_nodes(
     sightings: list[tuple[str, int]], timeout_ms: int
 ) -> None:
     tracker = LivenessTracker[str](timeout_ms)
@@ -167,7 +167,7 @@ def test_attendance_names_exactly_those_who_were_silent(
     assert not list(tracker.overdue(now_ms + timeout_ms))
 
 
-def test_producers_are_forgotten_when_silent_or_closed() -> None:
+def test_producers_are_removed_when_silent_or_closed() -> None:
     producers = Producers(timeout_ms=100)
     producers.register(Producer("a", "h", secure=False), 0)
     producers.register(Producer("b", "h", secure=False), 0)
@@ -179,7 +179,7 @@ def test_producers_are_forgotten_when_silent_or_closed() -> None:
     assert len(producers) == 0
 
 
-def test_a_producer_that_returns_keeps_what_it_has_seen() -> None:
+def test_a_returning_producer_keeps_its_settled_topics() -> None:
     producers = Producers(timeout_ms=100)
     producers.register(Producer("a", "h", secure=False, settled={"flights"}), 0)
     producers.register(Producer("a", "h", secure=False), 10)

@@ -1,4 +1,4 @@
-"""A TubeMQ broker without sockets, and a client that asks it and looks at the answers."""
+"""A TubeMQ broker without sockets, and a client that sends requests and decodes the answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPTIONS = BrokerOptions(broker_id=7, hold_ms=4_000)
 
 
 class FakeConnection:
-    """A connection's place: keeps what is written."""
+    """A connection that collects what is written."""
 
     client = "10.0.0.9:40000"
     peer_host = "10.0.0.9"
@@ -80,7 +80,7 @@ class FakeConnection:
 
 
 class BrokerClient:
-    """A client of the broker under test: asks, and looks at the answers."""
+    """A client of the broker under test."""
 
     def __init__(self, broker: Broker) -> None:
         self.connection = FakeConnection()

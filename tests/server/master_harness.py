@@ -1,4 +1,4 @@
-"""A master without sockets, with a clock moved by hand, and peers that behave as Java's do."""
+"""A master without sockets, with a manual clock, and clients that behave like Java's."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ RULES = '[{"type":1,"rule":[{"zeroCnt":3,"freqInMs":300}]}]'
 
 
 def refused(answer: Any, code: ResultCode) -> bool:
-    """Whether the answer is this refusal, with a text."""
+    """Whether the answer has this error code and a text."""
     return (answer.success, answer.errCode) == (False, code) and bool(answer.errMsg)
 
 
 class MasterHarness:
-    """The master and what it keeps."""
+    """The master, its clock and its file."""
 
     def __init__(self, **options: Any) -> None:
         self.now_ms = START_MS
-        self.ahead_ms = 0  # so far has somebody set the time of day
+        self.ahead_ms = 0  # how far the time of day was set
         self.saved: bytes | None = None
         self.saves = 0
         self.disk_full = False
@@ -51,7 +51,7 @@ class MasterHarness:
         self.master = self.another()
 
     def another(self) -> Master:
-        """A master on the same memory, as after a restart."""
+        """A master with the same file, as after a restart."""
         return Master(
             self.options,
             lambda: self.saved,
@@ -70,7 +70,7 @@ class MasterHarness:
         self.saves += 1
 
     def ask(self, method: int, message: Any, *, secure: bool = False) -> Any:
-        """An answer that must be complete, and travels as Java would read it."""
+        """The answer to a request, which must be complete."""
         answer = self.master.handle(method, message, "10.0.0.9", secure)
         assert answer.IsInitialized()
         assert type(answer) is methods.METHODS[method].response
@@ -92,7 +92,7 @@ class MasterHarness:
 
 
 class Broker:
-    """A broker that does what Java's does."""
+    """A broker that behaves like Java's."""
 
     def __init__(
         self,
@@ -166,12 +166,12 @@ class Broker:
         self.heartbeat()
 
     def sync(self) -> None:
-        """Heartbeats until master and broker agree."""
+        """Send heartbeats until master and broker agree."""
         for _ in range(3):
             answer = self.heartbeat()
             if not answer.needReportData and not self.unreported:
                 return
-        raise AssertionError("they do not agree")
+        raise AssertionError("master and broker do not agree")
 
     def close(self) -> Any:
         return self.harness.ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId=str(self.number)))
@@ -188,7 +188,7 @@ class Broker:
 
 
 class Producer:
-    """A producer that does what Java's does."""
+    """A producer that behaves like Java's."""
 
     def __init__(self, harness: MasterHarness, name: str = "p", *, secure: bool = False) -> None:
         self.harness = harness
@@ -239,7 +239,7 @@ class Producer:
 
 
 class Consumer:
-    """A consumer that does what Java's does: an event is done between two heartbeats."""
+    """A consumer that behaves like Java's: it executes an event between two heartbeats."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class Consumer:
         return answer
 
     def heartbeat(self, *, report: bool = False, **changes: Any) -> Any:
-        """A heartbeat; an event in the answer is obeyed and acknowledged by the next."""
+        """Send a heartbeat; an event in the answer is executed and acknowledged by the next one."""
         result, self.result = self.result, None
         report = report or result is not None
         fields: dict[str, Any] = {
@@ -333,7 +333,7 @@ class Consumer:
 
 
 class AdminCaller:
-    """Asks and orders, as an administrator would."""
+    """Calls the master's HTTP methods, as an administrator."""
 
     def __init__(self, harness: MasterHarness) -> None:
         self.harness = harness

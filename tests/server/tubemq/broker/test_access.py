@@ -1,4 +1,4 @@
-"""Visit tokens and credentials at the broker."""
+"""Visit tokens and authorizations at the broker."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ async def test_authentication(client: BrokerClient, broker: Broker) -> None:
     assert client.register().errCode == 415
     assert client.unregister().errCode == 415
     assert client.heartbeat().errCode == 415
-    assert client.get(partitionId=1).errCode == 411, "relies on the registration"
+    assert client.get(partitionId=1).errCode == 411, "get relies on the registration"
     assert client.register(authInfo=authorized(-2, "user 1 2 signature")).success

@@ -1,4 +1,4 @@
-"""What the broker's administration tells in detail, and what it refuses by name."""
+"""Details in the broker's HTTP administration, and unsupported methods."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_no_messages_to_show(
     assert (answer["result"], answer["errCode"]) == (False, code)
 
 
-async def test_where_a_group_is(app: AdminApp, client: BrokerClient, sent: list[bytes]) -> None:
+async def test_the_offset_of_a_group(
+    app: AdminApp, client: BrokerClient, sent: list[bytes]
+) -> None:
     where: dict[str, object] = {"topicName": "demo", "groupName": "g", "partitionId": 1}
     before = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
     assert (before["zkOffset"], before["curReadDataOffset"]) == (0, -1)
@@ -90,7 +92,7 @@ async def test_where_a_group_is(app: AdminApp, client: BrokerClient, sent: list[
         assert ask(app, "admin_query_group_offset", **{**where, **change})["errCode"] == 400
 
 
-async def test_who_reads_what(
+async def test_the_readers_of_partitions(
     app: AdminApp, client: BrokerClient, broker: Broker, clock: ManualClock, sent: list[bytes]
 ) -> None:
     assert sent
@@ -118,7 +120,7 @@ async def test_who_reads_what(
     assert metrics["consume_timeout_cnt"] == 0
 
 
-def test_what_is_stored(app: AdminApp, sent: list[bytes]) -> None:
+def test_the_stored_record(app: AdminApp, sent: list[bytes]) -> None:
     assert sent
     [topic] = found(app, "admin_query_broker_all_store_info", topicName="demo")
     assert [(s["storeId"], s["numPartition"]) for s in topic["storeInfo"]] == [(0, 3), (1, 3)]
@@ -161,14 +163,14 @@ def test_one_position_is_set(app: AdminApp, sent: list[bytes]) -> None:
         assert (answer["result"], answer["errCode"]) == (False, 400)
 
 
-def test_what_is_refused_names_the_method(app: AdminApp) -> None:
+def test_unsupported_methods_are_refused_by_name(app: AdminApp) -> None:
     for method in REFUSED:
         answer = ask(app, method)
         assert (answer["result"], answer["errCode"]) == (False, 400)
         assert answer["errMsg"].startswith(f"{method} is not supported: ")
 
 
-def test_every_method_of_java_is_there(app: AdminApp) -> None:
+def test_every_method_of_java_exists(app: AdminApp) -> None:
     assert {row["method"] for row in found(app, "admin_get_methods")} >= BROKER
 
 

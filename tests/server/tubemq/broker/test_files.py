@@ -1,4 +1,4 @@
-"""Positions, groups and topics that outlive the broker, and those that go."""
+"""Offsets, groups and topics that survive a restart of the broker, and those that are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that cannot be delivered: the consumer moves past them, and hears which they were."""
+"""Undeliverable messages: the consumer moves past them, and is told their offsets."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ async def test_offsets_belong_to_messages(store: Store, client: BrokerClient) ->
     assert client.commit().currOffset == 6
 
 
-async def test_what_java_reads_is_as_before_where_nothing_is_left_out(
-    store: Store, client: BrokerClient
-) -> None:
+async def test_answers_without_omissions_equal_javas(store: Store, client: BrokerClient) -> None:
     store.append(good(0, 1))
     client.register()
     answer = client.get()
@@ -59,7 +57,7 @@ async def test_what_java_reads_is_as_before_where_nothing_is_left_out(
 
 
 async def test_ranges_do_not_overlap(store: Store, client: BrokerClient) -> None:
-    """What a reader of [0, 7) and one of [7, 14) get, with a gap in the first."""
+    """The answers for [0, 7), with a gap, and for [7, 14)."""
     drafts = good(*range(14))
     drafts[2] = BAD
     store.append(drafts)
@@ -73,16 +71,16 @@ async def test_ranges_do_not_overlap(store: Store, client: BrokerClient) -> None
     assert seen == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
 
 
-async def test_one_alone_does_not_stop_a_partition(
+async def test_a_damaged_message_does_not_stop_a_partition(
     store: Store, client: BrokerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.append([BAD])
     client.register()
     with caplog.at_level(logging.WARNING):
-        first = client.get(lastPackConsumed=False)  # as a client that was never given anything
+        first = client.get(lastPackConsumed=False)  # as a client without earlier messages
         assert bodies(first) == []
         held = client.post_get(lastPackConsumed=False)
-        assert client.got(held) is None, "nothing is there, so it waits"
+        assert client.got(held) is None, "there are no messages, so the get is held"
         await client.send(data=b"behind")
     answer = client.got(held)
     assert answer is not None
@@ -92,7 +90,9 @@ async def test_one_alone_does_not_stop_a_partition(
     assert "1 message (offset 0)" in caplog.text
 
 
-async def test_many_in_front_of_good_ones_are_passed(store: Store, client: BrokerClient) -> None:
+async def test_many_damaged_messages_before_good_ones_are_skipped(
+    store: Store, client: BrokerClient
+) -> None:
     store.append([BAD] * 40_000)
     store.append(good(7))
     client.register()
@@ -118,10 +118,8 @@ async def test_large_inflated_bodies_come_one_by_one(store: Store, client: Broke
     assert (sizes, places) == ([10_000_000] * 4 + [1], [0, 1, 2, 3, 4])
 
 
-async def test_a_package_that_was_not_confirmed_is_read_again(
-    store: Store, client: BrokerClient
-) -> None:
-    """An empty answer in between must not make the next confirmation skip it."""
+async def test_an_uncommitted_batch_is_read_again(store: Store, client: BrokerClient) -> None:
+    """An empty answer in between must not make the next commit skip the message."""
     store.append(good(0))
     client.register()
     assert bodies(client.get(lastPackConsumed=False)) == [b"0"]
@@ -130,7 +128,9 @@ async def test_a_package_that_was_not_confirmed_is_read_again(
     assert bodies(client.get(lastPackConsumed=False)) == [b"0"]
 
 
-async def test_filtered_consumers_hear_of_them_too(store: Store, client: BrokerClient) -> None:
+async def test_filtered_consumers_are_told_of_omitted_messages(
+    store: Store, client: BrokerClient
+) -> None:
     await client.send(data=b"\0\0\0\x0b$msgType$=Ax", flag=1, msgType="A")
     store.append([Draft("demo", 0, b"no zlib", b"", tag_code=ord("A"), sys_flag=1)])
     client.register(filterCondStr=["A"])

@@ -1,4 +1,4 @@
-"""A master that takes no broker that nobody has added, and who administers it."""
+"""A master that refuses unknown brokers, and its administrator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def admin(harness: MasterHarness) -> AdminCaller:
 
 @pytest.fixture
 def broker(admin: AdminCaller) -> Broker:
-    """A broker as Java wants it: added, online, started."""
+    """A broker as in Java: added, online, started."""
     admin.order("admin_add_broker_configure", brokerId=1, brokerIp="10.0.0.1", brokerWebPort=8090)
     admin.order("admin_online_broker_configure", brokerId=1)
     return admin.harness.broker()

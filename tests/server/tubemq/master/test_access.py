@@ -1,4 +1,4 @@
-"""Authentication that works, with clients that do what Java's do."""
+"""Authentication, with clients that behave like Java's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def harness() -> MasterHarness:
 # -- producers
 
 
-def test_a_producer_signs_once_and_shows_its_token_then(harness: MasterHarness) -> None:
+def test_a_producer_signs_once_and_then_sends_its_token(harness: MasterHarness) -> None:
     producer = Producer(harness)
     producer.auth = signed(harness)
     answer = producer.register()
@@ -60,7 +60,7 @@ def test_a_producer_signs_once_and_shows_its_token_then(harness: MasterHarness) 
     assert answer.authorizedInfo.authAuthorizedToken == producer.auth.authorizedToken
 
 
-def test_before_a_token_is_too_old_a_signature_is_asked_for(harness: MasterHarness) -> None:
+def test_a_signature_is_requested_before_a_token_expires(harness: MasterHarness) -> None:
     producer = Producer(harness)
     producer.auth = signed(harness)
     producer.auth = token(producer.register().authorizedInfo.authAuthorizedToken)
@@ -91,9 +91,7 @@ def test_before_a_token_is_too_old_a_signature_is_asked_for(harness: MasterHarne
         ("ann", "secret", -20_001),
     ],
 )
-def test_signatures_that_do_not_open(
-    harness: MasterHarness, user: str, password: str, age_ms: int
-) -> None:
+def test_invalid_signatures(harness: MasterHarness, user: str, password: str, age_ms: int) -> None:
     producer = Producer(harness)
     producer.auth = signed(harness, user, password, age_ms)
     assert refused(producer.register())
@@ -104,7 +102,7 @@ def test_signatures_that_do_not_open(
 
 
 @pytest.mark.parametrize("auth", [None, token(""), token("x"), token("1.YW5u.00"), token("a.b.c")])
-def test_no_signature_does_not_open(harness: MasterHarness, auth: Any) -> None:
+def test_a_missing_signature_is_refused(harness: MasterHarness, auth: Any) -> None:
     producer = Producer(harness)
     producer.auth = auth
     answer = producer.register()
@@ -116,7 +114,7 @@ def test_no_signature_does_not_open(harness: MasterHarness, auth: Any) -> None:
     assert refused(producer.heartbeat())
 
 
-def test_a_token_opens_only_for_its_client(harness: MasterHarness) -> None:
+def test_a_token_is_valid_only_for_its_client(harness: MasterHarness) -> None:
     ann, eve = Producer(harness, "p"), Producer(harness, "eve")
     ann.auth = eve.auth = signed(harness)
     text = ann.register().authorizedInfo.authAuthorizedToken
@@ -139,12 +137,12 @@ def test_a_token_of_an_earlier_run_means_register_again(harness: MasterHarness) 
 # -- consumers: Java's cannot sign before the master asks, in the answer to a heartbeat
 
 
-def test_a_consumer_that_cannot_sign_at_once_is_asked_to(harness: MasterHarness) -> None:
+def test_a_consumer_without_a_signature_is_asked_for_one(harness: MasterHarness) -> None:
     consumer = Consumer(harness)
     consumer.auth = token("")
     answer = consumer.register()
     assert answer.success
-    assert not answer.HasField("authorizedInfo"), "with the token in it brokers would serve it"
+    assert not answer.HasField("authorizedInfo"), "brokers would serve it with the token"
     assert harness.master.groups() == {}, "it belongs to no group yet"
     answer = consumer.heartbeat()
     assert answer.success
@@ -168,7 +166,7 @@ def test_a_consumer_may_sign_at_once(harness: MasterHarness) -> None:
     assert harness.master.groups() == {}
 
 
-def test_who_is_in_and_shows_nothing_any_more_is_asked_again(harness: MasterHarness) -> None:
+def test_a_member_without_a_token_is_asked_to_sign_again(harness: MasterHarness) -> None:
     consumer = Consumer(harness)
     consumer.auth = signed(harness)
     consumer.register()
@@ -177,10 +175,12 @@ def test_who_is_in_and_shows_nothing_any_more_is_asked_again(harness: MasterHarn
     assert (answer.success, answer.requireAuth) == (True, True)
     assert not answer.HasField("event")
     harness.wait(30_000)
-    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE), "that did not keep it alive"
+    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE), (
+        "unsigned heartbeats do not keep it alive"
+    )
 
 
-def test_a_wrong_signature_is_refused_also_later(harness: MasterHarness) -> None:
+def test_a_wrong_signature_is_refused_in_heartbeats_too(harness: MasterHarness) -> None:
     consumer = Consumer(harness)
     consumer.register()
     consumer.heartbeat()
@@ -189,7 +189,7 @@ def test_a_wrong_signature_is_refused_also_later(harness: MasterHarness) -> None
     assert harness.master.groups() == {}
 
 
-def test_who_does_not_sign_in_time_is_forgotten(harness: MasterHarness) -> None:
+def test_unsigned_registrations_expire(harness: MasterHarness) -> None:
     consumer = Consumer(harness)
     assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
     consumer.register()
@@ -199,7 +199,7 @@ def test_who_does_not_sign_in_time_is_forgotten(harness: MasterHarness) -> None:
     assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
 
 
-def test_who_does_not_fit_hears_it_when_it_registers_again(harness: MasterHarness) -> None:
+def test_a_mismatch_is_reported_when_the_consumer_registers_again(harness: MasterHarness) -> None:
     first, second = Consumer(harness, "a"), Consumer(harness, "b")
     second.register(topicCondition=["flights#UA"])
     first.auth = signed(harness)
@@ -210,7 +210,7 @@ def test_who_does_not_fit_hears_it_when_it_registers_again(harness: MasterHarnes
     assert refused(answer, CODE.CLIENT_INCONSISTENT_FILTERSET)
 
 
-def test_an_unsigned_goodbye_is_heard_only_from_who_is_not_in_yet(harness: MasterHarness) -> None:
+def test_an_unsigned_close_only_drops_a_deferred_registration(harness: MasterHarness) -> None:
     consumer = Consumer(harness)
     consumer.register()
     assert consumer.close().success
@@ -222,7 +222,7 @@ def test_an_unsigned_goodbye_is_heard_only_from_who_is_not_in_yet(harness: Maste
     assert harness.master.groups() == {"g": ["c"]}
 
 
-def test_strangers_cannot_fill_our_memory(
+def test_unsigned_registrations_are_limited(
     harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "UNSIGNED_MAX", 2)
@@ -273,7 +273,7 @@ def test_visit_tokens_cannot_be_guessed(harness: MasterHarness) -> None:
     assert all(0 < token < 2**62 and abs(token - harness.now_ms) > 2**40 for token in seen)
 
 
-def test_brokers_are_told_what_to_check(harness: MasterHarness) -> None:
+def test_brokers_get_the_access_checks(harness: MasterHarness) -> None:
     switches = Broker(harness, 2, host="10.0.0.2").register().enableBrokerInfo
     assert switches.enableProduceAuthenticate
     assert switches.enableVisitTokenCheck

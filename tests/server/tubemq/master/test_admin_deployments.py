@@ -1,4 +1,4 @@
-"""The master's methods over HTTP for brokers and topics: Java's forms, and what they do."""
+"""The master's HTTP methods for brokers and topics: Java's forms, and their effects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.server.master_harness import (
 # -- brokers
 
 
-def test_the_way_of_a_broker_in(admin: AdminCaller, harness: MasterHarness) -> None:
+def test_how_a_broker_is_added(admin: AdminCaller, harness: MasterHarness) -> None:
     where = {"brokerId": 1, "brokerIp": "10.0.0.1"}
     assert admin.order("admin_add_broker_configure", **where) == [
         {"brokerId": 1, "brokerIp": "10.0.0.1", "success": True, "errCode": 200, "errInfo": "Ok!"}
     ]
     assert code(admin.order("admin_add_broker_configure", **where)) == [402]
-    assert not Broker(harness, 1).register().success, "a draft may not register"
+    assert not Broker(harness, 1).register().success, "a draft cannot register"
     assert code(admin.order("admin_online_broker_configure", brokerId="1,7")) == [200, 401]
     assert code(admin.order("admin_online_broker_configure", brokerId=1)) == [403]
     harness.broker()
@@ -68,7 +68,7 @@ def test_a_broker_that_is_away(admin: AdminCaller, broker: Broker) -> None:
     assert admin.ask("admin_query_broker_run_status", brokerId=2)[0]["runStatus"] == "-"
 
 
-def test_a_broker_that_has_news_to_take(admin: AdminCaller, broker: Broker) -> None:
+def test_a_broker_with_a_pending_configuration(admin: AdminCaller, broker: Broker) -> None:
     admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
     (status,) = admin.ask("admin_query_broker_run_status")
     assert (status["subStatus"], status["stepOp"]) == ("processing_event", 3)
@@ -76,7 +76,7 @@ def test_a_broker_that_has_news_to_take(admin: AdminCaller, broker: Broker) -> N
     assert admin.ask("admin_query_broker_run_status")[0]["subStatus"] == "idle"
 
 
-def test_brokers_are_opened_and_closed(admin: AdminCaller, broker: Broker) -> None:
+def test_brokers_are_permitted_to_read_and_write(admin: AdminCaller, broker: Broker) -> None:
     def status() -> str:
         return str(admin.ask("admin_query_broker_configure")[0]["manageStatus"])
 
@@ -131,14 +131,16 @@ def test_a_brokers_id_may_come_from_its_address(admin: AdminCaller) -> None:
         ({"brokerId": 1, "brokerIp": "h", "brokerPort": 70000}, "1..65535"),
     ],
 )
-def test_what_is_no_broker(admin: AdminCaller, params: dict[str, object], text: str) -> None:
+def test_invalid_brokers(admin: AdminCaller, params: dict[str, object], text: str) -> None:
     assert text in admin.refused("admin_add_broker_configure", **params)
 
 
 # -- topics
 
 
-def test_the_way_of_a_topic(admin: AdminCaller, broker: Broker, harness: MasterHarness) -> None:
+def test_how_a_topic_is_deleted_over_http(
+    admin: AdminCaller, broker: Broker, harness: MasterHarness
+) -> None:
     where = {"topicName": "flights", "brokerId": 1}
     assert admin.order("admin_add_new_topic_record", **where, numPartitions=3) == [
         {"brokerId": 1, "topicName": "flights", "success": True, "errCode": 200, "errInfo": "Ok!"}
@@ -185,7 +187,7 @@ def test_the_way_of_a_topic(admin: AdminCaller, broker: Broker, harness: MasterH
         ({"topicName": "weather", "brokerId": "1", "deletePolicy": "never"}, [407]),
     ],
 )
-def test_what_becomes_of_each_topic(
+def test_the_outcome_of_each_topic(
     admin: AdminCaller, broker: Broker, params: dict[str, object], codes: list[int]
 ) -> None:
     admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
@@ -232,9 +234,7 @@ def test_views_of_topics(admin: AdminCaller, broker: Broker) -> None:
     assert set(record) == DEPLOYMENT
 
 
-def test_what_holds_for_a_topic_everywhere(
-    admin: AdminCaller, broker: Broker, harness: MasterHarness
-) -> None:
+def test_settings_of_a_topic(admin: AdminCaller, broker: Broker, harness: MasterHarness) -> None:
     admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
     broker.sync()
     changes = {"topicName": "flights", "enableAuthControl": "true", "maxMsgSizeInMB": 2}

@@ -1,4 +1,4 @@
-"""The master's methods over HTTP for groups and the cluster: Java's forms, and what they do."""
+"""The master's HTTP methods for groups and the cluster: Java's forms, and their effects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flights(admin: AdminCaller, broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("flights")
-def test_groups_and_who_is_in_them(admin: AdminCaller, harness: MasterHarness) -> None:
+def test_groups_and_their_members(admin: AdminCaller, harness: MasterHarness) -> None:
     consumer = Consumer(harness, "a")
     consumer.register(topicCondition=["flights#UA"])
     consumer.heartbeat()
@@ -72,7 +72,7 @@ def test_groups_and_who_is_in_them(admin: AdminCaller, harness: MasterHarness) -
 
 
 @pytest.mark.usefixtures("flights")
-def test_bound_groups_tell_more(admin: AdminCaller, harness: MasterHarness) -> None:
+def test_the_details_of_bound_groups(admin: AdminCaller, harness: MasterHarness) -> None:
     Consumer(harness, "a").register(
         requireBound=True, sessionKey="k", totalCount=1, requiredPartition="1:flights:0=28"
     )
@@ -83,14 +83,14 @@ def test_bound_groups_tell_more(admin: AdminCaller, harness: MasterHarness) -> N
     assert answer["data"][0]["initReSetPartInfo"] == named
 
 
-def test_a_group_that_is_not_there_is_empty(admin: AdminCaller) -> None:
+def test_an_unknown_group_is_empty(admin: AdminCaller) -> None:
     answer = admin.app.handle("admin_query_consume_group_detail", {"consumeGroup": "g"})
     assert (answer["result"], answer["data"], answer["count"]) == (True, [], 0)
     assert "consumeGroup is missing" in admin.refused("admin_query_consume_group_detail")
 
 
 @pytest.mark.usefixtures("flights")
-def test_choosers_can_be_told_to_go_on_from_the_end(
+def test_client_balanced_groups_can_be_moved_to_the_end(
     admin: AdminCaller, harness: MasterHarness
 ) -> None:
     from coherer._wire.tubemq import messages as pb
@@ -112,7 +112,7 @@ def test_choosers_can_be_told_to_go_on_from_the_end(
     assert (answer["isBandConsume"], answer["data"][0]["nodeId"]) == ("client-rebalance", -2)
 
 
-def test_what_holds_for_a_group(admin: AdminCaller) -> None:
+def test_settings_of_a_group(admin: AdminCaller) -> None:
     changes = {"groupName": "g", "resCheckEnable": "true", "alwdBrokerClientRate": 3}
     assert code(admin.order("admin_add_group_resctrl_info", **changes, qryPriorityId=302)) == [200]
     (control,) = admin.ask("admin_query_group_resctrl_info")
@@ -137,7 +137,7 @@ def test_what_holds_for_a_group(admin: AdminCaller) -> None:
     )
 
 
-def test_what_a_group_may_read(admin: AdminCaller) -> None:
+def test_rights_of_a_group(admin: AdminCaller) -> None:
     admin.order("admin_add_broker_configure", brokerId=1, brokerIp="h")
     admin.order("admin_add_new_topic_record", brokerId=1, topicName="flights")
     grant = {"topicName": "flights", "groupName": "g1,g2", "consumeEnable": "false"}
@@ -182,7 +182,7 @@ def test_settings_of_the_cluster(admin: AdminCaller) -> None:
     assert rule["ruleCnt"] == 0
 
 
-def test_what_the_master_is_and_can(admin: AdminCaller, harness: MasterHarness) -> None:
+def test_the_version_and_methods_of_the_master(admin: AdminCaller, harness: MasterHarness) -> None:
     (version,) = admin.ask("admin_query_server_version")
     assert version["version"].startswith("coherer-")
     methods = {row["method"]: row["needAuth"] for row in admin.ask("admin_get_methods")}
@@ -194,7 +194,7 @@ def test_what_the_master_is_and_can(admin: AdminCaller, harness: MasterHarness) 
     assert active_admin_url(harness.master) is None
 
 
-def test_changes_say_who_makes_them(admin: AdminCaller) -> None:
+def test_changes_name_their_author(admin: AdminCaller) -> None:
     for method, who in (("admin_add_broker_configure", "createUser"),
                         ("admin_online_broker_configure", "modifyUser")):  # fmt: skip
         params = {"confModAuthToken": "abc", "brokerId": "1", "brokerIp": "h"}
@@ -210,10 +210,10 @@ def test_a_standby_serves_nothing() -> None:
     assert active_admin_url(harness.master) == "http://other:8080"
 
 
-# -- over sockets, with our own client
+# -- over sockets, with the admin client
 
 
-async def test_our_client_administers_our_master(
+async def test_the_admin_client_works_with_the_master(
     harness: MasterHarness, admin: AdminCaller, broker: Broker
 ) -> None:
     harness.master.watch(broker.sync)

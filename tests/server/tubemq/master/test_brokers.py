@@ -1,4 +1,4 @@
-"""The master for brokers: configuration, topics, addresses, and what becomes of silent ones."""
+"""Brokers at the master: configuration, topics, addresses and timeouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coherer._wire.tubemq.codes import ResultCode
 from tests.server.master_harness import Broker, Consumer, MasterHarness, Producer, refused
 
 
-def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:
+def test_a_broker_gets_and_reports_its_configuration() -> None:
     harness = MasterHarness()
     broker = Broker(harness, 1)
     answer = broker.register()
@@ -50,7 +50,7 @@ def test_the_check_sum_stays_while_the_texts_stay() -> None:
     assert broker.config == before
 
 
-def test_a_broker_that_comes_back_is_open_at_once() -> None:
+def test_a_returning_broker_is_usable_at_once() -> None:
     harness = MasterHarness()
     broker = harness.broker()
     harness.topic()
@@ -64,7 +64,7 @@ def test_a_broker_that_comes_back_is_open_at_once() -> None:
     assert list(producer.publish("flights").topicInfos) == ["flights#1:4:1#"]
 
 
-def test_a_broker_without_words_is_believed_to_hold_what_it_repeats() -> None:
+def test_a_broker_that_repeats_an_id_has_that_configuration() -> None:
     harness = MasterHarness()
     broker = harness.broker()
     harness.topic()
@@ -81,7 +81,7 @@ def test_a_broker_without_words_is_believed_to_hold_what_it_repeats() -> None:
     assert list(producer.heartbeat().topicInfos) == ["flights#1:4:1#"]
 
 
-def test_a_silent_broker_is_taken_out_of_the_lists() -> None:
+def test_a_silent_broker_is_removed() -> None:
     harness = MasterHarness(broker_timeout_ms=30_000)
     broker = harness.broker()
     harness.topic()
@@ -93,11 +93,11 @@ def test_a_silent_broker_is_taken_out_of_the_lists() -> None:
     producer.heartbeat()
     harness.wait(1_000)
     assert not producer.heartbeat().topicInfos
-    assert producer.brokers, "the list of brokers holds also those that are away"
+    assert producer.brokers, "the list includes brokers that are away"
     assert refused(broker.heartbeat(), ResultCode.HB_NO_NODE)
 
 
-def test_a_broker_that_closes_is_gone_at_once() -> None:
+def test_a_broker_that_unregisters_is_removed_at_once() -> None:
     harness = MasterHarness()
     broker = harness.broker()
     harness.topic()
@@ -109,7 +109,7 @@ def test_a_broker_that_closes_is_gone_at_once() -> None:
     assert not producer.publish("flights").topicInfos
 
 
-def test_java_refuses_brokers_that_nobody_has_configured() -> None:
+def test_unknown_brokers_are_refused_as_in_java() -> None:
     harness = MasterHarness(auto_add_brokers=False)
     broker = Broker(harness, 1)
     answer = broker.register()
@@ -133,7 +133,7 @@ def test_a_brokers_address_must_be_the_configured_one(change: dict[str, object])
     fields = Broker(loose, 1, **change)  # type: ignore[arg-type]
     if "tlsPort" not in change:
         answer = fields.register()
-        assert refused(answer, ResultCode.BAD_REQUEST), "the other is still there"
+        assert refused(answer, ResultCode.BAD_REQUEST), "the other broker is still registered"
         assert "silent for 30 s" in answer.errMsg
         loose.wait(30_000)
     assert fields.register().success
@@ -148,7 +148,7 @@ def test_two_brokers_cannot_have_one_address() -> None:
     assert refused(Broker(harness, 2).register(), ResultCode.BAD_REQUEST)
 
 
-def test_a_broker_may_say_where_its_administration_is() -> None:
+def test_a_broker_may_report_its_web_port() -> None:
     harness = MasterHarness()
     harness.broker(1, webPort=8090)
     assert harness.master.state.catalog.broker(1).web_port == 8090
@@ -171,13 +171,13 @@ def test_a_draft_may_not_register() -> None:
 @pytest.mark.parametrize(
     "client_id", ["", "x", "1:h", "x:h:1:v", "0:h:1:v", "1::1:v", "1:h:999999:v", "1" * 20 + ":h:1"]
 )
-def test_names_that_are_no_brokers(client_id: str) -> None:
+def test_invalid_broker_names(client_id: str) -> None:
     broker = Broker(MasterHarness(), 1, clientId=client_id)
     assert refused(broker.register(), ResultCode.BAD_REQUEST)
 
 
 @pytest.mark.parametrize("client_id", ["1:h:1", "1:h:1:", "1:h:1:v:w", "1:::1:8123:2.4.0"])
-def test_names_that_are_brokers(client_id: str) -> None:
+def test_valid_broker_names(client_id: str) -> None:
     broker = Broker(MasterHarness(), 1, clientId=client_id)
     if client_id == "1:h:1:v:w":
         assert refused(broker.register(), ResultCode.BAD_REQUEST)
@@ -186,12 +186,12 @@ def test_names_that_are_brokers(client_id: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "", "0"])
-def test_numbers_that_are_no_brokers(number: str) -> None:
+def test_invalid_broker_ids(number: str) -> None:
     answer = MasterHarness().ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId=number))
     assert refused(answer, ResultCode.BAD_REQUEST)
 
 
-def test_texts_that_cannot_be_read_are_refused() -> None:
+def test_malformed_texts_are_refused() -> None:
     harness = MasterHarness()
     broker = harness.broker()
     broker.unreported, broker.topics = True, ["flights:x"]
@@ -224,7 +224,7 @@ def test_a_restart_releases_a_broker_that_was_stopped() -> None:
     assert not Broker(harness, 1).register().stopRead
 
 
-def test_a_topic_is_removed_when_its_broker_has_deleted_it() -> None:
+def test_a_topic_is_removed_after_its_broker_has_deleted_it() -> None:
     harness = MasterHarness()
     broker = harness.broker()
     harness.topic()
@@ -238,7 +238,7 @@ def test_a_topic_is_removed_when_its_broker_has_deleted_it() -> None:
     assert broker.removing == ["flights:4: : : : : : : :2: : : : : "]
     consumer.heartbeat()
     assert consumer.heartbeat().success
-    assert consumer.numbers == [], "what is being removed is taken away"
+    assert consumer.numbers == [], "partitions of a removed topic are revoked"
     broker.removed = ["flights", "unknown"]
     broker.heartbeat()
     assert not broker.removing
@@ -254,7 +254,7 @@ def test_only_what_is_being_removed_can_be_reported_as_removed() -> None:
     assert harness.master.topics() == {"flights": {1: 4}}
 
 
-def test_brokers_know_tokens_before_clients_do() -> None:
+def test_brokers_learn_tokens_before_clients_do() -> None:
     harness = MasterHarness(visit_token_ms=300_000)
     broker, producer = harness.broker(), Producer(harness)
     producer.register()

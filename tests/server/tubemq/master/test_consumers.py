@@ -1,4 +1,4 @@
-"""Consumers that the master gives partitions to: registration, events, agreement, rights."""
+"""Consumers at the master: registration, events, agreement and rights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def join(harness: MasterHarness, name: str, **fields: Any) -> Consumer:
 # -- balance as clients see it
 
 
-def test_a_consumer_has_everything_with_its_first_heartbeat(harness: MasterHarness) -> None:
+def test_a_consumer_gets_all_partitions_with_its_first_heartbeat(harness: MasterHarness) -> None:
     consumer = join(harness, "a")
     answer = consumer.heartbeat()
     assert answer.event.opType == 10
@@ -52,14 +52,14 @@ def test_a_consumer_has_everything_with_its_first_heartbeat(harness: MasterHarne
     assert answer.heartbeatMs == 500
 
 
-def test_two_consumers_share_and_share_again(harness: MasterHarness) -> None:
+def test_two_consumers_are_rebalanced(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
     b = join(harness, "b")
     assert not b.heartbeat().HasField("event"), "a has to give up first"
     assert a.heartbeat().event.opType == 20
-    assert not b.heartbeat().HasField("event"), "a has not said that it has"
+    assert not b.heartbeat().HasField("event"), "a has not acknowledged"
     a.heartbeat()
     assert b.heartbeat().event.opType == 10
     b.heartbeat()
@@ -71,11 +71,11 @@ def test_two_consumers_share_and_share_again(harness: MasterHarness) -> None:
     assert a.numbers == list(range(8))
 
 
-def test_an_event_comes_once_and_again_when_it_got_lost(harness: MasterHarness) -> None:
+def test_a_lost_event_is_sent_again(harness: MasterHarness) -> None:
     a = join(harness, "a")
     first = a.heartbeat().event
     a.held.clear()
-    a.result = None  # the answer was lost on its way
+    a.result = None  # the answer was lost
     assert not a.heartbeat().HasField("event")
     for _ in range(2):
         harness.wait(13_000)
@@ -86,7 +86,7 @@ def test_an_event_comes_once_and_again_when_it_got_lost(harness: MasterHarness) 
     assert a.numbers == list(range(8))
 
 
-def test_a_second_acknowledgement_of_an_event_is_passed_over(harness: MasterHarness) -> None:
+def test_a_second_acknowledgement_is_ignored(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     result = a.result
@@ -112,7 +112,7 @@ def test_a_dead_consumers_partitions_go_to_the_others(harness: MasterHarness) ->
     assert refused(b.heartbeat(), CODE.HB_NO_NODE)
 
 
-def test_who_comes_back_reports_what_it_holds(harness: MasterHarness) -> None:
+def test_a_returning_consumer_reports_its_partitions(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
@@ -145,7 +145,7 @@ def test_after_a_restart_groups_wait_for_their_members(harness: MasterHarness) -
     assert (a.numbers, b.numbers) == before
 
 
-def test_after_a_restart_groups_do_not_wait_for_ever(harness: MasterHarness) -> None:
+def test_after_a_restart_groups_wait_for_a_limited_time(harness: MasterHarness) -> None:
     a, b = join(harness, "a"), join(harness, "b")
     for _ in range(3):
         a.heartbeat()
@@ -161,10 +161,10 @@ def test_after_a_restart_groups_do_not_wait_for_ever(harness: MasterHarness) -> 
     assert a.numbers == list(range(8))
 
 
-def test_after_a_restart_groups_wait_a_short_time_for_our_own_consumers(
+def test_after_a_restart_groups_wait_a_short_time_for_coherers_consumers(
     harness: MasterHarness,
 ) -> None:
-    """They report every half second: one that died with the master does not come back."""
+    """They report every half second, so one that died with the master is soon given up."""
     a, b = join(harness, "a"), join(harness, "g_10.0.0.9-1-2-3-Pull-coherer1.0")
     for _ in range(3):
         a.heartbeat()
@@ -185,11 +185,11 @@ def test_after_a_restart_groups_wait_a_short_time_for_our_own_consumers(
     for _ in range(3):
         a.heartbeat()
         b.heartbeat()
-    assert sorted(a.numbers + b.numbers) == list(range(8)), "who was only slow has its share again"
+    assert sorted(a.numbers + b.numbers) == list(range(8)), "the slow member has its share again"
     assert len(a.numbers) == 4
 
 
-def test_after_a_stop_nobody_waits_for_who_has_left(harness: MasterHarness) -> None:
+def test_after_a_restart_groups_do_not_wait_for_consumers_that_left(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     harness.wait(0)
@@ -204,7 +204,7 @@ def test_after_a_stop_nobody_waits_for_who_has_left(harness: MasterHarness) -> N
     assert b.numbers == list(range(8))
 
 
-def test_an_old_roll_holds_nobody_up(harness: MasterHarness) -> None:
+def test_outdated_members_are_not_expected(harness: MasterHarness) -> None:
     join(harness, "a")
     harness.wait(0)
     harness.now_ms += 3_600_000
@@ -217,7 +217,7 @@ def test_an_old_roll_holds_nobody_up(harness: MasterHarness) -> None:
     assert b.numbers == list(range(8))
 
 
-def test_what_a_consumer_could_not_take_is_offered_again(harness: MasterHarness) -> None:
+def test_partitions_that_could_not_be_taken_are_assigned_again(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     taken = sorted(a.held)
@@ -229,7 +229,7 @@ def test_what_a_consumer_could_not_take_is_offered_again(harness: MasterHarness)
     assert list(a.heartbeat().event.subscribeInfo) == taken[-1:]
 
 
-def test_what_a_consumer_has_lost_it_gets_again(harness: MasterHarness) -> None:
+def test_a_consumer_gets_lost_partitions_again(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
@@ -238,7 +238,7 @@ def test_what_a_consumer_has_lost_it_gets_again(harness: MasterHarness) -> None:
     assert [SubscribeInfo.parse(t).partition.id for t in answer.event.subscribeInfo] == [0]
 
 
-def test_reports_of_inventions_are_passed_over(harness: MasterHarness) -> None:
+def test_reports_of_unknown_partitions_are_ignored(harness: MasterHarness) -> None:
     a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
@@ -272,7 +272,7 @@ def test_a_restarted_broker_has_to_be_taken_again(harness: MasterHarness) -> Non
     broker = Broker(harness, 1)
     broker.close()
     assert not a.heartbeat().HasField("event")
-    assert a.numbers == list(range(8)), "nobody else could read them now"
+    assert a.numbers == list(range(8)), "no other member could read them now"
     a.held.clear()
     broker.start()
     broker.sync()
@@ -285,7 +285,7 @@ def test_over_tls_partitions_are_named_with_tls_ports(harness: MasterHarness) ->
     assert "1:10.0.0.1:8124#" in a.heartbeat().event.subscribeInfo[0]
 
 
-def test_closing_twice_does_no_harm(harness: MasterHarness) -> None:
+def test_closing_twice_is_harmless(harness: MasterHarness) -> None:
     a = join(harness, "a")
     assert a.close().success
     assert a.close().success
@@ -293,7 +293,7 @@ def test_closing_twice_does_no_harm(harness: MasterHarness) -> None:
     assert harness.master.groups() == {}
 
 
-def test_a_group_with_too_many_brokers_for_each_gets_nothing() -> None:
+def test_a_group_with_too_many_brokers_per_consumer_gets_nothing() -> None:
     harness = cluster(group_broker_rate_max=1)
     second = harness.broker(2, host="10.0.0.2")
     harness.topic("flights")
@@ -349,7 +349,7 @@ def test_a_group_with_too_many_brokers_for_each_gets_nothing() -> None:
         ),
     ],
 )
-def test_what_a_consumer_may_not_send(
+def test_invalid_consumer_registrations(
     harness: MasterHarness, changes: dict[str, Any], code: ResultCode
 ) -> None:
     assert refused(Consumer(harness, "a").register(**changes), code)
@@ -386,8 +386,8 @@ def test_members_of_a_group_must_agree(
     assert Consumer(harness, "a").register(groupName="other", **change).success
 
 
-def test_who_does_not_say_which_offset_wins_means_the_larger(harness: MasterHarness) -> None:
-    """As Java's master reads the missing field."""
+def test_the_larger_offset_wins_by_default(harness: MasterHarness) -> None:
+    """Java's master reads the missing field in the same way."""
     silent = {name: value for name, value in BOUND.items() if name != "selectBig"}
     join(harness, "a", **silent)
     assert refused(
@@ -400,7 +400,7 @@ def test_who_does_not_say_which_offset_wins_means_the_larger(harness: MasterHarn
 # -- bound groups
 
 
-def test_a_bound_group_begins_where_it_says(harness: MasterHarness) -> None:
+def test_a_bound_group_starts_at_the_named_offsets(harness: MasterHarness) -> None:
     a = join(harness, "a", **BOUND, requiredPartition="1:flights:7=70")
     assert not a.heartbeat().HasField("event")
     b = join(harness, "b", **BOUND, requiredPartition="1:flights:0=5,1:flights:1=6")
@@ -410,7 +410,7 @@ def test_a_bound_group_begins_where_it_says(harness: MasterHarness) -> None:
     answer = a.heartbeat()
     assert answer.notAllocated
     assert a.numbers == [7]
-    assert b.heartbeat().notAllocated, "a has not said that it is done"
+    assert b.heartbeat().notAllocated, "a has not acknowledged"
     assert not a.heartbeat().notAllocated
     for _ in range(4):
         a.heartbeat()
@@ -420,7 +420,7 @@ def test_a_bound_group_begins_where_it_says(harness: MasterHarness) -> None:
     assert {0, 1} <= set(b.numbers)
 
 
-def test_a_bound_group_that_went_on_does_not_begin_anew(harness: MasterHarness) -> None:
+def test_a_bound_group_that_continues_keeps_its_offsets(harness: MasterHarness) -> None:
     fields = {**BOUND, "notAllocated": False, "requiredPartition": "1:flights:7=70"}
     a = Consumer(harness, "a", **fields)
     assert not a.register().notAllocated
@@ -454,7 +454,7 @@ def test_a_bound_group_may_have_too_few_members() -> None:
 # -- rights and rules
 
 
-def test_a_group_needs_permission_where_a_topic_asks_for_it(harness: MasterHarness) -> None:
+def test_a_group_needs_permission_for_a_topic_with_authorization(harness: MasterHarness) -> None:
     catalog, change = harness.master.state.catalog, harness.master.state.change("me")
     catalog.control_topic("flights", {"authorize": True}, change)
     a = Consumer(harness, "a")
@@ -463,7 +463,7 @@ def test_a_group_needs_permission_where_a_topic_asks_for_it(harness: MasterHarne
     assert a.register().success
 
 
-def test_a_group_may_be_held_to_filters(harness: MasterHarness) -> None:
+def test_a_group_may_be_restricted_to_filters(harness: MasterHarness) -> None:
     catalog, change = harness.master.state.catalog, harness.master.state.change("me")
     allowed = {"filtered": True, "filters": frozenset({"UA", "AA"})}
     catalog.control_consumption("flights", "g", allowed, change)
@@ -473,7 +473,7 @@ def test_a_group_may_be_held_to_filters(harness: MasterHarness) -> None:
     assert a.register(topicCondition=["flights#UA"]).success
 
 
-def test_a_topic_that_is_taken_from_a_group_is_given_up(harness: MasterHarness) -> None:
+def test_a_group_gives_up_a_topic_it_may_no_longer_read(harness: MasterHarness) -> None:
     a = join(harness, "a", topics=("flights", "weather"))
     a.heartbeat()
     a.heartbeat()

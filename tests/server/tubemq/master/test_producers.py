@@ -1,4 +1,4 @@
-"""The master for producers: what they are told, what is refused, topics that come by a name."""
+"""Producers at the master: answers, refusals, and topics created on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.server.master_harness import START_MS, Broker, Consumer, MasterHarnes
 MIB = 1024 * 1024
 
 
-def test_a_producer_learns_brokers_topics_and_limits() -> None:
+def test_a_producer_gets_brokers_topics_and_limits() -> None:
     harness = MasterHarness()
     harness.broker(1)
     harness.broker(2, host="10.0.0.2", port=9000)
@@ -20,17 +20,17 @@ def test_a_producer_learns_brokers_topics_and_limits() -> None:
     assert (answer.success, answer.errCode, answer.errMsg) == (True, 200, "OK!")
     assert producer.brokers == ["1:10.0.0.1: ", "2:10.0.0.2:9000"]
     assert answer.authorizedInfo.visitAuthorizedToken == harness.master.state.visit_tokens.valid
-    assert producer.publish("flights").topicInfos == [], "no broker has said that it has it"
+    assert producer.publish("flights").topicInfos == [], "no broker has reported it"
     for broker in harness.master.state.broker_registry:
         running = Broker(harness, broker.id, host=broker.host, port=broker.port)
         running.sync()
     answer = producer.heartbeat()
     assert list(answer.topicInfos) == ["flights#1:3:1,2:3:1#"]
-    assert not answer.brokerInfos, "nothing is new"
+    assert not answer.brokerInfos, "the list has not changed"
     assert not answer.HasField("requireAuth")
 
 
-def test_the_limit_for_messages_comes_once_and_again_when_it_changes() -> None:
+def test_the_message_limit_is_sent_when_it_changes() -> None:
     harness = MasterHarness(max_message_bytes=2 * MIB)
     producer = Producer(harness)
     producer.register()
@@ -93,7 +93,7 @@ def test_topics_have_limits_of_their_own() -> None:
         ({"topicList": [f"t{n}" for n in range(1025)]}, "1025"),
     ],
 )
-def test_what_a_producer_may_not_send(changes: dict[str, object], text: str) -> None:
+def test_invalid_producer_registrations(changes: dict[str, object], text: str) -> None:
     producer = Producer(MasterHarness())
     answer = producer.register(**changes)
     assert refused(answer, ResultCode.BAD_REQUEST)
@@ -103,7 +103,7 @@ def test_what_a_producer_may_not_send(changes: dict[str, object], text: str) -> 
     assert refused(producer.heartbeat(**changes), ResultCode.BAD_REQUEST)
 
 
-def test_a_silent_producer_is_forgotten() -> None:
+def test_a_silent_producer_is_removed() -> None:
     harness = MasterHarness(producer_timeout_ms=30_000)
     producer = Producer(harness)
     assert refused(producer.heartbeat(), ResultCode.HB_NO_NODE)
@@ -114,14 +114,14 @@ def test_a_silent_producer_is_forgotten() -> None:
     assert refused(producer.heartbeat(), ResultCode.HB_NO_NODE)
 
 
-def test_a_producer_that_closes_is_forgotten() -> None:
+def test_a_producer_that_unregisters_is_removed() -> None:
     producer = Producer(MasterHarness())
     producer.register()
     assert producer.close().success
     assert refused(producer.heartbeat(), ResultCode.HB_NO_NODE)
 
 
-# -- topics that come by being named
+# -- topics created on first use
 
 
 def test_a_topic_is_created_when_a_producer_names_it() -> None:
@@ -165,7 +165,7 @@ def test_a_deleted_topic_is_not_revived_by_those_who_published_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["2013", "a b", "x" * 65, "", "__offset_history__x!", "TBW102"])
-def test_names_that_cannot_be_are_not_created(name: str) -> None:
+def test_topics_with_invalid_names_are_not_created(name: str) -> None:
     harness = MasterHarness(auto_create_topics=True)
     harness.broker()
     producer = Producer(harness)

@@ -23,6 +23,8 @@ from google.protobuf.message import Message
 from coherer import _net as net
 from coherer import limits
 from coherer._common.logs import Log
+from coherer._rules.common.topics import Topic
+from coherer._server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode, refused
@@ -30,8 +32,6 @@ from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.methods import UNDEFINED
 from coherer._wire.tubemq.session import ClientSession, Response
 from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
-from coherer._rules.common.topics import Topic
-from coherer._server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
 from coherer.errors import (
     CohererError,
     DisconnectedError,

@@ -1,4 +1,4 @@
-"""A broker and its master: configuration, removals, and masters that come and go."""
+"""A broker and its master: configuration, removed topics, and changing masters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = BrokerOptions(broker_id=7, host="10.0.0.7", port=8123)
 
 
 class Script:
-    """A master that says what the test wants, and remembers what it heard."""
+    """A master with scripted answers that records its requests."""
 
     def __init__(self) -> None:
         self.id = 1
@@ -164,16 +164,16 @@ async def test_the_life_of_a_configuration(
     assert b'"b"' in (store.load_config("topics.json") or b"")
     script.heard.clear()
     link.sync()
-    assert len(script.heard) == 1, "no news, one heartbeat"
+    assert len(script.heard) == 1, "one heartbeat without changes"
 
     script.id, script.topics = 2, [TopicSettings(topic="a", status=1, max_message_bytes=9)]
     link.sync()
     assert partitions(broker) == {"a": 2}
     assert (state.topics["a"].status, state.topics["a"].message_bytes_max) == (1, 9)
-    assert len(script.heard) == 4, "the news, the report, and that it was heard"
+    assert len(script.heard) == 4, "the change, the report, and its acknowledgement"
 
 
-async def test_a_topic_is_removed_and_reported_until_heard(
+async def test_a_removed_topic_is_reported_until_acknowledged(
     broker: Broker, script: Script, link: EmbeddedMasterLink, store: Store
 ) -> None:
     script.topics = [TopicSettings(topic="a"), TopicSettings(topic="b")]
@@ -214,14 +214,14 @@ async def test_a_master_that_forgot_the_broker(
     assert script.heard == []
 
 
-async def test_a_refused_broker_serves_nothing(
+async def test_a_rejected_broker_serves_no_requests(
     broker: Broker, script: Script, link: EmbeddedMasterLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.refuse = "Not found broker configure info"
     link.sync()
     link.sync()
     assert not broker.state.serving
-    assert caplog.text.count("Not found broker configure info") == 1, "said once"
+    assert caplog.text.count("Not found broker configure info") == 1, "logged once"
     link.close()
     script.refuse = ""
     caplog.set_level("INFO")
@@ -248,7 +248,7 @@ async def test_a_change_while_the_broker_reports(
     assert partitions(broker) == {"late": 2}
 
 
-async def test_configurations_that_cannot_be_read_change_nothing(
+async def test_invalid_configurations_change_nothing(
     broker: Broker, script: Script, link: EmbeddedMasterLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.topics = [TopicSettings(topic="a")]
@@ -277,7 +277,7 @@ async def test_configurations_that_cannot_be_read_change_nothing(
     assert "invalid topic to be removed" in caplog.text
 
 
-async def test_stops_and_flow_rules_are_taken(
+async def test_stops_and_flow_rules_are_applied(
     broker: Broker, script: Script, link: EmbeddedMasterLink
 ) -> None:
     link.sync()
@@ -306,7 +306,9 @@ async def test_requests_are_signed(broker: Broker, script: Script) -> None:
     assert kinds == {"RegisterRequestB2M", "HeartRequestB2M", "CloseRequestB2M"}
 
 
-async def test_an_answer_of_another_kind(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_of_an_unexpected_type(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     exchange = MasterExchange(broker.state, broker.configuration)
     with pytest.raises(ProtocolError):
         exchange.handle_answer(pb.CloseResponseM2B())
@@ -317,7 +319,7 @@ async def test_an_answer_of_another_kind(broker: Broker, caplog: pytest.LogCaptu
 
 
 def said(text: str) -> asyncio.Event:
-    """Set when the link's log says this."""
+    """Set when the link logs this text."""
     event = asyncio.Event()
 
     def look(record: logging.LogRecord) -> bool:
@@ -330,7 +332,7 @@ def said(text: str) -> asyncio.Event:
 
 
 class ScriptedMaster:
-    """A script behind a port."""
+    """A scripted master behind a port."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -375,7 +377,7 @@ class _Visitor:
         pass
 
 
-async def test_the_active_master_is_found_and_found_again(
+async def test_the_link_finds_the_active_master_again(
     broker: Broker, script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -434,7 +436,7 @@ async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.Mo
     await master.listener.close()
 
 
-async def test_a_master_that_hangs_up(script: Script) -> None:
+async def test_the_master_closes_the_connection(script: Script) -> None:
     class Rude(_Visitor):
         def answer(self, request: Request) -> None:
             self.connection.close()
@@ -448,7 +450,7 @@ async def test_a_master_that_hangs_up(script: Script) -> None:
     await listener.close()
 
 
-async def test_good_bye_to_a_master_that_is_gone(
+async def test_unregistering_at_an_unreachable_master(
     broker: Broker, script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
     master = ScriptedMaster(script)

@@ -1,4 +1,4 @@
-"""The old and the batch forms of the master's methods over HTTP, and its figures.
+"""The legacy and batch forms of the master's HTTP methods, and its figures.
 
 That they look as Java's do is shown with Java's own master (tests/interop/test_tubemq_web.py).
 """
@@ -35,7 +35,7 @@ def pairs(records: list[Any]) -> list[tuple[str, str]]:
 def test_groups_that_may_read(admin: AdminCaller, harness: MasterHarness) -> None:
     admin.order("admin_set_topic_authorize_control", topicName="flights", isEnable="true")
     consumer = Consumer(harness, "a")
-    assert consumer.register().errCode != 200, "it is in no list"
+    assert consumer.register().errCode != 200, "it is not authorized"
     (added,) = admin.order("admin_add_authorized_consumergroup_info", **ONE)
     assert added == {"groupName": "g", "success": True, "errCode": 200, "errInfo": "Ok!"}
     assert code(admin.order("admin_add_authorized_consumergroup_info", **ONE)) == [200]
@@ -72,7 +72,7 @@ def test_batches_of_groups(admin: AdminCaller) -> None:
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_batch_with_one_bad_item_does_nothing(admin: AdminCaller) -> None:
+def test_a_batch_with_an_invalid_item_changes_nothing(admin: AdminCaller) -> None:
     bad = rows(ONE, {"groupName": "g", "topicName": "none"})
     method = "admin_bath_add_authorized_consumergroup_info"
     assert "none" in admin.refused(method, groupNameJsonSet=bad)
@@ -167,7 +167,7 @@ def test_totals_of_what_runs(admin: AdminCaller) -> None:
 
 
 @pytest.mark.usefixtures("topics")
-def test_what_holds_for_topics(admin: AdminCaller) -> None:
+def test_settings_of_topics(admin: AdminCaller) -> None:
     names = {"topicName": "flights,weather"}
     given = rows({"topicName": "flights", "maxMsgSizeInMB": 2}, {"topicName": "weather"})
     admin.order("admin_batch_update_topic_control_info", topicCtrlJsonSet=given)
@@ -191,7 +191,7 @@ def test_what_holds_for_topics(admin: AdminCaller) -> None:
 
 
 @pytest.mark.usefixtures("topics")
-def test_members_that_give_up_everything(admin: AdminCaller, harness: MasterHarness) -> None:
+def test_members_are_suspended(admin: AdminCaller, harness: MasterHarness) -> None:
     members = [Consumer(harness, "a"), Consumer(harness, "b")]
     for member in members:
         member.register()
@@ -245,7 +245,7 @@ def test_figures(admin: AdminCaller, harness: MasterHarness) -> None:
     assert "not supported" in admin.refused("admin_transfer_current_master")
 
 
-def test_every_method_of_java_is_there(admin: AdminCaller) -> None:
+def test_every_method_of_java_exists(admin: AdminCaller) -> None:
     known = {row["method"]: row["needAuth"] for row in admin.ask("admin_get_methods")}
     java = {**dict.fromkeys(MASTER_QUERIES, False), **dict.fromkeys(MASTER_CHANGES, True)}
     assert java.items() <= known.items()

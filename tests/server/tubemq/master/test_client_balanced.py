@@ -1,4 +1,4 @@
-"""Consumers that balance themselves: methods 20 to 22."""
+"""Client-balanced consumers: methods 20 to 22."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def partitions(harness: MasterHarness, brokers: int = -2, meta: int = -2, auth: 
     return harness.ask(methods.GET_PARTITION_META, request)
 
 
-def test_a_chooser_gets_lists_while_its_own_are_old(harness: MasterHarness) -> None:
+def test_a_client_balanced_consumer_gets_lists_that_have_changed(harness: MasterHarness) -> None:
     answer = register(harness)
     assert (answer.errCode, answer.errMsg) == (200, "OK!")
     assert list(answer.brokerConfigList) == ["1:10.0.0.1: "]
@@ -67,14 +67,14 @@ def test_a_chooser_gets_lists_while_its_own_are_old(harness: MasterHarness) -> N
     assert not again.brokerConfigList
 
 
-def test_who_looks_what_there_is_makes_no_topics() -> None:
+def test_client_balanced_consumers_do_not_create_topics() -> None:
     harness = MasterHarness(auto_create_topics=True)
     harness.broker()
     assert register(harness, topicList=["nowhere"]).errCode == CODE.TOPIC_NOT_DEPLOYED
     assert Consumer(harness, "a", topicList=["nowhere"]).register().success
 
 
-def test_partitions_that_cannot_be_read_are_marked(harness: MasterHarness) -> None:
+def test_malformed_partitions_are_ignored(harness: MasterHarness) -> None:
     register(harness)
     before = partitions(harness).topicMetaInfoId
     Broker(harness, 1).close()
@@ -83,7 +83,7 @@ def test_partitions_that_cannot_be_read_are_marked(harness: MasterHarness) -> No
     assert list(found.topicMetaInfoList) == ["flights#1:1:3:0"]
 
 
-def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(harness: MasterHarness) -> None:
+def test_heartbeats_bring_partitions_after_the_update_period(harness: MasterHarness) -> None:
     register(harness)
     report = {
         "reportSubInfo": True,
@@ -111,7 +111,7 @@ def test_heartbeats_bring_partitions_when_the_last_look_is_long_ago(harness: Mas
         ({"topicList": ["flights"], "topicCondition": ["weather#UA"]}, CODE.BAD_REQUEST),
     ],
 )
-def test_what_a_chooser_may_not_send(
+def test_invalid_client_balanced_registrations(
     harness: MasterHarness, changes: dict[str, Any], code: ResultCode
 ) -> None:
     assert register(harness, **changes).errCode == code
@@ -129,24 +129,24 @@ def test_what_a_chooser_may_not_send(
         ),
     ],
 )
-def test_choosers_must_agree(
+def test_members_of_a_client_balanced_group_must_agree(
     harness: MasterHarness, changes: dict[str, Any], code: ResultCode
 ) -> None:
     assert register(harness, sourceCount=2, nodeId=0).errCode == CODE.SUCCESS
     assert register(harness, "b", **changes).errCode == code
 
 
-def test_choosers_and_others_do_not_share_a_group(harness: MasterHarness) -> None:
+def test_client_balanced_and_other_consumers_do_not_share_a_group(harness: MasterHarness) -> None:
     register(harness)
     assert Consumer(harness, "b").register().errCode == CODE.CLIENT_INCONSISTENT_CONSUMETYPE
 
 
-def test_strangers_register_first(harness: MasterHarness) -> None:
+def test_unknown_producers_must_register(harness: MasterHarness) -> None:
     assert heartbeat(harness).errCode == CODE.HB_NO_NODE
     assert partitions(harness).errCode == CODE.HB_NO_NODE
 
 
-def test_choosers_leave_like_others(harness: MasterHarness) -> None:
+def test_client_balanced_consumers_unregister(harness: MasterHarness) -> None:
     register(harness)
     assert Consumer(harness, "a").close().success
     assert harness.master.groups() == {}
@@ -155,7 +155,7 @@ def test_choosers_leave_like_others(harness: MasterHarness) -> None:
     assert heartbeat(harness).errCode == CODE.HB_NO_NODE
 
 
-def test_rules_and_orders_come_along(harness: MasterHarness) -> None:
+def test_flow_rules_and_orders_are_sent(harness: MasterHarness) -> None:
     state = harness.master.state
     state.catalog.set_cluster({"flow_enabled": True, "flow_rules": "[0]"}, state.change("me"))
     tasks = register(harness).opsTaskInfo
@@ -178,7 +178,7 @@ def test_rules_and_orders_come_along(harness: MasterHarness) -> None:
     assert not register(harness, opsTaskInfo=done).opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
 
 
-def test_choosers_are_asked_to_sign_like_others() -> None:
+def test_client_balanced_consumers_are_asked_to_sign() -> None:
     harness = MasterHarness(authenticate_consumers=True, users={"ann": "secret"})
     broker = harness.broker()
     harness.topic()
@@ -189,7 +189,7 @@ def test_choosers_are_asked_to_sign_like_others() -> None:
     info = credentials.authenticate_info("ann", "secret", harness.now_ms, 1)
     auth = pb.MasterCertificateInfo(authInfo=info)
     assert partitions(harness, auth=auth).topicMetaInfoList, "Java's client signs this one first"
-    assert heartbeat(harness).opsTaskInfo.requireAuth, "that answer has no room for a token"
+    assert heartbeat(harness).opsTaskInfo.requireAuth, "that answer has no field for a token"
     answer = heartbeat(harness, auth=auth)
     assert not answer.opsTaskInfo.HasField("requireAuth")
     assert answer.authorizedInfo.authAuthorizedToken

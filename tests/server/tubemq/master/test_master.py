@@ -1,4 +1,4 @@
-"""The master's memory, its life as a standby, and what is done by hand."""
+"""The master: its file, standby mode, and topics created by an administrator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coherer.errors import StoreFullError, UsageError
 from tests.server.master_harness import Broker, Consumer, MasterHarness, Producer, refused
 
 
-def test_configuration_survives_a_restart_and_nobody_else_does() -> None:
+def test_only_the_catalog_survives_a_restart() -> None:
     harness = MasterHarness()
     harness.broker()
     harness.topic()
@@ -40,7 +40,7 @@ def test_nothing_is_written_when_nothing_has_changed() -> None:
     assert harness.saves == saves
 
 
-def test_a_full_disk_stops_nobodys_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_does_not_stop_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
     harness = MasterHarness(auto_create_topics=True)
     broker = harness.broker()
     harness.master.watch(broker.sync)
@@ -76,7 +76,7 @@ def test_ids_grow_over_restarts() -> None:
 
 
 @pytest.mark.parametrize("method", sorted(set(methods.METHODS) - {13, 15, 16, 17, 18}))
-def test_a_standby_refuses_all_business(method: int) -> None:
+def test_a_standby_refuses_all_requests(method: int) -> None:
     harness = MasterHarness(standby=True, host="10.0.0.7", port=8716)
     messages = {
         1: pb.RegisterRequestP2M(clientId="x", hostName="h", brokerCheckSum=-1),
@@ -104,7 +104,7 @@ def test_a_standby_checks_parameters_first() -> None:
     assert refused(producer.register(), ResultCode.BAD_REQUEST)
 
 
-def test_a_standby_that_becomes_active_reads_what_the_other_wrote() -> None:
+def test_a_standby_that_becomes_active_loads_the_saved_catalog() -> None:
     harness = MasterHarness()
     second = harness.another()
     second.standby = True
@@ -122,7 +122,7 @@ def test_a_standby_that_becomes_active_reads_what_the_other_wrote() -> None:
     assert Producer(harness).register().success
 
 
-# -- topics by hand
+# -- topics created by an administrator
 
 
 def test_topics_are_created_on_all_or_on_named_brokers() -> None:
@@ -163,6 +163,6 @@ def test_the_master_says_what_it_is() -> None:
         {"authenticate_brokers": True},
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, object]) -> None:
+def test_invalid_options(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         MasterOptions(**options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Methods 17 and 18: packages, confirmations, filters, flow rules; and what is no request."""
+"""Methods 17 and 18: batches, commits, filters and flow rules; and malformed requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coherer.testing import ManualClock
 from tests.server.broker_harness import BrokerClient, bodies, close, serve
 
 
-async def test_reading_confirming_rejecting(client: BrokerClient) -> None:
+async def test_reading_committing_and_dropping(client: BrokerClient) -> None:
     for number in range(4):
         await client.send(data=b"%d" % number)
     client.register()
@@ -33,7 +33,7 @@ async def test_reading_confirming_rejecting(client: BrokerClient) -> None:
     rejected = client.commit(lastPackConsumed=False)
     assert (rejected.success, rejected.currOffset, rejected.maxOffset) == (True, 0, 4)
     assert bodies(client.get()) == [b"0", b"1", b"2", b"3"]
-    assert client.commit().currOffset == 4, "absent means true"
+    assert client.commit().currOffset == 4, "an absent field means true"
     await client.send(data=b"4")
     more = client.get(lastPackConsumed=True)
     assert (more.currOffset, bodies(more)) == (4, [b"4"])
@@ -41,7 +41,7 @@ async def test_reading_confirming_rejecting(client: BrokerClient) -> None:
     assert bodies(client.get(lastPackConsumed=True)) == [b"5"]
 
 
-async def test_packages_are_limited_and_manual_reads_go_on(
+async def test_batches_are_limited_and_manual_reads_continue(
     store: Store, clock: ManualClock
 ) -> None:
     broker = Broker(BrokerOptions(transfer_bytes=2500), Core(store, clock.now_ms))
@@ -57,7 +57,7 @@ async def test_packages_are_limited_and_manual_reads_go_on(
         answer = client.get(manualCommitOffset=True)
         offsets.append(answer.currOffset)
         backlog.append(answer.currDataDlt)
-        assert answer.messages, "at least one, however long"
+        assert answer.messages, "at least one message, of any length"
     assert offsets[0] == 0
     assert offsets == sorted(set(offsets))
     assert backlog == sorted(set(backlog), reverse=True)
@@ -114,17 +114,17 @@ async def test_filters(client: BrokerClient) -> None:
     assert answer.requireSlow
     client.register(filterCondStr=["C"])
     serial = client.post_get()
-    assert client.got(serial) is None, "nothing passes, so it waits"
+    assert client.got(serial) is None, "no message passes the filter, so the get is held"
     await client.send(data=b"A again", msgType="A")
     assert client.got(serial) is None
-    assert client.commit().currOffset == 8, "what does not pass is passed over at once"
+    assert client.commit().currOffset == 8, "filtered messages are skipped at once"
     await client.send(data=b"C at last", msgType="C")
     found = client.got(serial)
     assert found is not None
     assert bodies(found) == [b"C at last"]
 
 
-async def test_a_long_way_without_a_match_is_cut(
+async def test_a_get_scans_a_limited_number_of_messages(
     client: BrokerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
@@ -168,10 +168,10 @@ async def test_flow_rules(client: BrokerClient, broker: Broker, clock: ManualClo
     assert len(bodies(client.get())) == 1
 
 
-# -- what is no request
+# -- malformed requests
 
 
-async def test_messages_that_cannot_be_read_are_fatal_and_only_they(client: BrokerClient) -> None:
+async def test_only_malformed_messages_are_fatal(client: BrokerClient) -> None:
     payloads = {13: b"\xff", 15: b"\x08", 16: b"", 17: b"\x0a", 18: b"x"}
     for method, body in payloads.items():
         serial, frame = client.connection.session.request(

@@ -1,4 +1,4 @@
-"""A group over a network that loses messages, with a master and a broker that are restarted."""
+"""A group over a lossy network, with a master and a broker that restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEX = st.integers(0, 7)
 
 
 class LossyCluster(RuleBasedStateMachine):
-    """No two consumers hold one partition; when nothing is lost any more, all is shared evenly.
+    """No two consumers hold one partition; without further losses, the loads are even.
 
     Nobody is silent for longer than its timeout here: who is, has to ask the broker what it still
     holds, and brokers are not part of this.

@@ -1,4 +1,4 @@
-"""The short way of reading sends says what the long way says."""
+"""Sends decoded with cached prefixes equal fully parsed ones."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def outcome(reader: SendDecoder, body: bytes) -> object:
 
 
 @given(bodies=st.lists(wholes | odd, min_size=1, max_size=12))
-def test_the_short_way_is_the_long_way(sending_state: BrokerState, bodies: list[bytes]) -> None:
+def test_cached_decoding_equals_full_parsing(
+    sending_state: BrokerState, bodies: list[bytes]
+) -> None:
     mapper = Mapper()
     learned = SendDecoder(SendCache(sending_state, mapper))
     for body in bodies * 2:

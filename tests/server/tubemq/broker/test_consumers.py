@@ -1,4 +1,4 @@
-"""Methods 15 and 16: who holds a partition, from where it reads, and for how long."""
+"""Methods 15 and 16: registration, starting offsets and leases of consumers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from coherer import limits
+from coherer._record.hashing import java_hash
 from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.consumers import tag_codes
 from coherer.testing import ManualClock
 from tests.server.broker_harness import BrokerClient, bodies
 
@@ -44,7 +46,9 @@ async def test_where_reading_starts(client: BrokerClient, broker: Broker) -> Non
     assert client.register(groupName="always", readStatus=2, currOffset=3).currOffset == 5
     assert client.register(groupName="odd", readStatus=9).currOffset == 5
     assert client.unregister(groupName="first", readStatus=1).success
-    assert client.register(groupName="first", readStatus=1).currOffset == 0, "it has a position"
+    assert client.register(groupName="first", readStatus=1).currOffset == 0, (
+        "the group has an offset"
+    )
     assert len(broker.state.leases) == 6
 
 
@@ -61,13 +65,13 @@ async def test_one_consumer_of_a_group_at_a_time(
     clock.advance(29_999)
     assert other.register(clientId="c2").errCode == 410
     clock.advance(1)
-    assert other.register(clientId="c2").success, "better than Java: at the first try"
-    assert bodies(other.get(clientId="c2")) == [b"hello"], "what was not confirmed comes again"
+    assert other.register(clientId="c2").success, "unlike Java, at the first attempt"
+    assert bodies(other.get(clientId="c2")) == [b"hello"], "the uncommitted read is repeated"
     assert client.get().errCode == 412
     assert client.commit().errCode == 401
 
 
-async def test_registering_anew_drops_the_uncommitted_read(client: BrokerClient) -> None:
+async def test_registering_again_drops_the_uncommitted_read(client: BrokerClient) -> None:
     await client.send()
     client.register()
     assert len(bodies(client.get())) == 1
@@ -76,7 +80,7 @@ async def test_registering_anew_drops_the_uncommitted_read(client: BrokerClient)
     assert len(bodies(client.get())) == 1
 
 
-async def test_giving_up(client: BrokerClient, broker: Broker) -> None:
+async def test_giving_up_a_partition(client: BrokerClient, broker: Broker) -> None:
     await client.send()
     await client.send()
     assert client.unregister().errCode == 411
@@ -124,3 +128,9 @@ async def test_heartbeats_renew_and_report(
     clock.advance(30_000)
     assert list(client.heartbeat(texts[0]).failureInfo) == [f"411:{texts[0]}"]
     assert client.heartbeat(groupName="").errCode == 400
+
+
+def test_filters_become_hash_codes() -> None:
+    assert tag_codes([]) is None
+    assert tag_codes(["", "  "]) is None
+    assert tag_codes(["é😀 ", "é😀"]) == frozenset({java_hash("é😀")})

@@ -1,4 +1,4 @@
-"""Gets that wait for messages, and consumers that do not read their answers."""
+"""Held gets, and consumers that do not read their answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_get_waits_no_longer_than_half_its_time(
     assert client.got(long) is not None
 
 
-async def test_what_ends_a_waiting_get(
+async def test_how_a_held_get_ends(
     client: BrokerClient, broker: Broker, clock: ManualClock
 ) -> None:
     def code(serial: int) -> int:
@@ -82,9 +82,7 @@ async def test_what_ends_a_waiting_get(
     assert code(sixth) == 503
 
 
-async def test_a_closed_connection_leaves_nothing_behind(
-    client: BrokerClient, broker: Broker
-) -> None:
+async def test_a_closed_connection_drops_its_gets(client: BrokerClient, broker: Broker) -> None:
     other = BrokerClient(broker)
     client.register()
     other.register(groupName="h")
@@ -94,7 +92,7 @@ async def test_a_closed_connection_leaves_nothing_behind(
     await client.send()
     assert client.got(serial) is None
     assert other.got(kept) is not None
-    assert len(broker.state.leases) == 2, "leases end by time"
+    assert len(broker.state.leases) == 2, "leases end by timeout"
 
 
 async def test_a_consumer_with_one_thread_finds_the_partition_with_messages(
@@ -108,13 +106,15 @@ async def test_a_consumer_with_one_thread_finds_the_partition_with_messages(
     assert released is not None
     assert bodies(released) == [], "ask again at once"
     assert bodies(client.get(partitionId=1)) == []
-    assert client.got(client.post_get(partitionId=1)) is None, "told once"
+    assert client.got(client.post_get(partitionId=1)) is None, "notified once"
     assert bodies(client.get(partitionId=2)) == [b"there"]
-    assert client.got(client.post_get(partitionId=0)) is None, "nothing more to find"
+    assert client.got(client.post_get(partitionId=0)) is None, "no further messages"
     assert broker.gets.held_count == 2
 
 
-async def test_a_backlog_is_not_waited_beside(store: Store, clock: ManualClock) -> None:
+async def test_a_get_does_not_wait_while_another_partition_has_a_backlog(
+    store: Store, clock: ManualClock
+) -> None:
     broker = Broker(BrokerOptions(transfer_bytes=1), Core(store, clock.now_ms))
     serve(broker)
     client = BrokerClient(broker)
@@ -128,11 +128,11 @@ async def test_a_backlog_is_not_waited_beside(store: Store, clock: ManualClock) 
     assert bodies(client.get(partitionId=0)) == [], "there are more"
     assert len(bodies(client.get(partitionId=1))) == 1
     assert len(bodies(client.get(partitionId=1))) == 1
-    assert client.got(client.post_get(partitionId=0)) is None, "that was all"
+    assert client.got(client.post_get(partitionId=0)) is None, "no further messages"
     await close(broker)
 
 
-async def test_a_consumer_that_never_asks_does_not_make_the_others_spin(
+async def test_a_partition_that_is_never_asked_for_does_not_cause_a_busy_loop(
     client: BrokerClient,
 ) -> None:
     client.register(partitionId=0)
@@ -142,7 +142,7 @@ async def test_a_consumer_that_never_asks_does_not_make_the_others_spin(
         serial = client.post_get(partitionId=0)
         await client.send(partitionId=1)
         answered += client.got(serial) is not None
-    assert answered == 1, "the first; each later one waits until the next one takes its place"
+    assert answered == 1, "only the first; later ones are held until replaced"
     codes = [
         methods.parse(pb.GetMessageResponseB2C, answer.body).errCode
         for answer in client.connection.answers.values()
@@ -151,7 +151,7 @@ async def test_a_consumer_that_never_asks_does_not_make_the_others_spin(
     assert codes.count(200) == 1
 
 
-async def test_a_consumer_that_does_not_read_is_not_served(client: BrokerClient) -> None:
+async def test_a_consumer_that_does_not_read_its_answers_gets_no_more(client: BrokerClient) -> None:
     await client.send(data=b"x" * 1000)
     client.register()
     client.connection.full = True
@@ -168,7 +168,7 @@ async def test_a_consumer_that_does_not_read_is_not_served(client: BrokerClient)
     assert client.got(client.post_get(lastPackConsumed=False)) is not None
 
 
-async def test_a_connection_that_ends_while_its_gets_are_put_off(
+async def test_a_connection_closes_while_its_gets_are_postponed(
     client: BrokerClient, broker: Broker
 ) -> None:
     client.register()

@@ -1,4 +1,4 @@
-"""The master behind real sockets, spoken to as a Java client would."""
+"""The master behind real sockets, with requests as a Java client sends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.server.master_harness import MasterHarness
 
 
 class Client:
-    """Sends frames and collects answers."""
+    """Sends frames and collects the answers."""
 
     def __init__(self, connection: net.Connection) -> None:
         self.connection = connection
@@ -48,7 +48,7 @@ class Client:
 
 
 def request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
-    """A frame made by hand, which may be wrong in every way."""
+    """A handmade frame, which may be malformed."""
     parts = (
         pb.RpcConnHeader(flag=0),
         pb.RequestHeader(serviceType=service, protocolVer=3),
@@ -79,7 +79,7 @@ async def client(harness: MasterHarness) -> AsyncIterator[Client]:
 REGISTER = pb.RegisterRequestP2M(clientId="p", brokerCheckSum=-1, hostName="10.0.0.9")
 
 
-async def test_a_producer_registers_and_beats(client: Client) -> None:
+async def test_a_producer_registers_and_sends_heartbeats(client: Client) -> None:
     answer = await client.ask(methods.PRODUCER_REGISTER, REGISTER)
     assert isinstance(answer, pb.RegisterResponseM2P)
     assert answer.errMsg == "OK!"
@@ -89,7 +89,7 @@ async def test_a_producer_registers_and_beats(client: Client) -> None:
     assert answer.success
 
 
-async def test_a_standby_says_so_as_java_does(harness: MasterHarness, client: Client) -> None:
+async def test_a_standby_answers_as_java_does(harness: MasterHarness, client: Client) -> None:
     harness.master.standby = True
     failure = await client.raw(1, 1, REGISTER.SerializeToString())
     assert failure.standby
@@ -97,7 +97,7 @@ async def test_a_standby_says_so_as_java_does(harness: MasterHarness, client: Cl
     assert "is not master now" in failure.text
 
 
-async def test_what_cannot_be_served_is_answered_and_the_connection_goes_on(
+async def test_invalid_requests_do_not_close_the_connection(
     client: Client,
 ) -> None:
     assert (await client.raw(1, 1, b"")).fatal
@@ -107,7 +107,7 @@ async def test_what_cannot_be_served_is_answered_and_the_connection_goes_on(
     assert answer.IsInitialized()
 
 
-async def test_an_error_of_ours_harms_one_answer_only(
+async def test_an_unhandled_error_fails_one_request_only(
     harness: MasterHarness, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harness.master.state, "producers", None)
@@ -119,7 +119,7 @@ async def test_an_error_of_ours_harms_one_answer_only(
     assert answer.success
 
 
-async def test_who_does_not_wait_gets_no_answer(client: Client) -> None:
+async def test_requests_without_a_timeout_get_no_answer(client: Client) -> None:
     client.connection.write(request(1, 1, 0, REGISTER.SerializeToString()))
     await client.ask(methods.PRODUCER_REGISTER, REGISTER)
     assert client.answers.empty()

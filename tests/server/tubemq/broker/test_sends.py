@@ -1,4 +1,4 @@
-"""Method 13: what is stored, what is refused, and when it is promised."""
+"""Method 13: stored sends, refused sends, and when they are confirmed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_send_is_stored_and_answered(client: BrokerClient, clock: Manual
 async def test_refused_sends(
     client: BrokerClient, fields: dict[str, Any], code: int, text: str
 ) -> None:
-    await client.send()  # so that there is something to remember
+    await client.send()  # fills the cache
     await client.send(topicName="small")
     refused = await client.send(**fields)
     assert (refused.success, refused.errCode) == (False, code)
@@ -64,7 +64,7 @@ async def test_refused_sends(
     assert not refused.HasField("messageId")
 
 
-async def test_the_longest_message_passes(client: BrokerClient) -> None:
+async def test_the_longest_message_is_accepted(client: BrokerClient) -> None:
     assert (await client.send(data=b"x" * (1024 * 1024 + 10240))).success
     assert (await client.send(topicName="small", data=b"x" * 11240)).success
     assert (await client.send(topicName="small", data=b"x" * 11240)).success
@@ -94,10 +94,10 @@ async def test_sends_of_one_read_are_one_append_and_one_write(
     assert appends == [6]
     for who in (client, other):
         assert [who.connection.answers[serial].serial for serial in (1, 2, 3, 4)] == [1, 2, 3, 4]
-        assert who.connection.writes == 2, "one for what was refused, one for what was stored"
+        assert who.connection.writes == 2, "one for refused sends, one for stored ones"
 
 
-async def test_a_full_disk_is_refused_and_heals(
+async def test_a_full_disk_refuses_sends_until_there_is_space(
     client: BrokerClient,
     broker: Broker,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +144,7 @@ async def test_a_send_without_a_timeout_is_stored_but_not_answered(
     assert broker.state.store.queue_range("demo", 0) == (0, 1)
 
 
-async def test_nothing_is_served_before_a_master_has_spoken(
+async def test_no_request_is_served_before_registration(
     client: BrokerClient, broker: Broker
 ) -> None:
     client.register()
@@ -208,7 +208,7 @@ async def test_sync_answers_wait_for_the_disk_which_is_asked_once(
     await close(broker)
 
 
-async def test_after_a_failed_fsync_nothing_is_promised(
+async def test_after_a_failed_fsync_no_send_is_confirmed(
     store: Store,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -235,7 +235,7 @@ async def test_after_a_failed_fsync_nothing_is_promised(
     await close(broker)
 
 
-async def test_a_topic_that_is_closed_meanwhile_is_noticed(
+async def test_a_topic_that_is_closed_after_caching_is_refused(
     client: BrokerClient, broker: Broker
 ) -> None:
     assert (await client.send()).success
