@@ -70,7 +70,7 @@ def test_how_a_topic_is_deleted(catalog: Catalog) -> None:
     assert catalog.remove_topic("flights", 1, ME).status is TopicStatus.REMOVING
     with pytest.raises(CatalogError, match="removing"):
         catalog.restore_topic("flights", 1, ME)
-    with pytest.raises(CatalogError, match="already, deleted"):
+    with pytest.raises(CatalogError, match="already, marked as deleted"):
         catalog.add_topic("flights", 1, TopicProps(), ME)
     assert catalog.forget_topic("flights", 1)
     assert not catalog.forget_topic("flights", 1)
@@ -120,7 +120,7 @@ def test_a_broker_is_removed_only_without_topics(catalog: Catalog) -> None:
     catalog.set_status(1, ManageStatus.ONLINE, ME)
     with pytest.raises(CatalogError, match="is online"):
         catalog.remove_broker(1)
-    with pytest.raises(CatalogError, match="not a draft"):
+    with pytest.raises(CatalogError, match="no longer a draft"):
         catalog.set_status(1, ManageStatus.DRAFT, ME)
     catalog.set_status(1, ManageStatus.OFFLINE, ME)
     catalog.forget_topic("flights", 1)
