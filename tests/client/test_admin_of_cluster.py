@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ from coherer import _net as net
 from coherer._client import connect_tubemq
 from coherer._client.tubemq.client import Client
 from coherer._server.node.node import Node
-from coherer._server.tubemq.master.master import Master
-from coherer._server.tubemq.master.service import MasterService
+from coherer._server.tubemq.master.master import Master, MasterConnection
 from coherer._wire.tubemq import messages as pb
 from coherer.cli.main import app
 from coherer.errors import UnavailableError, UsageError
@@ -38,7 +38,7 @@ class Silent(Master):
 @asynccontextmanager
 async def like_java(node: Node, **options: str) -> AsyncIterator[Client]:
     assert node.master is not None
-    listener = await net.listen("127.0.0.1", 0, MasterService(Silent(node.master)).make)
+    listener = await net.listen("127.0.0.1", 0, partial(MasterConnection, Silent(node.master)))
     url = f"tubemq://127.0.0.1:{listener.port}"
     try:
         async with connect_tubemq(url, **options) as client:

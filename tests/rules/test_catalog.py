@@ -1,10 +1,13 @@
-"""What a master keeps: every record survives a restart, every change obeys its rules."""
+"""The catalog: every record survives a restart, and invalid changes are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+
+from coherer import limits
+from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.records import (
     HISTORY_TOPIC,
     BrokerRecord,
@@ -48,13 +51,13 @@ def test_everything_survives_a_restart(catalog: Catalog) -> None:
     assert again.consume_controls == catalog.consume_controls
 
 
-def test_a_broker_gets_the_topic_that_java_needs(catalog: Catalog) -> None:
+def test_a_broker_gets_the_history_topic(catalog: Catalog) -> None:
     assert [d.topic for d in catalog.topics_of(1)] == [HISTORY_TOPIC, "flights"]
     assert catalog.deployment(HISTORY_TOPIC, 1).props.partitions == 10
     assert list(catalog.topic_names()) == ["flights"]
 
 
-def test_who_changed_what_is_noted(catalog: Catalog) -> None:
+def test_the_author_of_a_change_is_recorded(catalog: Catalog) -> None:
     before = catalog.broker(1).stamp
     after = catalog.set_status(1, ManageStatus.ONLINE, YOU).stamp
     assert (before.created_by, before.created_ms, before.data_version) == ("me", 1_000, -2)
@@ -64,20 +67,20 @@ def test_who_changed_what_is_noted(catalog: Catalog) -> None:
     assert catalog.set_status(1, ManageStatus.ONLY_READ, ME).stamp.serial > after.serial
 
 
-def test_the_way_of_a_topic_out_of_a_broker(catalog: Catalog) -> None:
+def test_how_a_topic_is_deleted(catalog: Catalog) -> None:
     assert catalog.delete_topic("flights", 1, ME).status is TopicStatus.DELETED
     assert catalog.restore_topic("flights", 1, ME).status is TopicStatus.OK
     assert catalog.remove_topic("flights", 1, ME).status is TopicStatus.REMOVING
     with pytest.raises(CatalogError, match="removing"):
         catalog.restore_topic("flights", 1, ME)
-    with pytest.raises(CatalogError, match="already, deleted"):
+    with pytest.raises(CatalogError, match="already, marked as deleted"):
         catalog.add_topic("flights", 1, TopicProps(), ME)
     assert catalog.forget_topic("flights", 1)
     assert not catalog.forget_topic("flights", 1)
     assert "flights" not in catalog.topics
 
 
-def test_what_clients_must_hear_of_is_collected(catalog: Catalog) -> None:
+def test_changed_topics_are_collected(catalog: Catalog) -> None:
     assert catalog.take_touched() == {HISTORY_TOPIC, "flights"}
     assert catalog.take_touched() == set()
     catalog.set_status(1, ManageStatus.ONLINE, ME)
@@ -106,7 +109,7 @@ def test_what_clients_must_hear_of_is_collected(catalog: Catalog) -> None:
         (lambda c: c.set_cluster({"message_bytes_max": 0}, ME), OpCode.ILLEGAL_VALUE),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_refused_changes_have_no_effect(
     catalog: Catalog, act: Callable[[Catalog], object], code: OpCode
 ) -> None:
     before = catalog.dump()
@@ -116,11 +119,11 @@ def test_what_is_refused_changes_nothing(
     assert catalog.dump() == before
 
 
-def test_a_broker_is_removed_when_nothing_depends_on_it(catalog: Catalog) -> None:
+def test_a_broker_is_removed_only_without_topics(catalog: Catalog) -> None:
     catalog.set_status(1, ManageStatus.ONLINE, ME)
     with pytest.raises(CatalogError, match="is online"):
         catalog.remove_broker(1)
-    with pytest.raises(CatalogError, match="not a draft"):
+    with pytest.raises(CatalogError, match="no longer a draft"):
         catalog.set_status(1, ManageStatus.DRAFT, ME)
     catalog.set_status(1, ManageStatus.OFFLINE, ME)
     catalog.forget_topic("flights", 1)
@@ -185,5 +188,5 @@ def test_topic_limits_belong_to_the_topic(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "ü", "a" * 65, "_x", "-", "a.b", "a\n"])
-def test_names_that_are_no_topics(name: str) -> None:
+def test_invalid_topic_names(name: str) -> None:
     assert not valid_topic(name)

@@ -25,7 +25,7 @@ def test_groups_do_not_disturb_one_another() -> None:
     assert table.held_by("nobody") == []
 
 
-def test_the_same_consumer_starts_anew() -> None:
+def test_a_consumer_can_take_its_partition_again() -> None:
     table = LeaseTable[Lease](TIMEOUT_MS)
     first, second = Lease("a", "g", "t", 0), Lease("a", "g", "t", 0)
     table.take(first, 0)
@@ -36,7 +36,7 @@ def test_the_same_consumer_starts_anew() -> None:
     assert table.find("g", "t", 0) is second
 
 
-def test_renewing_keeps_others_out() -> None:
+def test_a_renewed_lease_excludes_others() -> None:
     table = LeaseTable[Lease](TIMEOUT_MS)
     mine, other = Lease("a", "g", "t", 0), Lease("b", "g", "t", 0)
     table.take(mine, 0)

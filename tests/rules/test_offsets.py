@@ -1,4 +1,4 @@
-"""Positions: where groups start, what confirming moves, and the file."""
+"""Offsets: starting positions, commits, and the file."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ DAY_MS = 86_400_000
         (15, Start.ALWAYS_LATEST, 12, 20),
     ],
 )
-def test_where_a_reader_begins(had: int, start: Start, exact: int | None, expected: int) -> None:
+def test_the_starting_offset_of_a_reader(
+    had: int, start: Start, exact: int | None, expected: int
+) -> None:
     position = Position(had)
     position.delta = 4
     assert position.begin(start, exact, 10, 20) == expected
     assert (position.offset, position.delta) == (expected, 0)
 
 
-def test_rejecting_moves_nothing() -> None:
+def test_dropping_a_read_does_not_move_the_offset() -> None:
     position = Position(5)
     position.delta = 3
     assert position.commit(consumed=False) == 5
     assert position.commit() == 5
 
 
-def test_an_uncommitted_read_ends_with_its_reader() -> None:
+def test_an_uncommitted_read_is_dropped_with_its_reader() -> None:
     table = OffsetTable()
     position = table.open("g", "t", 0)
     position.begin(Start.FIRST, None, 0, 9)
@@ -54,7 +56,7 @@ def test_an_uncommitted_read_ends_with_its_reader() -> None:
     table.left("g", "t", 1)  # never opened
 
 
-def test_a_passing_position_is_forgotten_unless_confirmed() -> None:
+def test_a_transient_position_is_discarded_unless_committed() -> None:
     table = OffsetTable()
     for partition, confirm in ((0, False), (1, True)):
         position = table.open("g", "t", partition)
@@ -70,7 +72,7 @@ def test_a_passing_position_is_forgotten_unless_confirmed() -> None:
     assert table.find("g", "t", 0) is None
 
 
-def test_a_named_place_does_not_make_a_known_position_passing() -> None:
+def test_a_named_offset_does_not_make_a_known_position_transient() -> None:
     table = OffsetTable()
     table.open("g", "t", 0).offset = 7
     table.open("g", "t", 0).begin(Start.FIRST, 4, 0, 9)
@@ -95,7 +97,7 @@ def test_removing() -> None:
     assert table.dump() == b'{"offsetTable":{}}'
 
 
-def test_groups_that_rest_are_forgotten() -> None:
+def test_offsets_of_idle_groups_are_removed() -> None:
     table = OffsetTable()
     table.open("idle", "t", 0).offset = 1
     table.open("busy", "t", 0).offset = 1
@@ -117,7 +119,7 @@ def test_javas_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"offsetTable":{"a@b":{"x":1}}}', b"\xff"])
-def test_a_broken_file_is_reported(data: bytes) -> None:
+def test_a_damaged_offset_file_raises(data: bytes) -> None:
     with pytest.raises(DamagedStoreError, match=r"consumerOffset\.json"):
         OffsetTable.load(data)
 
@@ -132,7 +134,7 @@ def test_a_broken_file_is_reported(data: bytes) -> None:
         max_size=5,
     )
 )
-def test_the_file_comes_back(places: dict[tuple[str, str], dict[int, int]]) -> None:
+def test_the_offset_file_round_trips(places: dict[tuple[str, str], dict[int, int]]) -> None:
     table = OffsetTable()
     for (group, topic), offsets in places.items():
         for partition, offset in offsets.items():

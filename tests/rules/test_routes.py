@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from coherer._rules.common.java_json import DataVersion
 
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import (
     EXPIRE_MS,
     KeyValueTable,

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 from coherer._rules.common.java_json import DataVersion
 
-from coherer._record.hashing import java_hash
 from coherer._record.reserved import SYSTEM_GROUPS
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
 from coherer._rules.rocketmq.groups import Group, GroupTable
 from coherer._rules.rocketmq.topic_defaults import TopicDefaults
-from coherer._rules.tubemq.filters import tag_codes
 from coherer._wire.rocketmq import fastjson
 from coherer.errors import DamagedStoreError
 
@@ -45,7 +44,7 @@ def test_the_file_is_rocketmqs() -> None:
     }
 
 
-def test_what_only_tubemq_knows_comes_back() -> None:
+def test_tubemq_properties_round_trip() -> None:
     topics = [
         Topic.of_master("a", 2, stores=3, status=1, message_bytes_max=5_000_000),
         Topic.of_master("b", 1, can_subscribe=False),
@@ -77,7 +76,7 @@ def test_the_file_is_the_same_however_often_it_is_written() -> None:
     assert [topic.name for topic in again] == sorted(topic.name for topic in table)
 
 
-def test_replacing_says_whether_anything_changed() -> None:
+def test_replace_returns_whether_topics_changed() -> None:
     table = TopicTable()
     assert not table.replace([])
     assert table.replace([Topic.of_master("a", 1)])
@@ -115,14 +114,14 @@ def test_the_groups_file_is_rocketmqs() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"topicConfigTable":{"a":1}}'])
-def test_broken_files_are_reported(data: bytes) -> None:
+def test_damaged_topic_files_raise(data: bytes) -> None:
     with pytest.raises(DamagedStoreError, match=r"topics\.json"):
         TopicTable.load(data)
     with pytest.raises(DamagedStoreError, match=r"subscriptionGroup\.json"):
         GroupTable.load(data.replace(b"topicConfigTable", b"subscriptionGroupTable"))
 
 
-# -- the system's topics and groups (6.10)
+# -- internal topics and groups (6.10)
 
 
 def add_internal(table: TopicTable, **options: Any) -> None:
@@ -148,7 +147,7 @@ def test_topics_that_every_broker_has() -> None:
     assert table.version == DataVersion(0, 0)
 
 
-def test_switches_of_the_systems_topics() -> None:
+def test_options_of_internal_topics() -> None:
     table = TopicTable([Topic(name="b", read_queues=3)])
     add_internal(
         table, cluster="c", broker="b", auto_create=False, cluster_topic=False, broker_topic=False
@@ -169,7 +168,7 @@ def test_groups_that_every_broker_has() -> None:
     assert table.version == DataVersion(0, 0)
 
 
-# -- topics that sends make (2.4.5)
+# -- topics created by sends (2.4.5)
 
 
 def made(**changes: Any) -> TopicTable:
@@ -178,7 +177,7 @@ def made(**changes: Any) -> TopicTable:
     return table
 
 
-def test_a_send_makes_a_topic_after_its_model() -> None:
+def test_a_send_creates_a_topic_from_a_template() -> None:
     table = made()
     seen: list[int] = []
     table.watch(lambda: seen.append(table.version.counter))
@@ -192,13 +191,13 @@ def test_a_send_makes_a_topic_after_its_model() -> None:
 
 
 @pytest.mark.parametrize(("asked", "queues"), [(100, 8), (8, 8), (0, 0), (-3, 0)])
-def test_the_model_bounds_the_queues(asked: int, queues: int) -> None:
+def test_the_template_limits_the_queues(asked: int, queues: int) -> None:
     topic = made().create_for_send("new", "TBW102", asked, 0, now_ms=0)
     assert topic is not None
     assert (topic.read_queues, topic.write_queues) == (queues, queues)
 
 
-def test_what_a_new_topic_takes_of_its_model() -> None:
+def test_properties_copied_from_the_template() -> None:
     table = TopicTable(
         [Topic(name="model", read_queues=2, write_queues=5, perm=5, filter_type="MULTI_TAG")]
     )
@@ -208,7 +207,7 @@ def test_what_a_new_topic_takes_of_its_model() -> None:
     )
 
 
-def test_topics_that_are_no_models() -> None:
+def test_topics_that_are_not_templates() -> None:
     table = made(cluster_topic=False)
     for model in ("nothing", "BenchmarkTest", "DefaultCluster"):
         assert table.create_for_send("new", model, 4, 0, now_ms=0) is None
@@ -216,7 +215,7 @@ def test_topics_that_are_no_models() -> None:
     assert table.create_for_send("new", "broker-a", 4, 0, now_ms=0, auto_create=False) is not None
 
 
-def test_a_topic_for_what_comes_back() -> None:
+def test_ensuring_a_topic() -> None:
     table = TopicTable()
     topic = table.ensure_topic("%RETRY%g", 1, now_ms=5, sys_flag=2)
     assert topic == Topic(name="%RETRY%g", read_queues=1, write_queues=1, perm=6, sys_flag=2)
@@ -251,7 +250,7 @@ def test_rocketmqs_clients_get_fewer_queues_and_tubemqs_keep_their_partitions() 
     table.put(Topic(name="t", read_queues=2, write_queues=0), now_ms=0)
     assert table["t"].partition_ids() == [0, 1, 2, 3]
     again = TopicTable.load(table.dump())
-    # The master says what it always said, and then something new.
+    # The master sends the same configuration, and then a new one.
     for partitions, queues in ((4, (2, 0)), (4, (2, 0)), (6, (6, 6))):
         again.replace([Topic.of_master("t", partitions, can_publish=partitions != 4)])
         topic = again["t"]
@@ -272,7 +271,7 @@ def test_ordered_topics() -> None:
 # -- the part that TubeMQ's master and clients see
 
 
-def test_the_masters_word_counts_for_its_topics_only() -> None:
+def test_the_master_only_changes_its_own_topics() -> None:
     table = made()
     view = TubeMqTopics(table)
     table.put(Topic(name="rockets"), now_ms=0)
@@ -284,7 +283,7 @@ def test_the_masters_word_counts_for_its_topics_only() -> None:
     assert "TBW102" in table
 
 
-def test_a_topic_of_both_keeps_what_tubemq_cannot_say() -> None:
+def test_a_shared_topic_keeps_its_rocketmq_properties() -> None:
     table = TopicTable(
         [
             Topic(
@@ -305,7 +304,7 @@ def test_a_topic_of_both_keeps_what_tubemq_cannot_say() -> None:
 @pytest.mark.parametrize(
     "name", ["TBW102", "%RETRY%g", "%DLQ%g", "rmq_sys_x", "DefaultCluster", "broker-a"]
 )
-def test_system_topics_are_not_tubemqs(name: str) -> None:
+def test_internal_topics_are_hidden_from_tubemq(name: str) -> None:
     table = made()
     table.ensure_topic(name, 1, now_ms=0)
     view = TubeMqTopics(table)
@@ -380,7 +379,7 @@ def test_java_groups() -> None:
     )
 
 
-def test_finding_makes_groups_where_it_may() -> None:
+def test_finding_a_group_may_create_it() -> None:
     table = GroupTable()
     seen: list[int] = []
     table.watch(lambda: seen.append(table.version.timestamp))
@@ -401,9 +400,3 @@ def test_topics_in_remarks() -> None:
         "TopicConfig [topicName=T1, readQueueNums=8, writeQueueNums=4, perm=-W-, "
         "topicFilterType=SINGLE_TAG, topicSysFlag=0, order=true]"
     )
-
-
-def test_filters() -> None:
-    assert tag_codes([]) is None
-    assert tag_codes(["", "  "]) is None
-    assert tag_codes(["é😀 ", "é😀"]) == frozenset({java_hash("é😀")})

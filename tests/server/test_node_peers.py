@@ -17,6 +17,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
 from tests.server.node_stage import WHO, message, options, register, to_broker
+from tests.server.raw_client import RawClient
 from tests.server.rocket_stage import long_fields
 from tests.server.rocketmq_caller import Caller
 
@@ -126,4 +127,4 @@ async def test_many_connections_come_and_go(node: Node) -> None:
         while len(served(node)) > 1:
             await good.ask(methods.SEND_MESSAGE, message())
     assert node.broker is not None
-    assert node.broker.reads.held == 0
+    assert node.broker.gets.held_count == 0

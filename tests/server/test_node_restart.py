@@ -14,6 +14,7 @@ from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.testing import ManualClock
 from tests.server.node_stage import WHO, get, message, options, register, to_broker, to_master
+from tests.server.raw_client import RawClient
 
 SLOW, NEXT = (f"g_127.0.0.1-{number}-2-3-Pull-coherer1.0" for number in (1, 2))
 

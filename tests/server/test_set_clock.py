@@ -19,7 +19,7 @@ from coherer._server.core.core import Core
 from coherer._server.node.node import Node
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.broker.throttle import Throttle
+from coherer._server.tubemq.broker.state import ReadThrottle
 from coherer._store import Draft, Store, StoreOptions
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.names import Queue
@@ -113,25 +113,25 @@ def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms:
 
 
 @both_ways
-def test_the_master_keeps_who_is_there(by_ms: int) -> None:
-    stage = MasterStage(return_ms=0)
-    broker = stage.broker()
-    stage.topic("flights")
+def test_the_master_keeps_its_clients(by_ms: int) -> None:
+    harness = MasterHarness(return_ms=0)
+    broker = harness.broker()
+    harness.topic("flights")
     broker.sync()
-    producer, consumer = Producer(stage), Consumer(stage)
+    producer, consumer = Producer(harness), Consumer(harness)
     producer.register()
     consumer.register()
     for _ in range(4):
         consumer.heartbeat()
     assert consumer.numbers == [0, 1, 2, 3]
     assert producer.publish("flights").topicInfos
-    tokens = stage.master.state.visit_tokens.text
-    stage.ahead_ms += by_ms
-    stage.wait(100)
-    assert producer.heartbeat().topicInfos, "the topic is as young as it was"
+    tokens = harness.master.state.visit_tokens.text
+    harness.ahead_ms += by_ms
+    harness.wait(100)
+    assert producer.heartbeat().topicInfos, "the age of the topic has not changed"
     assert consumer.heartbeat().success
     assert broker.heartbeat().success
-    assert stage.master.state.visit_tokens.text == tokens
+    assert harness.master.state.visit_tokens.text == tokens
     assert consumer.numbers == [0, 1, 2, 3]
     stage.wait(stage.options.consumer_timeout_ms)
     assert len(stage.master.state.groups) == 0, "who is silent is taken out in time"
@@ -140,38 +140,38 @@ def test_the_master_keeps_who_is_there(by_ms: int) -> None:
 
 
 @both_ways
-def test_the_master_writes_who_is_there_each_minute(by_ms: int) -> None:
-    stage = MasterStage()
-    stage.broker()
-    stage.topic("flights")
-    consumer = Consumer(stage)
+def test_the_master_saves_members_every_minute(by_ms: int) -> None:
+    harness = MasterHarness()
+    harness.broker()
+    harness.topic("flights")
+    consumer = Consumer(harness)
     consumer.register()
-    stage.wait(100)
-    stage.ahead_ms += by_ms
-    saves = stage.saves
+    harness.wait(100)
+    harness.ahead_ms += by_ms
+    saves = harness.saves
     for _ in range(5):
         consumer.heartbeat()
-        stage.wait(15_000)
-    assert stage.saves > saves
+        harness.wait(15_000)
+    assert harness.saves > saves
 
 
 @both_ways
-def test_members_are_awaited_after_a_restart(by_ms: int) -> None:
-    """A roll from the future was written before the clock was set back: it is young."""
-    stage = MasterStage()
-    stage.broker()
-    stage.topic("flights")
-    Consumer(stage, "a").register()
-    stage.wait(100)
-    stage.master.close()
-    stage.ahead_ms += min(by_ms, 0)
-    stage.restart()
-    stage.broker()
-    first = Consumer(stage, "b")
+def test_members_are_expected_after_a_restart(by_ms: int) -> None:
+    """Members saved in the future are recent: the clock was set back since."""
+    harness = MasterHarness()
+    harness.broker()
+    harness.topic("flights")
+    Consumer(harness, "a").register()
+    harness.wait(100)
+    harness.master.close()
+    harness.ahead_ms += min(by_ms, 0)
+    harness.restart()
+    harness.broker()
+    first = Consumer(harness, "b")
     first.register()
     for _ in range(3):
         first.heartbeat()
-        stage.wait(100)
+        harness.wait(100)
     assert first.numbers == []
 
 
@@ -184,7 +184,7 @@ async def test_a_lease_ends_in_time(tmp_path: Path, clock: ManualClock, by_ms: i
     with Store.open(tmp_path, store_options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
         broker = Broker(BROKER_OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
         serve(broker)
-        peer, other = Peer(broker), Peer(broker)
+        peer, other = BrokerClient(broker), BrokerClient(broker)
         assert peer.register().success
         clock.turn(by_ms)
         broker.tick()
@@ -232,7 +232,7 @@ async def test_a_get_waits_as_long_as_it_should(
     with Store.open(tmp_path, store_options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
         broker = Broker(BROKER_OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
         serve(broker)
-        peer = Peer(broker)
+        peer = BrokerClient(broker)
         peer.register()
         serial = peer.post_get()
         clock.turn(by_ms)
@@ -251,7 +251,7 @@ def test_a_reader_that_read_too_much_rests_as_long_as_it_should(by_ms: int) -> N
         '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":12,'
         '"freqInMs":500}]}]'
     )
-    throttle, behind = Throttle(), 1 << 30
+    throttle, behind = ReadThrottle(), 1 << 30
     assert throttle.pause_ms(rules, behind, 100_000, wall_ms=100_000) == 0
     throttle.count(1 << 20)
     assert throttle.pause_ms(rules, behind, 104_999, wall_ms=104_999 + by_ms) == 500

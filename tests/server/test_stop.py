@@ -22,6 +22,7 @@ from coherer._wire.tubemq.sending import parse_send_response
 from coherer._wire.tubemq.session import Response
 from coherer.errors import CohererError, StoreError, StoreFullError
 from tests.server.node_stage import options
+from tests.server.raw_client import RawClient
 from tests.server.rocket_stage import Client, pull_fields, send_fields
 
 SEND, PULL, NOT_FOUND = 310, 11, 19

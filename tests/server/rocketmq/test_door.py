@@ -23,6 +23,7 @@ from coherer._wire.tubemq import methods
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
 from tests.server.node_stage import options
+from tests.server.raw_client import RawClient
 from tests.server.rocketmq_caller import Caller
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"

@@ -1,11 +1,11 @@
-"""How far each group has read: positions, uncommitted reads, and their file.
+"""The committed offsets of consumer groups, their uncommitted reads, and the file that keeps them.
 
-A position counts messages: it is the offset of the next message to read. A read moves nothing, it
-leaves a *delta*; confirming adds the delta, rejecting or losing the partition drops it. So a
-package that nobody confirmed is read again.
+An offset counts messages: it is that of the next message to read. A read does not move it, but
+leaves a *delta*. Committing adds the delta to the offset; a redelivery, or the loss of the
+partition, drops it. A batch that was never committed is therefore read again.
 
-The file is RocketMQ's `consumerOffset.json`. It is read in both forms that peers write: with the
-bare numbers as keys of Java's writer, and as strict JSON.
+The file is RocketMQ's `consumerOffset.json`. Both forms that peers write are accepted: the numeric
+keys of Java's writer, and strict JSON.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ class Start(enum.Enum):
     """Where a group starts to read."""
 
     FIRST = 0
-    """At its position; a new group at the first message."""
+    """At its committed offset; a new group at the first message."""
     LATEST = 1
-    """At its position; a new group behind the last message."""
+    """At its committed offset; a new group after the last message."""
     ALWAYS_LATEST = 2
-    """Behind the last message, whatever its position says."""
+    """After the last message, whatever is committed."""
 
 
 class Position:
-    """A group's place in one partition. Made by `OffsetTable.open`.
+    """The offset of a group in one partition. Made by `OffsetTable.open`.
 
     Attributes:
-        offset: the next message to read; -1 while nobody has decided where to start.
-        delta: messages that were read and neither confirmed nor rejected.
-        passing: it was started at a place that the reader named, and never confirmed: nothing
-            is remembered of it when its reader leaves.
+        offset: the next message to read; -1 until the starting offset is decided.
+        delta: the number of messages read but not committed.
+        transient: the reader named its starting offset and has not committed since. Such a position
+            is discarded when the reader leaves, and not saved.
     """
 
-    __slots__ = ("delta", "offset", "passing")
+    __slots__ = ("delta", "offset", "transient")
 
     def __init__(self, offset: int = -1) -> None:
         self.offset = offset
         self.delta = 0
-        self.passing = False
+        self.transient = False
 
     def begin(self, start: Start, exact: int | None, minimum: int, maximum: int) -> int:
-        """Settle where a reader begins; an uncommitted read is dropped.
+        """Decide where a reader starts. An uncommitted read is dropped.
 
         Args:
-            start: what to do where the group has no position.
-            exact: the place that the reader names, moved into `minimum` to `maximum`.
-            minimum: the first message that is there.
-            maximum: the offset behind the last one.
+            start: where to start if the group has no committed offset.
+            exact: the offset that the reader names, clamped to `minimum`..`maximum`.
+            minimum: the offset of the first message that is stored.
+            maximum: the offset after the last message.
 
         >>> Position().begin(Start.LATEST, None, 3, 9), Position(5).begin(Start.LATEST, None, 3, 9)
         (9, 5)
@@ -65,20 +65,20 @@ class Position:
         if start is Start.ALWAYS_LATEST:
             self.offset = maximum
         elif exact is not None and exact >= 0:
-            self.passing = self.passing or self.offset < 0
+            self.transient = self.transient or self.offset < 0
             self.offset = max(minimum, min(exact, maximum))
         elif self.offset < 0:
             self.offset = minimum if start is Start.FIRST else maximum
         return self.offset
 
-    def place(self, offset: int) -> None:
-        """Put it somewhere, be it back, as RocketMQ's clients do."""
+    def move_to(self, offset: int) -> None:
+        """Set the offset, forwards or backwards, as RocketMQ's clients and administrators do."""
         self.offset = offset
         self.delta = 0
-        self.passing = False
+        self.transient = False
 
     def commit(self, consumed: bool = True) -> int:
-        """Confirm what was read, or drop it to be read again. Returns the position.
+        """Commit the last read, or drop it so that it is read again. Returns the offset.
 
         >>> position = Position(5)
         >>> position.delta = 3
@@ -87,13 +87,13 @@ class Position:
         """
         if consumed and self.delta:
             self.offset += self.delta
-            self.passing = False
+            self.transient = False
         self.delta = 0
         return self.offset
 
 
 class OffsetTable:
-    """The positions of all groups.
+    """The offsets of all groups.
 
     >>> table = OffsetTable()
     >>> table.open("readers", "flights", 0).offset = 7
@@ -108,11 +108,11 @@ class OffsetTable:
         self._used_ms: dict[tuple[str, str], int] = {}
 
     def find(self, group: str, topic: str, partition: int) -> Position | None:
-        """The position, if there is one."""
+        """The position of a group in a partition, or None."""
         return self._positions.get((topic, group), {}).get(partition)
 
     def open(self, group: str, topic: str, partition: int) -> Position:
-        """The position, made where it is missing (its offset is -1 then)."""
+        """The position of a group in a partition; created with offset -1 if it does not exist."""
         positions = self._positions.setdefault((topic, group), {})
         position = positions.get(partition)
         if position is None:
@@ -120,15 +120,15 @@ class OffsetTable:
         return position
 
     def left(self, group: str, topic: str, partition: int) -> None:
-        """A reader has left: its uncommitted read is dropped, and a passing position forgotten."""
+        """Drop the uncommitted read of a reader that has left, and a transient position."""
         position = self.find(group, topic, partition)
         if position is not None:
             position.delta = 0
-            if position.passing or position.offset < 0:
+            if position.transient or position.offset < 0:
                 self._remove(topic, group, partition)
 
     def remove(self, group: str, topics: frozenset[str] | None = None) -> bool:
-        """Forget what a group read of these topics, or of all. Says whether there was anything."""
+        """Remove the group's offsets of these topics, or of all. Returns whether any existed."""
         keys = [
             key
             for key in self._positions
@@ -140,25 +140,25 @@ class OffsetTable:
         return bool(keys)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget what all groups read of a topic that is no more."""
+        """Remove all groups' offsets of a deleted topic."""
         for key in [key for key in self._positions if key[0] == topic]:
             del self._positions[key]
             self._used_ms.pop(key, None)
 
     def groups(self) -> set[str]:
-        """Every group with a position."""
+        """All groups with a position."""
         return {group for _, group in self._positions}
 
     def groups_of(self, topic: str) -> list[str]:
-        """Every group with a position in a topic."""
+        """All groups with a position in a topic."""
         return [group for name, group in self._positions if name == topic]
 
     def saved_groups(self) -> set[str]:
-        """Every group with a position that outlives its reader."""
+        """All groups with a position that is saved, i.e. outlives its reader."""
         return {
             group
             for (_, group), positions in self._positions.items()
-            if any(place.offset >= 0 and not place.passing for place in positions.values())
+            if any(p.offset >= 0 and not p.transient for p in positions.values())
         }
 
     def of(self, group: str) -> Iterator[tuple[str, int, Position]]:
@@ -169,18 +169,18 @@ class OffsetTable:
                     yield topic, partition, position
 
     def merge(self, others: OffsetTable) -> None:
-        """Take over the positions of another table; what only this one has stays."""
+        """Copy the offsets of another table; entries that only this table has stay."""
         for (topic, group), positions in others._positions.items():
             for partition, position in positions.items():
                 self.open(group, topic, partition).offset = position.offset
 
     def forget_idle(self, now_ms: int, idle_ms: int, in_use: set[tuple[str, str]]) -> None:
-        """Drop groups that have not read a topic for `idle_ms`.
+        """Remove the offsets of groups that have not read a topic for `idle_ms`.
 
         Args:
-            now_ms: the time; call it now and then, use is seen to that precision.
-            idle_ms: how long a group may rest.
-            in_use: (topic, group) pairs that are being read.
+            now_ms: the time. Use is only noticed at calls, so call this regularly.
+            idle_ms: how long offsets are kept without use.
+            in_use: the (topic, group) pairs that are being read now.
         """
         for key in list(self._positions):
             used_ms = self._used_ms.setdefault(key, now_ms)
@@ -190,13 +190,13 @@ class OffsetTable:
                 del self._positions[key], self._used_ms[key]
 
     def dump(self) -> bytes:
-        """The file's content, written as Java writes it: partitions are bare numbers."""
+        """The content of the file, as Java writes it: partitions are numeric keys."""
         parts: list[bytes] = []
         for (topic, group), positions in sorted(self._positions.items()):
             numbers = ",".join(
                 f"{partition}:{position.offset}"
                 for partition, position in sorted(positions.items())
-                if position.offset >= 0 and not position.passing
+                if position.offset >= 0 and not position.transient
             )
             if numbers:
                 name = msgspec.json.encode(f"{topic}@{group}")
@@ -205,10 +205,10 @@ class OffsetTable:
 
     @classmethod
     def load(cls, data: bytes) -> OffsetTable:
-        """Read the file.
+        """Read the content of the file.
 
         Raises:
-            DamagedStoreError: it is not such a file.
+            DamagedStoreError: the content is not valid.
         """
         try:
             read = msgspec.json.decode(quote_keys(data), type=_File)

@@ -1,31 +1,31 @@
-"""The topics that a broker serves, for both protocols, and their file.
+"""The topics that a broker serves, for both protocols, and the file that keeps them.
 
-RocketMQ's clients and operators make topics here, and sends do (`TopicTable.create_for_send`).
-TubeMQ's master decides for itself which topics there are; the broker keeps what it was told last,
-and `TubeMqTopics` is the part of the table that the master's word changes and that TubeMQ's clients
-see. What neither made, such as `%RETRY%` topics and those in `record.reserved`, is RocketMQ's
-alone.
+RocketMQ's clients and administrators create topics, and so do sends (`TopicTable.create_for_send`).
+TubeMQ's master decides which topics its brokers have; the broker keeps the latest configuration
+that it was sent. `TubeMqTopics` is the part of the table that the master changes and that TubeMQ's
+clients see. Internal topics, such as `%RETRY%` topics and those in `record.reserved`, exist for
+RocketMQ only.
 
-The file is RocketMQ's `topics.json` (rocketmq 3.12, 6.10); what only TubeMQ knows stands in members
-that RocketMQ skips, and only where it is not the default.
+The file is RocketMQ's `topics.json` (docs/protocol/rocketmq.md, sections 3.12 and 6.10). TubeMQ's
+own properties are stored, if they differ from the default, in members that RocketMQ ignores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from coherer._record import reserved
 from coherer._rules.common.java_json import DataVersion
-from coherer._rules.common.topics import TopicEntry, TopicsFile, write_file
 from coherer.errors import DamagedStoreError, ProtocolError
 
 STORE_STRIDE = 10_000
-"""A partition's id is store * 10,000 + its number in the store."""
+"""The id of a partition is store * 10,000 + its number in the store."""
 
 INHERIT, WRITE, READ = 1, 2, 4
-"""Bits of a topic's perm: it may be the model of new topics; producers, consumers may use it."""
+"""Bits of a topic's perm: template for new topics, open for producers, open for consumers."""
 
 UNIT, UNIT_SUB = 1, 2
 """Bits of a topic's system flag."""
@@ -40,20 +40,21 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: its name.
-        read_queues: how many queues consumers see; of each of its stores.
-        write_queues: how many queues producers see; of each of its stores.
+        read_queues: the number of queues per store that consumers see.
+        write_queues: the number of queues per store that producers see.
         perm: the sum of `READ`, `WRITE` and `INHERIT`.
-        order: it was declared to be ordered.
+        order: the topic is declared to be ordered.
         filter_type: `SINGLE_TAG` or `MULTI_TAG`.
         sys_flag: the sum of `UNIT` and `UNIT_SUB`.
-        partitions_min: so many its TubeMQ clients have, where an operator of RocketMQ has left its
-            own clients fewer queues: TubeMQ's partitions never become fewer. Else 0.
-        stores: TubeMQ's way to have more partitions than one file sequence can take. RocketMQ's
-            clients see the queues of the first.
+        partitions_min: the number of partitions for TubeMQ's clients if an administrator of
+            RocketMQ has reduced the queues below it, because TubeMQ's partitions never become
+            fewer; otherwise 0.
+        stores: TubeMQ's stores, each with the same number of partitions. RocketMQ's clients see
+            the queues of the first store.
         status: 0 open, 1 closed for TubeMQ's clients, 2 and 3 being removed.
         message_bytes_max: the longest message that a TubeMQ client may send; None for the
             cluster's limit.
-        tubemq: TubeMQ's master knows it, and its word counts.
+        tubemq: TubeMQ's master manages the topic.
 
     >>> Topic.of_master("flights", 2, stores=2).partition_ids()
     [0, 1, 10000, 10001]
@@ -84,7 +85,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         status: int = 0,
         message_bytes_max: int | None = None,
     ) -> Topic:
-        """A topic as TubeMQ's master describes it."""
+        """A topic from the configuration that TubeMQ's master sends."""
         return cls(
             name=name,
             read_queues=partitions,
@@ -98,21 +99,21 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partitions(self) -> int:
-        """The partitions of each of its stores, as TubeMQ counts them."""
+        """The number of TubeMQ partitions in each store."""
         return max(self.read_queues, self.write_queues, self.partitions_min)
 
     @property
     def can_publish(self) -> bool:
-        """Whether producers may use it."""
+        """Whether producers may use the topic."""
         return bool(self.perm & WRITE)
 
     @property
     def can_subscribe(self) -> bool:
-        """Whether consumers may use it."""
+        """Whether consumers may use the topic."""
         return bool(self.perm & READ)
 
     def has_partition(self, partition: int) -> bool:
-        """Whether the id is one of this topic's."""
+        """Whether the topic has a partition with this id."""
         return (
             partition >= 0
             and partition % STORE_STRIDE < self.partitions
@@ -128,7 +129,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def text(self) -> str:
-        """The topic as remarks of refusals name it (2.4.2).
+        """The topic as Java's error remarks print it (rocketmq 2.4.2).
 
         >>> print(Topic(name="T1", perm=READ).text())
         TopicConfig [topicName=T1, readQueueNums=16, writeQueueNums=16, perm=R--, \
@@ -143,7 +144,7 @@ topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false]
 
 
 def perm_text(perm: int) -> str:
-    """The letters for a perm.
+    """The text form of a perm.
 
     >>> perm_text(6), perm_text(7), perm_text(0)
     ('RW-', 'RWX', '---')
@@ -156,7 +157,7 @@ def perm_text(perm: int) -> str:
 class TopicTable:
     """The topics of a broker, by name.
 
-    Who wants to know of changes says so with `watch`; every change is a new `version`.
+    Every change increases `version` and calls the callbacks registered with `watch`.
 
     >>> table = TopicTable([Topic(name="flights", read_queues=8)])
     >>> TopicTable.load(table.dump())["flights"].read_queues
@@ -165,13 +166,13 @@ class TopicTable:
 
     def __init__(self, topics: Iterable[Topic] = ()) -> None:
         self._topics = {topic.name: topic for topic in topics}
-        self._own: set[str] = set()
+        self._internal: set[str] = set()
         self._entries: dict[str, tuple[Topic, bytes]] = {}
         self._watchers: list[Callable[[], None]] = []
         self.version: DataVersion = DataVersion()
 
     def get(self, name: str) -> Topic | None:
-        """The topic, or None."""
+        """The topic, or None if it does not exist."""
         return self._topics.get(name)
 
     def __getitem__(self, name: str) -> Topic:
@@ -187,41 +188,41 @@ class TopicTable:
         return len(self._topics)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called after every change."""
+        """Call `changed` after every change."""
         self._watchers.append(changed)
 
     def add_internal(self, topics: Iterable[Topic], names: Iterable[str] = ()) -> None:
-        """Have the topics that a RocketMQ broker always has; those of the file are as they were.
+        """Add the topics that every RocketMQ broker has; existing ones keep their properties.
 
-        Java's brokers do the same in memory: neither the version nor the file changes.
+        As in Java's broker, neither the version nor the file changes.
 
         Args:
-            topics: what `TopicDefaults` says.
-            names: further ones that are no user's.
+            topics: the topics of `TopicDefaults`.
+            names: names of further internal topics.
         """
         for topic in topics:
-            self._own.add(topic.name)
+            self._internal.add(topic.name)
             self._topics.setdefault(topic.name, topic)
-        self._own.update(names)
+        self._internal.update(names)
 
     def system_names(self) -> frozenset[str]:
         """The names that this broker keeps for itself, those of `add_internal` among them."""
-        return frozenset(reserved.SYSTEM_TOPICS) | self._own
+        return frozenset(reserved.SYSTEM_TOPICS) | self._internal
 
     def is_internal(self, name: str) -> bool:
-        """Whether the topic is no user's: TubeMQ's clients do not see it."""
+        """Whether the topic belongs to RocketMQ's broker and is hidden from TubeMQ's clients."""
         return (
-            name in self._own
+            name in self._internal
             or reserved.is_system_topic(name)
             or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
-    # -- RocketMQ's ways to change it
+    # -- changes by RocketMQ
 
     def put(self, topic: Topic, now_ms: int) -> None:
-        """Make a topic or change it. What only TubeMQ knows of it stays.
+        """Create or change a topic. Its TubeMQ properties stay.
 
-        Also a topic that was exactly so is a change, as in Java.
+        As in Java, writing an equal topic also counts as a change.
         """
         old = self._topics.get(topic.name)
         if old is not None:
@@ -238,11 +239,11 @@ class TopicTable:
         self._changed(now_ms)
 
     def touch(self, now_ms: int) -> None:
-        """Have everybody look at the topics again, though none has changed (2.12, code 25)."""
+        """Raise the version and notify, though no topic has changed (rocketmq 2.12, code 25)."""
         self._changed(now_ms)
 
     def remove(self, name: str, now_ms: int) -> bool:
-        """Forget a topic. Returns whether there was one."""
+        """Remove a topic. Returns whether it existed."""
         if self._topics.pop(name, None) is None:
             return False
         self._changed(now_ms)
@@ -258,18 +259,18 @@ class TopicTable:
         *,
         auto_create: bool = True,
     ) -> Topic | None:
-        """The topic that somebody sends to, made after the model of another where it is missing.
+        """The topic that a producer sends to, created from a template if it does not exist.
 
         Args:
             name: the topic.
-            model: the topic that the request names as the default one.
-            queues: how many queues the producer would like; the model's number is the most.
-            sys_flag: the new topic's.
+            model: the template, which the request names as its default topic.
+            queues: the number of queues that the producer asks for; the template's is the maximum.
+            sys_flag: the system flag of the new topic.
             now_ms: the time.
-            auto_create: whether `TBW102` is a model.
+            auto_create: whether `TBW102` may be a template.
 
         Returns:
-            The topic; None when it cannot be made.
+            The topic; None if it cannot be created.
         """
         found = self._topics.get(name)
         if found is not None:
@@ -298,10 +299,7 @@ class TopicTable:
     def ensure_topic(
         self, name: str, queues: int, now_ms: int, *, perm: int = READ | WRITE, sys_flag: int = 0
     ) -> Topic:
-        """The topic for what comes back from consumers, made where it is missing.
-
-        One that is there stays as it is, whatever is asked for.
-        """
+        """The topic, created if it does not exist. An existing topic is not changed."""
         found = self._topics.get(name)
         if found is not None:
             return found
@@ -313,7 +311,7 @@ class TopicTable:
         return made
 
     def order(self, names: Collection[str], now_ms: int) -> bool:
-        """These topics are ordered and no other is. Returns whether anything is different now."""
+        """Declare exactly these topics to be ordered. Returns whether anything has changed."""
         wrong = [topic for topic in self if topic.order != (topic.name in names)]
         for topic in wrong:
             self._topics[topic.name] = msgspec.structs.replace(topic, order=not topic.order)
@@ -322,47 +320,47 @@ class TopicTable:
         return bool(wrong)
 
     def follow(self, master: TopicTable) -> bool:
-        """Have what a RocketMQ master has, and its version. Returns whether that is another now.
+        """Copy the topics and the version of a RocketMQ master. Returns whether they differed.
 
-        Topics that every broker has and the master does not stay.
+        Internal topics that the master does not have stay.
         """
         if master.version == self.version:
             return False
-        own = {name: topic for name, topic in self._topics.items() if name in self._own}
-        self._topics = own | master._topics
+        kept = {name: topic for name, topic in self._topics.items() if name in self._internal}
+        self._topics = kept | master._topics
         self.version = master.version
         for changed in self._watchers:
             changed()
         return True
 
-    # -- TubeMQ's
+    # -- changes by TubeMQ's master
 
     def replace(self, topics: Iterable[Topic], now_ms: int = 0) -> bool:
-        """Take what TubeMQ's master says of its topics. Returns whether anything is different now.
+        """Set the topics that TubeMQ's master manages. Returns whether anything has changed.
 
-        A topic that the master does not name any more is forgotten; those that it never named stay
-        as they are. Of a topic that RocketMQ made too, what TubeMQ cannot say stays.
+        A topic that the master no longer lists is removed; topics that it never listed stay. The
+        RocketMQ properties of a topic stay.
         """
-        told = {topic.name: self._merged(topic) for topic in topics}
-        new = {topic.name: topic for topic in self._topics.values() if not topic.tubemq} | told
+        managed = {topic.name: self._merged(topic) for topic in topics}
+        new = {topic.name: topic for topic in self._topics.values() if not topic.tubemq} | managed
         if new == self._topics:
             return False
         self._topics = new
         self._changed(now_ms)
         return True
 
-    def _merged(self, told: Topic) -> Topic:
-        told = msgspec.structs.replace(told, tubemq=True)
-        old = self._topics.get(told.name)
+    def _merged(self, topic: Topic) -> Topic:
+        topic = msgspec.structs.replace(topic, tubemq=True)
+        old = self._topics.get(topic.name)
         if old is None:
-            return told
-        same = old.partitions == told.partitions
+            return topic
+        same = old.partitions == topic.partitions
         merged = msgspec.structs.replace(
-            told,
-            read_queues=old.read_queues if same else told.read_queues,
-            write_queues=old.write_queues if same else told.write_queues,
+            topic,
+            read_queues=old.read_queues if same else topic.read_queues,
+            write_queues=old.write_queues if same else topic.write_queues,
             partitions_min=old.partitions_min if same else 0,
-            perm=told.perm | old.perm & INHERIT,
+            perm=topic.perm | old.perm & INHERIT,
             order=old.order,
             filter_type=old.filter_type,
             sys_flag=old.sys_flag,
@@ -372,9 +370,9 @@ class TopicTable:
     # -- the file
 
     def dump(self) -> bytes:
-        """The file's content.
+        """The content of the file.
 
-        It is written with every change, so what was written of a topic before is not made again.
+        The file is written at every change, so the text of unchanged topics is cached.
         """
         before = self._entries
         self._entries = {
@@ -389,14 +387,14 @@ class TopicTable:
     def load(
         cls, data: bytes, loads: Callable[[bytes], object] = msgspec.json.decode
     ) -> TopicTable:
-        """Read the file.
+        """Read the content of the file.
 
         Args:
-            data: its content.
-            loads: reads JSON; what Java's writers make of it needs a reader that knows them.
+            data: the content.
+            loads: a JSON parser; files by Java's writers need one for fastjson's dialect.
 
         Raises:
-            DamagedStoreError: it is not such a file.
+            DamagedStoreError: the content is not valid.
         """
         try:
             read = msgspec.convert(loads(data), TopicsFile, strict=False)
@@ -421,7 +419,7 @@ def _written(topic: Topic) -> bytes:
 
 
 class TubeMqTopics:
-    """The topics as TubeMQ's clients see them: those of users.
+    """The topics that TubeMQ's clients see: all but the internal ones.
 
     >>> table = TopicTable([Topic(name="flights"), Topic(name="%RETRY%g")])
     >>> [topic.name for topic in TubeMqTopics(table)]
@@ -432,7 +430,7 @@ class TubeMqTopics:
         self._table = table
 
     def get(self, name: str) -> Topic | None:
-        """The topic, or None."""
+        """The topic, or None if it does not exist or is internal."""
         return None if self._table.is_internal(name) else self._table.get(name)
 
     def __getitem__(self, name: str) -> Topic:
@@ -448,5 +446,102 @@ class TubeMqTopics:
         return sum(1 for _ in self)
 
     def replace(self, topics: Iterable[Topic], now_ms: int = 0) -> bool:
-        """Take what the master says. Returns whether anything is different now."""
+        """Set the topics that TubeMQ's master manages. Returns whether anything has changed."""
         return self._table.replace(topics, now_ms)
+
+
+# -- the file
+
+_TUBEMQ_DEFAULTS = {"partitions_min": 0, "stores": 1, "status": 0, "tubemq": False}
+_NAMES = {
+    "name": "topic_name",
+    "read_queues": "read_queue_nums",
+    "write_queues": "write_queue_nums",
+    "perm": "perm",
+    "order": "order",
+    "filter_type": "topic_filter_type",
+    "sys_flag": "topic_sys_flag",
+    "partitions_min": "partitions_min",
+    "stores": "num_topic_stores",
+    "status": "status_id",
+    "message_bytes_max": "max_msg_size",
+    "tubemq": "tubemq",
+}
+"""Field names of `Topic`, and those of `TopicEntry`."""
+
+_NOTHING = object()
+
+
+class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A topic in the file; None for members that the file does not have."""
+
+    topic_name: str | None = None
+    read_queue_nums: int | None = None
+    write_queue_nums: int | None = None
+    perm: int | None = None
+    order: bool | None = None
+    topic_filter_type: str | None = None
+    topic_sys_flag: int | None = None
+    partitions_min: int | None = None
+    num_topic_stores: int | None = None
+    status_id: int | None = None
+    max_msg_size: int | None = None
+    tubemq: bool | None = None
+
+    @classmethod
+    def of(cls, topic: Mapping[str, object]) -> TopicEntry:
+        """The entry for a topic, given as a mapping of all its fields; the reverse of `given`."""
+        members: dict[str, Any] = {
+            there: value
+            for here, there in _NAMES.items()
+            if (value := topic[here]) != _TUBEMQ_DEFAULTS.get(here, _NOTHING)
+        }
+        return cls(**members)
+
+    def line(self, name: str) -> bytes:
+        """The text of the entry in the file, after its name as key."""
+        text = msgspec.json.format(msgspec.json.encode({name: self}), indent=1)
+        return text[2:-2].replace(b"\n", b"\n ")
+
+    def given(self) -> dict[str, object]:
+        """The members that the entry has, by the field names of `Topic`."""
+        return {
+            here: value
+            for here, there in _NAMES.items()
+            if (value := getattr(self, there)) is not None
+        }
+
+
+class TopicsFile(msgspec.Struct):
+    """The content of the file."""
+
+    version: DataVersion | None = msgspec.field(name="dataVersion", default=None)
+    topics: dict[str, TopicEntry | None] | None = msgspec.field(
+        name="topicConfigTable", default=None
+    )
+
+
+def write_file(version: DataVersion, lines: Sequence[bytes]) -> bytes:
+    """The content of the file.
+
+    Args:
+        version: the version of the table.
+        lines: the `TopicEntry.line` of each topic, ordered by name.
+
+    >>> entry = TopicEntry(topic_name="flights")
+    >>> print(write_file(DataVersion(), [entry.line("flights")]).decode())
+    {
+     "dataVersion": {
+      "counter": 0,
+      "timestamp": 0
+     },
+     "topicConfigTable": {
+      "flights": {
+       "topicName": "flights"
+      }
+     }
+    }
+    """
+    head = msgspec.json.format(msgspec.json.encode({"dataVersion": version}), indent=1)
+    table = b"{\n " + b",\n ".join(lines) + b"\n }" if lines else b"{}"
+    return head[:-2] + b',\n "topicConfigTable": ' + table + b"\n}"

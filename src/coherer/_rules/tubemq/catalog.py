@@ -1,11 +1,11 @@
-"""What a master keeps: the cluster's settings, brokers, topics, and what groups may do.
+"""The persistent configuration of a master: cluster settings, brokers, topics, rights of groups.
 
-Everything here is configuration and survives a restart (`Catalog.dump`, `Catalog.load`). Who is
-connected stands elsewhere (`membership`, `broker_registry`). A change replaces a record and raises
+The catalog survives a restart (`Catalog.dump`, `Catalog.load`). Connected clients and brokers are
+not part of it (see `registry` and `groups`). A change replaces a record and raises
 `Catalog.version`.
 
-Looser than Java's master on purpose: a topic can be deleted while it is open for publishing, and
-removed without being deleted before.
+Deliberately less strict than Java's master: a topic can be deleted while it is open for publishing,
+and removed without being deleted first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HISTORY_PARTITIONS = 10
 
 
 class _Data(msgspec.Struct, kw_only=True):
-    """The catalog on disk."""
+    """The catalog in the file."""
 
     cluster: ClusterSetting = ClusterSetting()
     brokers: list[BrokerRecord] = msgspec.field(default_factory=list[BrokerRecord])
@@ -54,15 +54,17 @@ class _Data(msgspec.Struct, kw_only=True):
 class Catalog:
     """The records, and the rules for changing them.
 
+    Methods that change a record raise `CatalogError` if the change is not valid.
+
     Attributes:
         version: raised by every change.
         brokers_version: raised by every change of the list of brokers.
-        cluster: what holds for all brokers.
-        brokers: by id.
-        topics: by name, then by broker id.
-        topic_controls: by topic.
-        group_controls: by group.
-        consume_controls: by (topic, group).
+        cluster: the settings of the cluster.
+        brokers: the brokers by id.
+        topics: the deployments by topic, then by broker id.
+        topic_controls: the settings of topics by name.
+        group_controls: the settings of groups by name.
+        consume_controls: the rights by (topic, group).
 
     >>> catalog = Catalog()
     >>> who = Change(user="me", now_ms=0)
@@ -87,10 +89,10 @@ class Catalog:
 
     @classmethod
     def load(cls, data: bytes) -> Catalog:
-        """From `dump`.
+        """Read what `dump` has written.
 
         Raises:
-            msgspec.DecodeError: these bytes are not a catalog.
+            msgspec.DecodeError: the data is not a catalog.
         """
         stored = msgspec.json.decode(data, type=_Data)
         catalog = cls()
@@ -120,29 +122,29 @@ class Catalog:
     # -- looking things up
 
     def deployments(self) -> Iterator[Deployment]:
-        """Every topic on every broker."""
+        """All topics on all brokers."""
         for by_broker in self.topics.values():
             yield from by_broker.values()
 
     def topics_of(self, broker: int) -> list[Deployment]:
-        """The topics of a broker, by name."""
+        """The topics of a broker, ordered by name."""
         return [
             self.topics[name][broker] for name in sorted(self.topics) if broker in self.topics[name]
         ]
 
     def topic_names(self) -> Iterator[str]:
-        """The users' topics, by name."""
+        """The topics of users, ordered by name."""
         return (name for name in sorted(self.topics) if name != HISTORY_TOPIC)
 
     def message_bytes_max(self, topic: str) -> int | None:
-        """The topic's own limit, where it has one."""
+        """The message limit of the topic, or None if it has no limit of its own."""
         control = self.topic_controls.get(topic)
         return control.message_bytes_max if control else None
 
     def consumption(self, topic: str, group: str) -> ConsumeControl | None:
-        """What the group may do with the topic; None: everything.
+        """The rights of the group on the topic; None if they are not restricted.
 
-        A topic with authorization and no record for the group gives a record that is not enabled.
+        If the topic requires authorization and the group has no record, the rights are disabled.
         """
         control = self.consume_controls.get((topic, group))
         if control is not None:
@@ -153,21 +155,21 @@ class Catalog:
         return ConsumeControl(topic=topic, group=group, enabled=False, reason="not authorized")
 
     def take_touched(self) -> set[str]:
-        """The topics about which something has changed since the last call."""
+        """The topics whose records have changed since the last call."""
         touched, self._touched = self._touched, set()
         return touched
 
     # -- cluster
 
     def set_cluster(self, changes: Mapping[str, object], change: Change) -> ClusterSetting:
-        """Changes settings of the cluster; see `ClusterSetting` for their names."""
+        """Change settings of the cluster, given by the field names of `ClusterSetting`."""
         setting = _changed(self.cluster, changes, change)
         setting.props.checked()
         if not 1 <= setting.message_bytes_max <= limits.MESSAGE_BYTES_MAX:
             raise CatalogError(
                 OpCode.ILLEGAL_VALUE,
-                f"Messages of {setting.message_bytes_max} bytes: "
-                f"the limit is within 1..{limits.MESSAGE_BYTES_MAX}.",
+                f"The message limit is {setting.message_bytes_max} bytes; it must be within "
+                f"1..{limits.MESSAGE_BYTES_MAX}.",
             )
         self.cluster = setting
         self.version += 1
@@ -176,11 +178,11 @@ class Catalog:
     # -- brokers
 
     def add_broker(self, record: BrokerRecord, change: Change) -> BrokerRecord:
-        """A new broker; it gets the topic that Java's brokers need for themselves."""
+        """Add a broker, with the history topic that Java's brokers need."""
         if record.id in self.brokers:
-            raise CatalogError(OpCode.EXISTED, f"Broker {record.id} is there already.")
+            raise CatalogError(OpCode.EXISTED, f"Broker {record.id} exists already.")
         if record.id < 1 or not record.host:
-            raise CatalogError(OpCode.ILLEGAL_VALUE, "A broker has an id above 0 and a host.")
+            raise CatalogError(OpCode.ILLEGAL_VALUE, "A broker needs an id above 0 and a host.")
         record.props.checked()
         self._check_address(record)
         record = msgspec.structs.replace(record, stamp=_stamp(Stamp(), change))
@@ -193,7 +195,7 @@ class Catalog:
     def update_broker(
         self, broker: int, changes: Mapping[str, object], change: Change
     ) -> BrokerRecord:
-        """Changes a broker's record; see `BrokerRecord` for the names."""
+        """Change a broker, given by the field names of `BrokerRecord`."""
         record = _changed(self.broker(broker), changes, change)
         record.props.checked()
         self._check_address(record)
@@ -204,14 +206,14 @@ class Catalog:
         return record
 
     def set_status(self, broker: int, status: ManageStatus, change: Change) -> BrokerRecord:
-        """Lets a broker work, or not."""
+        """Permit a broker to read and write, or forbid it."""
         record = self.broker(broker)
         if status is ManageStatus.DRAFT and record.status is not ManageStatus.DRAFT:
-            raise CatalogError(OpCode.ILLEGAL_STATUS, "What was online is not a draft any more.")
+            raise CatalogError(OpCode.ILLEGAL_STATUS, f"Broker {broker} is no longer a draft.")
         return self.update_broker(broker, {"status": status}, change)
 
     def remove_broker(self, broker: int) -> None:
-        """Forgets a broker that is not online and holds no topic of a user."""
+        """Remove a broker that is offline and has no topics of users."""
         record = self.broker(broker)
         if record.publishable or record.subscribable:
             raise CatalogError(OpCode.ILLEGAL_STATUS, f"Broker {broker} is {record.status.text}.")
@@ -230,30 +232,30 @@ class Catalog:
         """The record of a broker.
 
         Raises:
-            CatalogError: there is none.
+            CatalogError: the broker does not exist.
         """
         record = self.brokers.get(broker)
         if record is None:
-            raise CatalogError(OpCode.NOT_EXIST, f"There is no broker {broker}.")
+            raise CatalogError(OpCode.NOT_EXIST, f"Broker {broker} does not exist.")
         return record
 
     # -- topics
 
     def add_topic(self, topic: str, broker: int, props: TopicProps, change: Change) -> Deployment:
-        """A new topic on a broker."""
+        """Add a topic to a broker."""
         self.broker(broker)
         if not valid_topic(topic):
             raise CatalogError(
                 OpCode.ILLEGAL_VALUE,
-                f"A topic is named with a letter, then letters, digits, _ and -, "
-                f"at most {limits.TOPIC_CHARS_MAX} in all, not {topic[:80]!r}.",
+                f"{topic[:80]!r} is not a valid topic name: a letter, then letters, digits, _ and "
+                f"-, at most {limits.TOPIC_CHARS_MAX} in total.",
             )
         existing = self.topics.get(topic, {}).get(broker)
         if existing is not None:
             raise CatalogError(
                 OpCode.EXISTED,
-                f"Topic {topic} is on broker {broker} already"
-                f"{'.' if existing.status is TopicStatus.OK else ', deleted.'}",
+                f"Topic {topic} exists on broker {broker} already"
+                f"{'.' if existing.status is TopicStatus.OK else ', marked as deleted.'}",
                 topic=topic,
             )
         return self._put(Deployment(topic=topic, broker=broker, props=props.checked()), change)
@@ -261,30 +263,30 @@ class Catalog:
     def update_topic(
         self, topic: str, broker: int, changes: Mapping[str, object], change: Change
     ) -> Deployment:
-        """Changes properties of a topic; neither stores nor partitions ever become fewer."""
+        """Change properties of a topic. Stores and partitions can only be added."""
         record = self.deployment(topic, broker)
         props = msgspec.structs.replace(record.props, **changes).checked()
         if props.partitions < record.props.partitions or props.stores < record.props.stores:
             raise CatalogError(
-                OpCode.ILLEGAL_VALUE, "Partitions and stores cannot become fewer.", topic=topic
+                OpCode.ILLEGAL_VALUE, "Partitions and stores cannot be removed.", topic=topic
             )
         return self._put(msgspec.structs.replace(record, props=props), change)
 
     def delete_topic(self, topic: str, broker: int, change: Change) -> Deployment:
-        """Closes a topic for clients; `restore_topic` undoes it."""
+        """Close a topic for clients; `restore_topic` reopens it."""
         return self._move(topic, broker, (TopicStatus.OK,), TopicStatus.DELETED, change)
 
     def restore_topic(self, topic: str, broker: int, change: Change) -> Deployment:
-        """Undoes `delete_topic`."""
+        """Reopen a deleted topic."""
         return self._move(topic, broker, (TopicStatus.DELETED,), TopicStatus.OK, change)
 
     def remove_topic(self, topic: str, broker: int, change: Change) -> Deployment:
-        """Orders the broker to delete the topic's files. It cannot be undone."""
+        """Order the broker to delete the files of a topic. This cannot be undone."""
         before = (TopicStatus.OK, TopicStatus.DELETED)
         return self._move(topic, broker, before, TopicStatus.REMOVING, change)
 
     def forget_topic(self, topic: str, broker: int) -> bool:
-        """The broker has deleted the files; False when there was no such record."""
+        """Remove the record after the broker has deleted the files. Returns whether it existed."""
         by_broker = self.topics.get(topic, {})
         if by_broker.pop(broker, None) is None:
             return False
@@ -299,12 +301,12 @@ class Catalog:
         """The record of a topic on a broker.
 
         Raises:
-            CatalogError: there is none.
+            CatalogError: the broker does not have the topic.
         """
         record = self.topics.get(topic, {}).get(broker)
         if record is None:
             raise CatalogError(
-                OpCode.NOT_EXIST, f"There is no topic {topic} on broker {broker}.", topic=topic
+                OpCode.NOT_EXIST, f"Broker {broker} has no topic {topic}.", topic=topic
             )
         return record
 
@@ -313,9 +315,9 @@ class Catalog:
     def control_topic(
         self, topic: str, changes: Mapping[str, object], change: Change
     ) -> TopicControl:
-        """Makes or changes what holds for a topic everywhere; see `TopicControl`."""
+        """Change settings of a topic on all brokers, by the field names of `TopicControl`."""
         if topic not in self.topics:
-            raise CatalogError(OpCode.NOT_EXIST, f"There is no topic {topic}.", topic=topic)
+            raise CatalogError(OpCode.NOT_EXIST, f"Topic {topic} does not exist.", topic=topic)
         before = self.topic_controls.get(topic) or TopicControl(topic=topic)
         control = self.topic_controls[topic] = _changed(before, changes, change)
         self._touched.add(topic)
@@ -325,7 +327,7 @@ class Catalog:
     def control_group(
         self, group: str, changes: Mapping[str, object], change: Change
     ) -> GroupControl:
-        """Makes or changes what holds for a group; see `GroupControl`."""
+        """Change settings of a group, by the field names of `GroupControl`."""
         before = self.group_controls.get(group) or GroupControl(group=group)
         control = self.group_controls[group] = _changed(before, changes, change)
         self.version += 1
@@ -334,7 +336,7 @@ class Catalog:
     def control_consumption(
         self, topic: str, group: str, changes: Mapping[str, object], change: Change
     ) -> ConsumeControl:
-        """Makes or changes what a group may do with a topic; see `ConsumeControl`."""
+        """Change the rights of a group on a topic, by the field names of `ConsumeControl`."""
         key = topic, group
         before = self.consume_controls.get(key) or ConsumeControl(topic=topic, group=group)
         control = self.consume_controls[key] = _changed(before, changes, change)
@@ -343,24 +345,24 @@ class Catalog:
         return control
 
     def release_topic(self, topic: str) -> None:
-        """Forgets what holds for a topic everywhere.
+        """Remove the settings of a topic.
 
         Raises:
-            CatalogError: the topic is on a broker.
+            CatalogError: a broker still has the topic.
         """
         if topic in self.topics:
             raise CatalogError(
-                OpCode.ILLEGAL_STATUS, f"Topic {topic} is on a broker: remove it there first."
+                OpCode.ILLEGAL_STATUS, f"Topic {topic} is still deployed: remove it first."
             )
         self.version += self.topic_controls.pop(topic, None) is not None
 
     def release_group(self, group: str) -> bool:
-        """Forgets what holds for a group; False when nothing did."""
+        """Remove the settings of a group. Returns whether it had any."""
         self.version += 1
         return self.group_controls.pop(group, None) is not None
 
     def release_consumption(self, group: str, topics: Iterable[str] | None) -> int:
-        """Forgets what a group may do with these topics, or with all; how many records went."""
+        """Remove the rights of a group on these topics, or on all; returns the number removed."""
         wanted = None if topics is None else frozenset(topics)
         found = [
             key
@@ -372,8 +374,6 @@ class Catalog:
             self._touched.add(key[0])
         self.version += 1
         return len(found)
-
-    # -- inside
 
     def _put(self, record: Deployment, change: Change) -> Deployment:
         record = msgspec.structs.replace(record, stamp=_stamp(record.stamp, change))
@@ -405,7 +405,7 @@ class Catalog:
             if same and other.id != record.id:
                 raise CatalogError(
                     OpCode.CONFLICT,
-                    f"Broker {other.id} is at {record.host}:{record.port} already.",
+                    f"Broker {other.id} already has the address {record.host}:{record.port}.",
                 )
 
 

@@ -1,12 +1,12 @@
-"""Who may read a partition: one consumer of a group at a time, for as long as it shows itself.
+"""Leases: a partition is read by one consumer of a group at a time, as long as that one is alive.
 
 Rules:
 
-* A lease belongs to one consumer (`holder`); another is refused while it lives.
-* It lives `timeout_ms` from the last sign: taking it, a read, a heartbeat.
-* Whoever takes a partition that it already holds starts anew.
-* When a lease ends, what was read under it and not confirmed is dropped, so that the next holder
-  reads it again. The table says which leases ended; the caller drops (`OffsetTable.left`).
+* A lease belongs to one consumer (`holder`); other consumers are refused until it ends.
+* It ends `timeout_ms` after the last sign of life: taking it, a read, or a heartbeat.
+* A consumer that takes a partition again gets a new lease.
+* When a lease ends, its uncommitted reads are dropped, so that the next holder reads them again.
+  The table reports which leases have ended; the caller drops the reads (`OffsetTable.left`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Key = tuple[str, str, int]
 
 
 class Lease:
-    """A consumer's right to read one partition. Servers add what they need in a subclass.
+    """A consumer's right to read one partition. Servers extend it in a subclass.
 
     Attributes:
-        holder: the consumer's id.
+        holder: the id of the consumer.
         group: its group.
-        topic: the partition's topic.
-        partition: its id.
+        topic: the topic of the partition.
+        partition: the id of the partition.
         deadline_ms: when the lease ends unless it is renewed.
         live: whether it is in the table.
     """
@@ -50,7 +50,7 @@ L = TypeVar("L", bound=Lease)
 
 
 class LeaseTable(Generic[L]):
-    """All leases of a broker.
+    """The leases of a broker.
 
     >>> table = LeaseTable[Lease](timeout_ms=30_000)
     >>> mine, other = Lease("me", "g", "t", 0), Lease("you", "g", "t", 0)
@@ -73,7 +73,7 @@ class LeaseTable(Generic[L]):
         return iter(self._leases.values())
 
     def find(self, group: str, topic: str, partition: int) -> L | None:
-        """The lease of a partition, if a consumer of the group holds it."""
+        """The group's lease of a partition, or None."""
         return self._leases.get((group, topic, partition))
 
     def held_by(self, holder: str) -> list[L]:
@@ -81,10 +81,10 @@ class LeaseTable(Generic[L]):
         return list(self._by_holder.get(holder, {}).values())
 
     def take(self, lease: L, now_ms: int) -> L | None:
-        """Take a partition. Returns None, or the lease that stands in the way.
+        """Take a partition. Returns None, or the live lease of another consumer.
 
-        A lease that the same holder had, or that has run out, should be ended by the caller
-        before (`find`, `release`): it is replaced here without a word.
+        An existing lease of the same holder, or one that has expired, is replaced. A caller that
+        has to act on its end releases it first (`find`, `release`).
         """
         key = lease.key
         current = self._leases.get(key)
@@ -99,11 +99,11 @@ class LeaseTable(Generic[L]):
         return None
 
     def renew(self, lease: L, now_ms: int) -> None:
-        """The holder has shown itself."""
+        """Record a sign of life of the holder."""
         lease.deadline_ms = now_ms + self.timeout_ms
 
     def release(self, lease: L) -> None:
-        """End a lease. Nothing happens when it has ended already."""
+        """End a lease. Has no effect if it has ended already."""
         if not lease.live:
             return
         lease.live = False
@@ -114,8 +114,8 @@ class LeaseTable(Generic[L]):
             del self._by_holder[lease.holder]
 
     def expire(self, now_ms: int) -> list[L]:
-        """End the leases whose time is over, and return them."""
-        over = [lease for lease in self._leases.values() if now_ms >= lease.deadline_ms]
-        for lease in over:
+        """End the leases that have expired, and return them."""
+        expired = [lease for lease in self._leases.values() if now_ms >= lease.deadline_ms]
+        for lease in expired:
             self.release(lease)
-        return over
+        return expired

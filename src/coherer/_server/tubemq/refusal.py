@@ -1,4 +1,4 @@
-"""Saying no: a code of section 9 and a text, and the checks that stand first in all methods."""
+"""Error answers: a code (docs/protocol/tubemq.md, section 9) and a text, and checks of names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from coherer._rules.common.topics import Topic, TubeMqTopics
 from coherer._wire.tubemq.codes import ResultCode
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
-    """A request is refused with a code and a text."""
+class Refusal(Exception):  # noqa: N818 - an error answer, not a failure of the server
+    """The request is answered with an error code and a text."""
 
     def __init__(self, code: ResultCode, text: str) -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ def known_topic(topics: TubeMqTopics, name: str) -> Topic:
     """The topic that a request names.
 
     Raises:
-        Refusal: with 400 when it cannot be a topic's name, with 403 when it is none of ours.
+        Refusal: with 400 if the name is not valid, with 403 if the topic does not exist here.
     """
     check_text("topicName", name, limits.TOPIC_CHARS_MAX)
     topic = topics.get(name)
@@ -30,10 +30,10 @@ def known_topic(topics: TubeMqTopics, name: str) -> Topic:
 
 
 def check_text(what: str, text: str, chars_max: int) -> None:
-    """Refuse a name that is blank or too long.
+    """Check that a name is neither blank nor too long.
 
     Raises:
-        Refusal: with 400.
+        Refusal: with 400 if it is.
     """
     if not text.strip():
         raise Refusal(ResultCode.BAD_REQUEST, f"{what} is blank.")

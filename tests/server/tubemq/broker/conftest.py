@@ -12,6 +12,7 @@ from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._store import Store, StoreOptions
 from coherer.testing import ManualClock
+from tests.server.broker_harness import OPTIONS, BrokerClient, close, serve
 
 
 @pytest.fixture
@@ -35,5 +36,5 @@ async def broker(store: Store, clock: ManualClock) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def peer(broker: Broker) -> Peer:
-    return Peer(broker)
+def client(broker: Broker) -> BrokerClient:
+    return BrokerClient(broker)

@@ -1,4 +1,4 @@
-"""The broker's HTTP administration, and through the client's admin."""
+"""The broker's HTTP administration, called directly and through the admin client."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import Response
+from tests.server.raw_client import RawClient
 
 WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
 
@@ -77,7 +78,7 @@ def groups_of(app: AdminApp, **params: str) -> dict[str, list[str]]:
     return {record["type"]: record["groupName"] for record in records}
 
 
-async def test_what_is_there(app: AdminApp, asker: RawClient) -> None:
+async def test_the_partitions_of_a_broker(app: AdminApp, asker: RawClient) -> None:
     held = app.handle("admin_query_pubinfo", {"topicName": "demo"})
     assert (held["result"], held["offsetStep"], held["dataCount"]) == (True, 1, 1)
     [topic] = held["dataSet"]  # type: ignore[misc]
@@ -120,7 +121,7 @@ async def test_what_is_there(app: AdminApp, asker: RawClient) -> None:
     assert version["version"].startswith("coherer-")  # type: ignore[index, union-attr, call-overload]
 
 
-async def test_moving_a_group_that_waits(app: AdminApp, asker: RawClient) -> None:
+async def test_moving_a_group_with_a_held_get(app: AdminApp, asker: RawClient) -> None:
     assert len(await get(asker)) == 4
     waiting = asker.post(
         methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO, lastPackConsumed=True)
@@ -188,7 +189,7 @@ async def test_removing(app: AdminApp, asker: RawClient) -> None:
         ),
     ],
 )
-async def test_what_makes_no_sense(app: AdminApp, method: str, given: dict[str, str]) -> None:
+async def test_invalid_parameters(app: AdminApp, method: str, given: dict[str, str]) -> None:
     answer = app.handle(method, given)
     assert (answer["result"], answer["errCode"]) == (False, 400)
 

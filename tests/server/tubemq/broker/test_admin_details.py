@@ -1,4 +1,4 @@
-"""What the broker's administration tells in detail, and what it refuses by name."""
+"""Details in the broker's HTTP administration, and unsupported methods."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from tests.server.broker_harness import Peer
 
 from coherer._server.node.admin import AdminApp
-from coherer._server.tubemq.broker.admin import broker_admin
-from coherer._server.tubemq.broker.admin_details import REFUSED
+from coherer._server.tubemq.broker.admin import REFUSED, broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq.payload import encode_payload
 from coherer.testing import ManualClock
+from tests.server.broker_harness import BrokerClient
 from tests.server.java_methods import BROKER
 
 GROUP = {"groupName": "g", "modifyUser": "me"}
@@ -26,7 +26,7 @@ def app(broker: Broker) -> AdminApp:
 
 
 @pytest.fixture
-async def sent(peer: Peer) -> list[bytes]:
+async def sent(client: BrokerClient) -> list[bytes]:
     """Messages in a partition, every third with the tag `a`."""
     bodies = [b"%d" % number for number in range(9)]
     for number, body in enumerate(bodies):
@@ -34,7 +34,7 @@ async def sent(peer: Peer) -> list[bytes]:
         data, flag = (body, 0)
         if tag:
             data, flag = encode_payload(body, "$msgType$=a,$msgTime$=202001010000,k=v")
-        await peer.send(data=data, flag=flag, msgType=tag, partitionId=1)
+        await client.send(data=data, flag=flag, msgType=tag, partitionId=1)
     return bodies
 
 
@@ -78,12 +78,14 @@ def test_no_messages_to_show(
     assert (answer["result"], answer["errCode"]) == (False, code)
 
 
-async def test_where_a_group_is(app: AdminApp, peer: Peer, sent: list[bytes]) -> None:
+async def test_the_offset_of_a_group(
+    app: AdminApp, client: BrokerClient, sent: list[bytes]
+) -> None:
     where: dict[str, object] = {"topicName": "demo", "groupName": "g", "partitionId": 1}
     before = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
     assert (before["zkOffset"], before["curReadDataOffset"]) == (0, -1)
-    assert peer.register(partitionId=1, groupName="g").success
-    peer.get(partitionId=1, groupName="g")
+    assert client.register(partitionId=1, groupName="g").success
+    client.get(partitionId=1, groupName="g")
     place = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
     assert (place["minOffset"], place["maxOffset"], place["tmpOffset"]) == (0, len(sent), 9)
     assert place["maxDataOffset"] > place["minDataOffset"] == 0
@@ -91,13 +93,13 @@ async def test_where_a_group_is(app: AdminApp, peer: Peer, sent: list[bytes]) ->
         assert ask(app, "admin_query_group_offset", **{**where, **change})["errCode"] == 400
 
 
-async def test_who_reads_what(
-    app: AdminApp, peer: Peer, broker: Broker, clock: ManualClock, sent: list[bytes]
+async def test_the_readers_of_partitions(
+    app: AdminApp, client: BrokerClient, broker: Broker, clock: ManualClock, sent: list[bytes]
 ) -> None:
     assert sent
     clock.turn(-3_600_000)
-    assert peer.register(partitionId=1, groupName="g", qryPriorityId=301).success
-    assert peer.register(partitionId=0, groupName="h", filterCondStr=["a"]).success
+    assert client.register(partitionId=1, groupName="g", qryPriorityId=301).success
+    assert client.register(partitionId=0, groupName="h", filterCondStr=["a"]).success
     one, other = found(app, "admin_get_group_detail_info")
     assert (one["index"], one["groupName"], one["partitionId"]) == (1, "g", 1)
     assert (one["consumerId"], one["receivedFrom"]) == ("c1", "10.0.0.9")
@@ -119,7 +121,7 @@ async def test_who_reads_what(
     assert metrics["consume_timeout_cnt"] == 0
 
 
-def test_what_is_stored(app: AdminApp, sent: list[bytes]) -> None:
+def test_the_stored_record(app: AdminApp, sent: list[bytes]) -> None:
     assert sent
     [topic] = found(app, "admin_query_broker_all_store_info", topicName="demo")
     assert [(s["storeId"], s["numPartition"]) for s in topic["storeInfo"]] == [(0, 3), (1, 3)]
@@ -162,14 +164,14 @@ def test_one_position_is_set(app: AdminApp, sent: list[bytes]) -> None:
         assert (answer["result"], answer["errCode"]) == (False, 400)
 
 
-def test_what_is_refused_names_the_method(app: AdminApp) -> None:
+def test_unsupported_methods_are_refused_by_name(app: AdminApp) -> None:
     for method in REFUSED:
         answer = ask(app, method)
         assert (answer["result"], answer["errCode"]) == (False, 400)
         assert answer["errMsg"].startswith(f"{method} is not supported: ")
 
 
-def test_every_method_of_java_is_there(app: AdminApp) -> None:
+def test_every_method_of_java_exists(app: AdminApp) -> None:
     assert {row["method"] for row in found(app, "admin_get_methods")} >= BROKER
 
 

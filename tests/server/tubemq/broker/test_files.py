@@ -1,4 +1,4 @@
-"""Positions, groups and topics that outlive the broker, and those that go."""
+"""Offsets, groups and topics that survive a restart of the broker, and those that are removed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._store import Store
 from coherer.testing import ManualClock
+from tests.server.broker_harness import OPTIONS, BrokerClient, close, serve
 
 
 async def test_positions_outlive_the_broker(
-    peer: Peer, broker: Broker, store: Store, clock: ManualClock
+    client: BrokerClient, broker: Broker, store: Store, clock: ManualClock
 ) -> None:
     for _ in range(3):
-        await peer.send()
-    peer.register()
-    peer.get()
-    peer.commit()
-    peer.register(groupName="passing", currOffset=1)
-    peer.register(groupName="latest", readStatus=1)
+        await client.send()
+    client.register()
+    client.get()
+    client.commit()
+    client.register(groupName="passing", currOffset=1)
+    client.register(groupName="latest", readStatus=1)
     await broker.core.save_positions()
     assert store.load_config("consumerOffset.json") == (
         b'{"offsetTable":{"demo@g":{0:3},"demo@latest":{0:3}}}'
@@ -29,7 +30,7 @@ async def test_positions_outlive_the_broker(
     assert "g" in again.core.groups
     assert "passing" not in again.core.groups
     serve(again)
-    assert Peer(again).register().currOffset == 3
+    assert BrokerClient(again).register().currOffset == 3
     await close(again)
 
 
@@ -42,10 +43,10 @@ async def test_old_groups_and_old_files_go(
     caplog.set_level("INFO")
     broker = Broker(OPTIONS, Core(store, clock.now_ms, group_idle_ms=1000))
     serve(broker)
-    peer = Peer(broker)
-    peer.register()
-    peer.register(groupName="h")
-    peer.unregister(groupName="h")
+    client = BrokerClient(broker)
+    client.register()
+    client.register(groupName="h")
+    client.unregister(groupName="h")
     broker.core.clean()
     clock.advance(1000)
     monkeypatch.setattr(store, "clean", lambda now_ms: 2)
@@ -55,9 +56,9 @@ async def test_old_groups_and_old_files_go(
     await close(broker)
 
 
-async def test_a_removed_topic_is_empty(peer: Peer, broker: Broker, store: Store) -> None:
-    await peer.send()
-    peer.register()
+async def test_a_removed_topic_is_empty(client: BrokerClient, broker: Broker, store: Store) -> None:
+    await client.send()
+    client.register()
     broker.core.remove_topic("demo")
     assert store.queue_range("demo", 0) == (0, 0)
     assert broker.state.offsets.groups() == set()

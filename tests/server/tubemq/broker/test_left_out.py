@@ -1,4 +1,4 @@
-"""Messages that cannot be delivered: the consumer moves past them, and hears which they were."""
+"""Undeliverable messages: the consumer moves past them, and is told their offsets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from coherer._record import compression
 from coherer._store import Draft, Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.delivery import MessageBatch
+from tests.server.broker_harness import BrokerClient, bodies
 
 BAD = Draft("demo", 0, b"no zlib", b"", sys_flag=compression.COMPRESSED)
 
@@ -30,10 +31,10 @@ def offsets(answer: pb.GetMessageResponseB2C) -> Sequence[int]:
     return batch_of(answer).offsets()
 
 
-async def test_offsets_belong_to_messages(store: Store, peer: Peer) -> None:
+async def test_offsets_belong_to_messages(store: Store, client: BrokerClient) -> None:
     store.append([*good(0, 1), BAD, BAD, *good(4), BAD])
-    peer.register()
-    answer = peer.get(lastPackConsumed=False)
+    client.register()
+    answer = client.get(lastPackConsumed=False)
     batch = batch_of(answer)
     assert [(message.offset, message.body) for message in batch] == [
         (0, b"0"),
@@ -44,47 +45,45 @@ async def test_offsets_belong_to_messages(store: Store, peer: Peer) -> None:
     assert (batch.offset, batch.next_offset, batch.delivered) == (0, 6, 3)
     assert list(batch.before(4).offsets()) == [0, 1]
     assert batch.before(3).left_out == [range(2, 3)]
-    assert peer.commit().currOffset == 6
+    assert client.commit().currOffset == 6
 
 
-async def test_what_java_reads_is_as_before_where_nothing_is_left_out(
-    store: Store, peer: Peer
-) -> None:
+async def test_answers_without_omissions_equal_javas(store: Store, client: BrokerClient) -> None:
     store.append(good(0, 1))
-    peer.register()
-    answer = peer.get()
+    client.register()
+    answer = client.get()
     assert not answer.HasField("nextOffset")
     assert not answer.leftOut
     assert batch_of(answer).next_offset == 2
 
 
-async def test_ranges_do_not_overlap(store: Store, peer: Peer) -> None:
-    """What a reader of [0, 7) and one of [7, 14) get, with a gap in the first."""
+async def test_ranges_do_not_overlap(store: Store, client: BrokerClient) -> None:
+    """The answers for [0, 7), with a gap, and for [7, 14)."""
     drafts = good(*range(14))
     drafts[2] = BAD
     store.append(drafts)
     seen: list[int] = []
     for start in (0, 7):
-        peer.register(currOffset=start)
-        batch = batch_of(peer.get(lastPackConsumed=False)).before(start + 7)
+        client.register(currOffset=start)
+        batch = batch_of(client.get(lastPackConsumed=False)).before(start + 7)
         seen += [int(message.body) for message in batch]
         assert [message.offset for message in batch] == [int(message.body) for message in batch]
-        peer.unregister(readStatus=1)
+        client.unregister(readStatus=1)
     assert seen == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
 
 
-async def test_one_alone_does_not_stop_a_partition(
-    store: Store, peer: Peer, caplog: pytest.LogCaptureFixture
+async def test_a_damaged_message_does_not_stop_a_partition(
+    store: Store, client: BrokerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.append([BAD])
-    peer.register()
+    client.register()
     with caplog.at_level(logging.WARNING):
-        first = peer.get(lastPackConsumed=False)  # as a client that was never given anything
+        first = client.get(lastPackConsumed=False)  # as a client without earlier messages
         assert bodies(first) == []
-        held = peer.post_get(lastPackConsumed=False)
-        assert peer.got(held) is None, "nothing is there, so it waits"
-        await peer.send(data=b"behind")
-    answer = peer.got(held)
+        held = client.post_get(lastPackConsumed=False)
+        assert client.got(held) is None, "there are no messages, so the get is held"
+        await client.send(data=b"behind")
+    answer = client.got(held)
     assert answer is not None
     assert (bodies(answer), list(offsets(answer))) == ([b"behind"], [1])
     assert batch_of(first).left_out == [range(1)]
@@ -92,46 +91,50 @@ async def test_one_alone_does_not_stop_a_partition(
     assert "1 message (offset 0)" in caplog.text
 
 
-async def test_many_in_front_of_good_ones_are_passed(store: Store, peer: Peer) -> None:
+async def test_many_damaged_messages_before_good_ones_are_skipped(
+    store: Store, client: BrokerClient
+) -> None:
     store.append([BAD] * 40_000)
     store.append(good(7))
-    peer.register()
+    client.register()
     for _ in range(10):
-        answer = peer.get(lastPackConsumed=False)
+        answer = client.get(lastPackConsumed=False)
         if bodies(answer):
             break
     assert (bodies(answer), list(offsets(answer))) == ([b"7"], [40_000])
 
 
-async def test_large_inflated_bodies_come_one_by_one(store: Store, peer: Peer) -> None:
+async def test_large_inflated_bodies_come_one_by_one(store: Store, client: BrokerClient) -> None:
     large = compression.compress(bytes(10_000_000))
     drafts = [Draft("demo", 0, large, b"", sys_flag=compression.COMPRESSED)] * 4
     store.append([*drafts, *good(4)])
-    peer.register()
+    client.register()
     sizes: list[int] = []
     places: list[int] = []
     while len(sizes) < 5:
-        answer = peer.get(lastPackConsumed=True)
+        answer = client.get(lastPackConsumed=True)
         assert answer.ByteSize() < 28 << 20
         sizes += map(len, bodies(answer))
         places += offsets(answer)
     assert (sizes, places) == ([10_000_000] * 4 + [1], [0, 1, 2, 3, 4])
 
 
-async def test_a_package_that_was_not_confirmed_is_read_again(store: Store, peer: Peer) -> None:
-    """An empty answer in between must not make the next confirmation skip it."""
+async def test_an_uncommitted_batch_is_read_again(store: Store, client: BrokerClient) -> None:
+    """An empty answer in between must not make the next commit skip the message."""
     store.append(good(0))
-    peer.register()
-    assert bodies(peer.get(lastPackConsumed=False)) == [b"0"]
-    assert bodies(peer.get(lastPackConsumed=False)) == [b"0"]
-    assert peer.commit(lastPackConsumed=False).currOffset == 0
-    assert bodies(peer.get(lastPackConsumed=False)) == [b"0"]
+    client.register()
+    assert bodies(client.get(lastPackConsumed=False)) == [b"0"]
+    assert bodies(client.get(lastPackConsumed=False)) == [b"0"]
+    assert client.commit(lastPackConsumed=False).currOffset == 0
+    assert bodies(client.get(lastPackConsumed=False)) == [b"0"]
 
 
-async def test_filtered_consumers_hear_of_them_too(store: Store, peer: Peer) -> None:
-    await peer.send(data=b"\0\0\0\x0b$msgType$=Ax", flag=1, msgType="A")
+async def test_filtered_consumers_are_told_of_omitted_messages(
+    store: Store, client: BrokerClient
+) -> None:
+    await client.send(data=b"\0\0\0\x0b$msgType$=Ax", flag=1, msgType="A")
     store.append([Draft("demo", 0, b"no zlib", b"", tag_code=ord("A"), sys_flag=1)])
-    peer.register(filterCondStr=["A"])
-    answer = peer.get(lastPackConsumed=False)
+    client.register(filterCondStr=["A"])
+    answer = client.get(lastPackConsumed=False)
     assert len(answer.messages) == 1
     assert list(answer.leftOut) == [1, 1]

@@ -1,4 +1,4 @@
-"""Payloads and records: there and back, byte for byte."""
+"""Payloads and records: translation in both directions, byte for byte."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def stored(
 
 
 def delivered(mapper: Mapper, *records: memoryview) -> list[pb.TransferedMessage]:
-    wire = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID).chunks)
-    return list(pb.GetMessageResponseB2C.FromString(wire).messages)
+    connection = b"".join(mapper.deliver(list(records), len("demo"), FIRST_ID).chunks)
+    return list(pb.GetMessageResponseB2C.FromString(connection).messages)
 
 
 def block(attributes: str) -> bytes:
@@ -82,7 +82,7 @@ def test_every_payload_comes_back_as_it_was_sent(sent: list[tuple[bytes, int, st
 
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=4, unique_by=lambda item: item[0]))
 def test_attributes_become_properties(pairs: list[tuple[str, str]]) -> None:
-    pairs = [(name + "_", value) for name, value in pairs]  # no reserved name ends so
+    pairs = [(name + "_", value) for name, value in pairs]  # no reserved name has this suffix
     text = ",".join(f"{name}={value}" for name, value in [("$msgType$", "A"), *pairs])
     body, stored_text, code, _ = Mapper().to_record(block(text) + b"hello", 1, "A")
     assert body == b"hello"
@@ -112,7 +112,7 @@ def test_attributes_become_properties(pairs: list[tuple[str, str]]) -> None:
         (b"k=" + b"v" * 33_000, ""),
     ],
 )
-def test_what_does_not_survive_as_properties_stays_in_the_body(attributes: bytes, tag: str) -> None:
+def test_irreversible_attributes_stay_in_the_body(attributes: bytes, tag: str) -> None:
     data = len(attributes).to_bytes(4, "big") + attributes + b"hello"
     mapper = Mapper()
     body, text, code, keys = mapper.to_record(data, 1, tag)
@@ -130,12 +130,12 @@ def test_keys_are_indexed() -> None:
     assert properties.decode(text)["KEYS"] == "order-1 order-2"
 
 
-def test_a_type_with_separators_is_kept_for_the_filter_only() -> None:
+def test_a_type_with_separators_is_only_filtered_by() -> None:
     body, text, code, _ = Mapper().to_record(b"hello", 0, "a\x01b")
     assert (body, properties.decode(text), code) == (b"hello", {"TUBE": "r"}, java_hash("a\x01b"))
 
 
-def test_a_known_block_in_a_payload_that_is_cut_short() -> None:
+def test_a_cached_block_in_a_truncated_payload() -> None:
     mapper = Mapper()
     whole = block("k=v")
     assert mapper.to_record(whole, 1, "")[0] == b""
@@ -146,7 +146,7 @@ def test_a_known_block_in_a_payload_that_is_cut_short() -> None:
     assert message.payLoadData == lying
 
 
-def test_records_of_another_door_get_attributes() -> None:
+def test_rocketmqs_records_get_attributes() -> None:
     text = properties.encode(
         {"k": "v", "UNIQ_KEY": "0A", "CLUSTER": "C", "KEYS": "x y", "TAGS": "A", "bad": "a=b,c"}
         | {"$msgTime$": "202401020304"}
@@ -157,12 +157,12 @@ def test_records_of_another_door_get_attributes() -> None:
     assert message.checkSum == crc32(expected) & 0x7FFFFFFF
 
 
-def test_another_doors_flag_does_not_claim_attributes() -> None:
+def test_a_rocketmq_flag_does_not_claim_attributes() -> None:
     [message] = delivered(Mapper(), stored(b"hello", b"", 3))
     assert (message.payLoadData, message.flag) == (b"hello", 2)
 
 
-def test_compressed_bodies_and_ipv6_hosts_of_another_door() -> None:
+def test_rocketmqs_compressed_bodies_and_ipv6_hosts() -> None:
     body = compression.compress(b"hello" * 1000)
     text = properties.encode({"TAGS": "A"})
     plain = block("$msgType$=A") + b"hello"
@@ -179,13 +179,13 @@ def test_compressed_bodies_and_ipv6_hosts_of_another_door() -> None:
 
 
 def longer_than_it_is(record: memoryview, length: int) -> memoryview:
-    """The record with another length of its body."""
+    """The record with a changed body length."""
     damaged = bytearray(record)
     damaged[84:88] = length.to_bytes(4, "big")
     return memoryview(bytes(damaged))
 
 
-def test_what_cannot_be_delivered_is_left_out_and_named() -> None:
+def test_undeliverable_messages_are_omitted_and_reported() -> None:
     sound = stored(b"hello", properties.encode({"TAGS": "A"}), 0)
     damaged_v6 = bytearray(stored(b"hello", b"", 0, born_host=bytes(20)))
     damaged_v6[100] ^= 1
@@ -218,7 +218,7 @@ def test_inflated_bodies_of_one_answer_are_bounded() -> None:
     assert (found.taken, found.left_out, found.chunks) == (1, [0], [])
 
 
-def test_an_attribute_block_of_any_length_is_looked_at_once() -> None:
+def test_an_oversized_attribute_block_is_not_parsed() -> None:
     data = block("," * (16 << 20)) + b"x"
     began = time.thread_time()
     body, text, _, _ = Mapper().to_record(data, 1, "")
@@ -226,7 +226,7 @@ def test_an_attribute_block_of_any_length_is_looked_at_once() -> None:
     assert time.thread_time() - began < 0.33
 
 
-def test_a_damaged_body_is_not_signed() -> None:
+def test_a_damaged_body_keeps_its_wrong_check_sum() -> None:
     mapper = Mapper()
     body, text, _, _ = mapper.to_record(block("k=v") + b"hello", 1, "")
     record = bytearray(stored(body, text, 1))

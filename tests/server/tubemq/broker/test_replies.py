@@ -1,11 +1,11 @@
-"""The answers of a batch are those that `tubemq.sending` makes one by one."""
+"""The replies of a batch equal those that `_wire.tubemq.sending` encodes one by one."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._server.tubemq.broker.replies import send_replies
+from coherer._server.tubemq.broker.sends import send_replies
 from coherer._store import Appended
 from coherer._wire.tubemq.sending import encode_send_response
 
@@ -20,10 +20,10 @@ offsets = st.integers(0, 2**40) | near_borders
     st.integers(1, 0x7FFF),
     st.integers(0, 2**41),
 )
-def test_they_are_the_same(
+def test_batch_replies_equal_single_replies(
     sends: list[tuple[int, int, int]], broker_id: int, append_ms: int
 ) -> None:
-    sends.sort(key=lambda send: send[2])  # a batch goes up the log
+    sends.sort(key=lambda send: send[2])  # the offsets of a batch increase
     first_id = broker_id << 48
     made = send_replies(
         [serial for serial, _, _ in sends],

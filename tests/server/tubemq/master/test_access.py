@@ -1,4 +1,4 @@
-"""Authentication that works, with clients that do what Java's do."""
+"""Authentication, with clients that behave like Java's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from coherer import limits
 from coherer._wire.tubemq import credentials
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
+from tests.server.master_harness import Broker, Consumer, MasterHarness, Producer
 
 NONCES = itertools.count(1)
 CODE = ResultCode
 
 
-def signed(stage: Stage, user: str = "ann", password: str = "secret", age_ms: int = 0) -> Any:
-    info = credentials.authenticate_info(user, password, stage.now_ms - age_ms, next(NONCES))
+def signed(
+    harness: MasterHarness, user: str = "ann", password: str = "secret", age_ms: int = 0
+) -> Any:
+    info = credentials.authenticate_info(user, password, harness.now_ms - age_ms, next(NONCES))
     return pb.MasterCertificateInfo(authInfo=info)
 
 
@@ -31,25 +34,25 @@ def refused(answer: Any, code: ResultCode = CODE.CERTIFICATE_FAILURE) -> bool:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    stage = Stage(
+def harness() -> MasterHarness:
+    harness = MasterHarness(
         authenticate_producers=True,
         authenticate_consumers=True,
         users={"ann": "secret", "bob": "hidden"},
         token_life_ms=100_000,
     )
-    broker = stage.broker()
-    stage.topic()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
-    return stage
+    return harness
 
 
 # -- producers
 
 
-def test_a_producer_signs_once_and_shows_its_token_then(stage: Stage) -> None:
-    producer = Producer(stage)
-    producer.auth = signed(stage)
+def test_a_producer_signs_once_and_then_sends_its_token(harness: MasterHarness) -> None:
+    producer = Producer(harness)
+    producer.auth = signed(harness)
     answer = producer.register()
     producer.auth = token(answer.authorizedInfo.authAuthorizedToken)
     answer = producer.publish("flights")
@@ -58,22 +61,22 @@ def test_a_producer_signs_once_and_shows_its_token_then(stage: Stage) -> None:
     assert answer.authorizedInfo.authAuthorizedToken == producer.auth.authorizedToken
 
 
-def test_before_a_token_is_too_old_a_signature_is_asked_for(stage: Stage) -> None:
-    producer = Producer(stage)
-    producer.auth = signed(stage)
+def test_a_signature_is_requested_before_a_token_expires(harness: MasterHarness) -> None:
+    producer = Producer(harness)
+    producer.auth = signed(harness)
     producer.auth = token(producer.register().authorizedInfo.authAuthorizedToken)
     for _ in range(3):
-        stage.now_ms += 20_000
+        harness.now_ms += 20_000
         answer = producer.heartbeat()
         assert answer.success
     assert answer.requireAuth
-    producer.auth = signed(stage)
+    producer.auth = signed(harness)
     answer = producer.heartbeat()
     assert not answer.HasField("requireAuth")
     producer.auth = token(answer.authorizedInfo.authAuthorizedToken)
-    stage.now_ms += 50_000
+    harness.now_ms += 50_000
     assert producer.heartbeat().success
-    stage.now_ms += 50_000
+    harness.now_ms += 50_000
     assert refused(producer.heartbeat())
 
 
@@ -89,32 +92,32 @@ def test_before_a_token_is_too_old_a_signature_is_asked_for(stage: Stage) -> Non
         ("ann", "secret", -20_001),
     ],
 )
-def test_signatures_that_do_not_open(stage: Stage, user: str, password: str, age_ms: int) -> None:
-    producer = Producer(stage)
-    producer.auth = signed(stage, user, password, age_ms)
+def test_invalid_signatures(harness: MasterHarness, user: str, password: str, age_ms: int) -> None:
+    producer = Producer(harness)
+    producer.auth = signed(harness, user, password, age_ms)
     assert refused(producer.register())
     assert refused(producer.close())
-    consumer = Consumer(stage)
+    consumer = Consumer(harness)
     consumer.auth = producer.auth
     assert refused(consumer.register())
 
 
 @pytest.mark.parametrize("auth", [None, token(""), token("x"), token("1.YW5u.00"), token("a.b.c")])
-def test_no_signature_does_not_open(stage: Stage, auth: Any) -> None:
-    producer = Producer(stage)
+def test_a_missing_signature_is_refused(harness: MasterHarness, auth: Any) -> None:
+    producer = Producer(harness)
     producer.auth = auth
     answer = producer.register()
     assert refused(answer)
     assert "authInfo.userName is Blank" in answer.errMsg
-    producer.auth = signed(stage)
+    producer.auth = signed(harness)
     producer.register()
     producer.auth = auth
     assert refused(producer.heartbeat())
 
 
-def test_a_token_opens_only_for_its_client(stage: Stage) -> None:
-    ann, eve = Producer(stage, "p"), Producer(stage, "eve")
-    ann.auth = eve.auth = signed(stage)
+def test_a_token_is_valid_only_for_its_client(harness: MasterHarness) -> None:
+    ann, eve = Producer(harness, "p"), Producer(harness, "eve")
+    ann.auth = eve.auth = signed(harness)
     text = ann.register().authorizedInfo.authAuthorizedToken
     eve.register()
     eve.auth = token(text)
@@ -124,29 +127,29 @@ def test_a_token_opens_only_for_its_client(stage: Stage) -> None:
     assert refused(ann.heartbeat())
 
 
-def test_a_token_of_an_earlier_run_means_register_again(stage: Stage) -> None:
-    producer = Producer(stage)
-    producer.auth = signed(stage)
+def test_a_token_of_an_earlier_run_means_register_again(harness: MasterHarness) -> None:
+    producer = Producer(harness)
+    producer.auth = signed(harness)
     producer.auth = token(producer.register().authorizedInfo.authAuthorizedToken)
-    stage.restart()
+    harness.restart()
     assert refused(producer.heartbeat(), CODE.HB_NO_NODE)
 
 
 # -- consumers: Java's cannot sign before the master asks, in the answer to a heartbeat
 
 
-def test_a_consumer_that_cannot_sign_at_once_is_asked_to(stage: Stage) -> None:
-    consumer = Consumer(stage)
+def test_a_consumer_without_a_signature_is_asked_for_one(harness: MasterHarness) -> None:
+    consumer = Consumer(harness)
     consumer.auth = token("")
     answer = consumer.register()
     assert answer.success
-    assert not answer.HasField("authorizedInfo"), "with the token in it brokers would serve it"
-    assert stage.master.groups() == {}, "it belongs to no group yet"
+    assert not answer.HasField("authorizedInfo"), "brokers would serve it with the token"
+    assert harness.master.groups() == {}, "it belongs to no group yet"
     answer = consumer.heartbeat()
     assert answer.success
     assert answer.requireAuth
     assert not answer.HasField("event")
-    consumer.auth = signed(stage)
+    consumer.auth = signed(harness)
     answer = consumer.heartbeat()
     assert answer.event.opType == 10
     assert not answer.HasField("requireAuth")
@@ -155,120 +158,124 @@ def test_a_consumer_that_cannot_sign_at_once_is_asked_to(stage: Stage) -> None:
     assert consumer.numbers == [0, 1, 2, 3]
 
 
-def test_a_consumer_may_sign_at_once(stage: Stage) -> None:
-    consumer = Consumer(stage)
-    consumer.auth = signed(stage)
+def test_a_consumer_may_sign_at_once(harness: MasterHarness) -> None:
+    consumer = Consumer(harness)
+    consumer.auth = signed(harness)
     consumer.auth = token(consumer.register().authorizedInfo.authAuthorizedToken)
     assert consumer.heartbeat().event.opType == 10
     assert consumer.close().success
-    assert stage.master.groups() == {}
+    assert harness.master.groups() == {}
 
 
-def test_who_is_in_and_shows_nothing_any_more_is_asked_again(stage: Stage) -> None:
-    consumer = Consumer(stage)
-    consumer.auth = signed(stage)
+def test_a_member_without_a_token_is_asked_to_sign_again(harness: MasterHarness) -> None:
+    consumer = Consumer(harness)
+    consumer.auth = signed(harness)
     consumer.register()
     consumer.auth = token("")
     answer = consumer.heartbeat()
     assert (answer.success, answer.requireAuth) == (True, True)
     assert not answer.HasField("event")
-    stage.wait(30_000)
-    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE), "that did not keep it alive"
+    harness.wait(30_000)
+    assert refused(consumer.heartbeat(), CODE.HB_NO_NODE), (
+        "unsigned heartbeats do not keep it alive"
+    )
 
 
-def test_a_wrong_signature_is_refused_also_later(stage: Stage) -> None:
-    consumer = Consumer(stage)
+def test_a_wrong_signature_is_refused_in_heartbeats_too(harness: MasterHarness) -> None:
+    consumer = Consumer(harness)
     consumer.register()
     consumer.heartbeat()
-    consumer.auth = signed(stage, "ann", "wrong")
+    consumer.auth = signed(harness, "ann", "wrong")
     assert refused(consumer.heartbeat())
-    assert stage.master.groups() == {}
+    assert harness.master.groups() == {}
 
 
-def test_who_does_not_sign_in_time_is_forgotten(stage: Stage) -> None:
-    consumer = Consumer(stage)
+def test_unsigned_registrations_expire(harness: MasterHarness) -> None:
+    consumer = Consumer(harness)
     assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
     consumer.register()
-    stage.wait(29_999)
+    harness.wait(29_999)
     assert consumer.heartbeat().requireAuth
-    stage.wait(30_000)
+    harness.wait(30_000)
     assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
 
 
-def test_who_does_not_fit_hears_it_when_it_registers_again(stage: Stage) -> None:
-    first, second = Consumer(stage, "a"), Consumer(stage, "b")
+def test_a_mismatch_is_reported_when_the_consumer_registers_again(harness: MasterHarness) -> None:
+    first, second = Consumer(harness, "a"), Consumer(harness, "b")
     second.register(topicCondition=["flights#UA"])
-    first.auth = signed(stage)
+    first.auth = signed(harness)
     first.register()
-    second.auth = signed(stage)
+    second.auth = signed(harness)
     assert refused(second.heartbeat(), CODE.HB_NO_NODE)
     answer = second.register(topicCondition=["flights#UA"])
     assert refused(answer, CODE.CLIENT_INCONSISTENT_FILTERSET)
 
 
-def test_an_unsigned_goodbye_is_heard_only_from_who_is_not_in_yet(stage: Stage) -> None:
-    consumer = Consumer(stage)
+def test_an_unsigned_close_only_drops_a_deferred_registration(harness: MasterHarness) -> None:
+    consumer = Consumer(harness)
     consumer.register()
     assert consumer.close().success
     assert refused(consumer.heartbeat(), CODE.HB_NO_NODE)
-    consumer.auth = signed(stage)
+    consumer.auth = signed(harness)
     consumer.register()
     consumer.auth = None
     consumer.close()
-    assert stage.master.groups() == {"g": ["c"]}
+    assert harness.master.groups() == {"g": ["c"]}
 
 
-def test_strangers_cannot_fill_our_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNSIGNED_REGISTRATIONS_MAX", 2)
+def test_unsigned_registrations_are_limited(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UNSIGNED_MAX", 2)
     for name in "ab":
-        assert Consumer(stage, name).register().success
-    assert refused(Consumer(stage, "c").register(), CODE.SERVICE_UNAVAILABLE)
-    assert Consumer(stage, "a").register().success
-    long = ["x" * limits.UNSIGNED_REGISTRATION_BYTES_MAX]
-    assert refused(Consumer(stage, "a").register(topicCondition=long))
+        assert Consumer(harness, name).register().success
+    assert refused(Consumer(harness, "c").register(), CODE.SERVICE_UNAVAILABLE)
+    assert Consumer(harness, "a").register().success
+    long = ["x" * limits.UNSIGNED_BYTES_MAX]
+    assert refused(Consumer(harness, "a").register(topicCondition=long))
 
 
 def test_clients_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENTS_MAX", 1)
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
-    assert Producer(stage, "a").register().success
-    assert refused(Producer(stage, "b").register(), CODE.SERVICE_UNAVAILABLE)
-    assert Consumer(stage, "a").register().success
-    assert refused(Consumer(stage, "b").register(), CODE.SERVICE_UNAVAILABLE)
+    assert Producer(harness, "a").register().success
+    assert refused(Producer(harness, "b").register(), CODE.SERVICE_UNAVAILABLE)
+    assert Consumer(harness, "a").register().success
+    assert refused(Consumer(harness, "b").register(), CODE.SERVICE_UNAVAILABLE)
 
 
 # -- brokers
 
 
 def test_brokers_sign_everything() -> None:
-    stage = Stage(authenticate_brokers=True, broker_user="broker", broker_password="pw")
-    assert refused(Broker(stage, 1).register())
-    wrong = signed(stage, "broker", "other")
-    assert refused(Broker(stage, 1, authInfo=wrong).register())
-    right = signed(stage, "broker", "pw")
-    broker = Broker(stage, 1, authInfo=right)
+    harness = MasterHarness(authenticate_brokers=True, broker_user="broker", broker_password="pw")
+    assert refused(Broker(harness, 1).register())
+    wrong = signed(harness, "broker", "other")
+    assert refused(Broker(harness, 1, authInfo=wrong).register())
+    right = signed(harness, "broker", "pw")
+    broker = Broker(harness, 1, authInfo=right)
     assert broker.register().success
     assert refused(broker.heartbeat())
     assert refused(broker.close())
-    answer = stage.ask(9, pb.CloseRequestB2M(brokerId="1", authInfo=right))
+    answer = harness.ask(9, pb.CloseRequestB2M(brokerId="1", authInfo=right))
     assert answer.success
 
 
-def test_visit_tokens_cannot_be_guessed(stage: Stage) -> None:
-    tokens = stage.master.state.visit_tokens
+def test_visit_tokens_cannot_be_guessed(harness: MasterHarness) -> None:
+    tokens = harness.master.state.visit_tokens
     seen = {tokens.valid}
     for _ in range(3):
-        stage.wait(300_000)
+        harness.wait(300_000)
         seen.update((tokens.valid, tokens.fresh))
     assert len(seen) >= 4
-    assert all(0 < token < 2**62 and abs(token - stage.now_ms) > 2**40 for token in seen)
+    assert all(0 < token < 2**62 and abs(token - harness.now_ms) > 2**40 for token in seen)
 
 
-def test_brokers_are_told_what_to_check(stage: Stage) -> None:
-    switches = Broker(stage, 2, host="10.0.0.2").register().enableBrokerInfo
+def test_brokers_get_the_access_checks(harness: MasterHarness) -> None:
+    switches = Broker(harness, 2, host="10.0.0.2").register().enableBrokerInfo
     assert switches.enableProduceAuthenticate
     assert switches.enableVisitTokenCheck
     assert not switches.enableConsumeAuthenticate, "Java's consumers could take no partition"

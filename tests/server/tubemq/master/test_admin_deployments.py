@@ -1,34 +1,35 @@
-"""The master's methods over HTTP for brokers and topics: Java's forms, and what they do."""
+"""The master's HTTP methods for brokers and topics: Java's forms, and their effects."""
 
 from __future__ import annotations
 
 import pytest
+
 from tests.server.master_harness import (
     DEPLOYMENT,
     PROPS,
     STAMP,
     TOTALS,
+    AdminCaller,
     Broker,
-    Desk,
+    MasterHarness,
     Producer,
-    Stage,
     code,
 )
 
 # -- brokers
 
 
-def test_the_way_of_a_broker_in(desk: Desk, stage: Stage) -> None:
+def test_how_a_broker_is_added(admin: AdminCaller, harness: MasterHarness) -> None:
     where = {"brokerId": 1, "brokerIp": "10.0.0.1"}
-    assert desk.order("admin_add_broker_configure", **where) == [
+    assert admin.order("admin_add_broker_configure", **where) == [
         {"brokerId": 1, "brokerIp": "10.0.0.1", "success": True, "errCode": 200, "errInfo": "Ok!"}
     ]
-    assert code(desk.order("admin_add_broker_configure", **where)) == [402]
-    assert not Broker(stage, 1).register().success, "a draft may not register"
-    assert code(desk.order("admin_online_broker_configure", brokerId="1,7")) == [200, 401]
-    assert code(desk.order("admin_online_broker_configure", brokerId=1)) == [403]
-    stage.broker()
-    (status,) = desk.ask("admin_query_broker_run_status")
+    assert code(admin.order("admin_add_broker_configure", **where)) == [402]
+    assert not Broker(harness, 1).register().success, "a draft cannot register"
+    assert code(admin.order("admin_online_broker_configure", brokerId="1,7")) == [200, 401]
+    assert code(admin.order("admin_online_broker_configure", brokerId=1)) == [403]
+    harness.broker()
+    (status,) = admin.ask("admin_query_broker_run_status")
     assert set(status) == {
         "brokerId", "brokerIp", "brokerPort", "brokerWebPort", "manageStatus", "brokerTLSPort",
         "enableTLS", "isRepAbnormal", "isAutoForbidden", "runStatus", "subStatus",
@@ -42,8 +43,8 @@ def test_the_way_of_a_broker_in(desk: Desk, stage: Stage) -> None:
     )
 
 
-def test_a_brokers_record_has_javas_form(desk: Desk, broker: Broker) -> None:
-    (record,) = desk.ask("admin_query_broker_configure")
+def test_a_brokers_record_has_javas_form(admin: AdminCaller, broker: Broker) -> None:
+    (record,) = admin.ask("admin_query_broker_configure")
     assert set(record) == PROPS | STAMP | {
         "brokerId", "brokerIp", "brokerPort", "brokerTLSPort", "brokerWebPort", "manageStatus",
         "isConfChanged", "isConfLoaded", "regionId", "groupId",
@@ -51,72 +52,72 @@ def test_a_brokers_record_has_javas_form(desk: Desk, broker: Broker) -> None:
     assert (record["manageStatus"], record["brokerWebPort"]) == ("online", 8090)
     assert len(record["createDate"]) == 14
     assert record["createUser"] == "ann"
-    (record,) = desk.ask("admin_query_broker_configure", withTopic="true")
+    (record,) = admin.ask("admin_query_broker_configure", withTopic="true")
     assert [topic["topicName"] for topic in record["topicSet"]] == ["__offset_history__"]
     assert set(record["topicSet"][0]) == DEPLOYMENT
-    assert desk.ask("admin_query_broker_configure", brokerId=7) == []
-    assert desk.ask("admin_query_broker_configure", brokerIp="10.0.0.2") == []
-    assert desk.ask("admin_query_broker_configure", topicName="flights") == []
+    assert admin.ask("admin_query_broker_configure", brokerId=7) == []
+    assert admin.ask("admin_query_broker_configure", brokerIp="10.0.0.2") == []
+    assert admin.ask("admin_query_broker_configure", topicName="flights") == []
 
 
-def test_a_broker_that_is_away(desk: Desk, broker: Broker) -> None:
+def test_a_broker_that_is_away(admin: AdminCaller, broker: Broker) -> None:
     broker.close()
-    (status,) = desk.ask("admin_query_broker_run_status")
+    (status,) = admin.ask("admin_query_broker_run_status")
     assert (status["runStatus"], status["acceptPublish"]) == ("unRegister", "-")
-    desk.order("admin_add_broker_configure", brokerId=2, brokerIp="10.0.0.2")
-    assert desk.ask("admin_query_broker_run_status", brokerId=2)[0]["runStatus"] == "-"
+    admin.order("admin_add_broker_configure", brokerId=2, brokerIp="10.0.0.2")
+    assert admin.ask("admin_query_broker_run_status", brokerId=2)[0]["runStatus"] == "-"
 
 
-def test_a_broker_that_has_news_to_take(desk: Desk, broker: Broker) -> None:
-    desk.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
-    (status,) = desk.ask("admin_query_broker_run_status")
+def test_a_broker_with_a_pending_configuration(admin: AdminCaller, broker: Broker) -> None:
+    admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
+    (status,) = admin.ask("admin_query_broker_run_status")
     assert (status["subStatus"], status["stepOp"]) == ("processing_event", 3)
     broker.sync()
-    assert desk.ask("admin_query_broker_run_status")[0]["subStatus"] == "idle"
+    assert admin.ask("admin_query_broker_run_status")[0]["subStatus"] == "idle"
 
 
-def test_brokers_are_opened_and_closed(desk: Desk, broker: Broker) -> None:
+def test_brokers_are_permitted_to_read_and_write(admin: AdminCaller, broker: Broker) -> None:
     def status() -> str:
-        return str(desk.ask("admin_query_broker_configure")[0]["manageStatus"])
+        return str(admin.ask("admin_query_broker_configure")[0]["manageStatus"])
 
     def open_(**flags: str) -> list[int]:
-        return code(desk.order("admin_set_broker_read_or_write", brokerId=1, **flags))
+        return code(admin.order("admin_set_broker_read_or_write", brokerId=1, **flags))
 
     assert open_(acceptPublish="false") == [200]
     assert status() == "only-read"
     assert open_(acceptPublish="false") == [403]
     assert open_(acceptPublish="true", acceptSubscribe="false") == [200]
     assert status() == "only-write"
-    assert code(desk.order("admin_offline_broker_configure", brokerId=1)) == [200]
+    assert code(admin.order("admin_offline_broker_configure", brokerId=1)) == [200]
     assert status() == "offline"
-    assert code(desk.order("admin_reload_broker_configure", brokerId="1,7")) == [200, 401]
+    assert code(admin.order("admin_reload_broker_configure", brokerId="1,7")) == [200, 401]
 
 
-def test_a_stopped_broker_is_released(desk: Desk, broker: Broker) -> None:
+def test_a_stopped_broker_is_released(admin: AdminCaller, broker: Broker) -> None:
     broker.status = -1, 0
     broker.heartbeat()
-    (status,) = desk.ask("admin_query_broker_run_status", onlyAutoForbidden="true")
+    (status,) = admin.ask("admin_query_broker_run_status", onlyAutoForbidden="true")
     assert (status["isRepAbnormal"], status["isAutoForbidden"]) == (True, True)
-    assert desk.order("admin_release_broker_autoforbidden_status", brokerId=1) == []
-    assert desk.ask("admin_query_broker_run_status", onlyAutoForbidden="true") == []
-    assert desk.ask("admin_query_broker_run_status", onlyEnableTLS="true") == []
+    assert admin.order("admin_release_broker_autoforbidden_status", brokerId=1) == []
+    assert admin.ask("admin_query_broker_run_status", onlyAutoForbidden="true") == []
+    assert admin.ask("admin_query_broker_run_status", onlyEnableTLS="true") == []
 
 
-def test_a_brokers_record_is_changed_and_removed(desk: Desk, broker: Broker) -> None:
-    changed = desk.order("admin_update_broker_configure", brokerId=1, numPartitions=3)
+def test_a_brokers_record_is_changed_and_removed(admin: AdminCaller, broker: Broker) -> None:
+    changed = admin.order("admin_update_broker_configure", brokerId=1, numPartitions=3)
     assert code(changed) == [200]
     assert broker.heartbeat().brokerDefaultConfInfo.startswith("3:true")
-    assert code(desk.order("admin_update_broker_configure", brokerId=1)) == [403]
-    assert code(desk.order("admin_delete_broker_configure", brokerId=1)) == [406]
-    desk.order("admin_offline_broker_configure", brokerId=1)
-    assert code(desk.order("admin_delete_broker_configure", brokerId=1)) == [200]
-    assert desk.ask("admin_query_broker_configure") == []
+    assert code(admin.order("admin_update_broker_configure", brokerId=1)) == [403]
+    assert code(admin.order("admin_delete_broker_configure", brokerId=1)) == [406]
+    admin.order("admin_offline_broker_configure", brokerId=1)
+    assert code(admin.order("admin_delete_broker_configure", brokerId=1)) == [200]
+    assert admin.ask("admin_query_broker_configure") == []
 
 
-def test_a_brokers_id_may_come_from_its_address(desk: Desk) -> None:
-    (outcome,) = desk.order("admin_add_broker_configure", brokerIp="10.0.0.1")
+def test_a_brokers_id_may_come_from_its_address(admin: AdminCaller) -> None:
+    (outcome,) = admin.order("admin_add_broker_configure", brokerIp="10.0.0.1")
     assert outcome["brokerId"] == 10 << 24 | 1
-    (outcome,) = desk.order("admin_add_broker_configure", brokerIp="192.168.0.1")
+    (outcome,) = admin.order("admin_add_broker_configure", brokerIp="192.168.0.1")
     assert outcome["brokerId"] == 2**32 - (192 << 24 | 168 << 16 | 1)
 
 
@@ -130,25 +131,27 @@ def test_a_brokers_id_may_come_from_its_address(desk: Desk) -> None:
         ({"brokerId": 1, "brokerIp": "h", "brokerPort": 70000}, "1..65535"),
     ],
 )
-def test_what_is_no_broker(desk: Desk, params: dict[str, object], text: str) -> None:
-    assert text in desk.refused("admin_add_broker_configure", **params)
+def test_invalid_brokers(admin: AdminCaller, params: dict[str, object], text: str) -> None:
+    assert text in admin.refused("admin_add_broker_configure", **params)
 
 
 # -- topics
 
 
-def test_the_way_of_a_topic(desk: Desk, broker: Broker, stage: Stage) -> None:
+def test_how_a_topic_is_deleted_over_http(
+    admin: AdminCaller, broker: Broker, harness: MasterHarness
+) -> None:
     where = {"topicName": "flights", "brokerId": 1}
-    assert desk.order("admin_add_new_topic_record", **where, numPartitions=3) == [
+    assert admin.order("admin_add_new_topic_record", **where, numPartitions=3) == [
         {"brokerId": 1, "topicName": "flights", "success": True, "errCode": 200, "errInfo": "Ok!"}
     ]
-    (topic,) = desk.ask("admin_query_topic_info", topicName="flights")
+    (topic,) = admin.ask("admin_query_topic_info", topicName="flights")
     assert (topic["isSrvAcceptPublish"], topic["topicInfo"][0]["runInfo"]["numPartitions"]) == (
         False,
         "-",
     )
     broker.sync()
-    (topic,) = desk.ask("admin_query_topic_info", topicName="flights")
+    (topic,) = admin.ask("admin_query_topic_info", topicName="flights")
     assert set(topic) == TOTALS | {"topicName", "maxMsgSizeInMB", "topicInfo", "authData"}
     assert set(topic["topicInfo"][0]) == DEPLOYMENT | {"runInfo"}
     assert topic["topicInfo"][0]["runInfo"] == {
@@ -159,19 +162,19 @@ def test_the_way_of_a_topic(desk: Desk, broker: Broker, stage: Stage) -> None:
         "brokerManageStatus": "online",
     }
     assert (topic["isSrvAcceptPublish"], topic["totalRunNumPartCount"]) == (True, 3)
-    more = desk.order("admin_modify_topic_info", **where, numPartitions=4, acceptPublish="false")
+    more = admin.order("admin_modify_topic_info", **where, numPartitions=4, acceptPublish="false")
     assert code(more) == [200]
-    assert code(desk.order("admin_modify_topic_info", **where, numPartitions=2)) == [407]
-    assert code(desk.order("admin_modify_topic_info", **where)) == [403]
-    assert code(desk.order("admin_delete_topic_info", **where)) == [200]
-    assert code(desk.order("admin_redo_deleted_topic_info", **where)) == [200]
-    assert code(desk.order("admin_remove_topic_info", **where)) == [200]
-    assert code(desk.order("admin_delete_topic_info", **where)) == [406]
-    assert desk.ask("admin_query_topic_info", topicStatusId=0, topicName="flights") == []
+    assert code(admin.order("admin_modify_topic_info", **where, numPartitions=2)) == [407]
+    assert code(admin.order("admin_modify_topic_info", **where)) == [403]
+    assert code(admin.order("admin_delete_topic_info", **where)) == [200]
+    assert code(admin.order("admin_redo_deleted_topic_info", **where)) == [200]
+    assert code(admin.order("admin_remove_topic_info", **where)) == [200]
+    assert code(admin.order("admin_delete_topic_info", **where)) == [406]
+    assert admin.ask("admin_query_topic_info", topicStatusId=0, topicName="flights") == []
     broker.removed = ["flights"]
     broker.heartbeat()
-    assert desk.ask("admin_query_topic_info", topicName="flights") == []
-    assert stage.master.topics() == {}
+    assert admin.ask("admin_query_topic_info", topicName="flights") == []
+    assert harness.master.topics() == {}
 
 
 @pytest.mark.parametrize(
@@ -184,23 +187,23 @@ def test_the_way_of_a_topic(desk: Desk, broker: Broker, stage: Stage) -> None:
         ({"topicName": "weather", "brokerId": "1", "deletePolicy": "never"}, [407]),
     ],
 )
-def test_what_becomes_of_each_topic(
-    desk: Desk, broker: Broker, params: dict[str, object], codes: list[int]
+def test_the_outcome_of_each_topic(
+    admin: AdminCaller, broker: Broker, params: dict[str, object], codes: list[int]
 ) -> None:
-    desk.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
-    assert code(desk.order("admin_add_topic_deploy_info", **params)) == codes
+    admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
+    assert code(admin.order("admin_add_topic_deploy_info", **params)) == codes
 
 
-def test_too_many_topics_in_one_call(desk: Desk, broker: Broker) -> None:
+def test_too_many_topics_in_one_call(admin: AdminCaller, broker: Broker) -> None:
     names = ",".join(f"t{number}" for number in range(101))
-    text = desk.refused("admin_add_new_topic_record", topicName=names, brokerId=1)
+    text = admin.refused("admin_add_new_topic_record", topicName=names, brokerId=1)
     assert text == "101 records; 100 are allowed in one call"
 
 
-def test_views_of_topics(desk: Desk, broker: Broker) -> None:
-    desk.order("admin_add_new_topic_record", topicName="flights", brokerId=1, numPartitions=3)
+def test_views_of_topics(admin: AdminCaller, broker: Broker) -> None:
+    admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1, numPartitions=3)
     broker.sync()
-    (view,) = desk.ask("admin_query_cluster_topic_view", topicName="flights")
+    (view,) = admin.ask("admin_query_cluster_topic_view", topicName="flights")
     assert view == {
         "topicName": "flights",
         "totalCfgBrokerCnt": 1,
@@ -212,45 +215,45 @@ def test_views_of_topics(desk: Desk, broker: Broker) -> None:
         "isSrvAcceptSubscribe": True,
         "enableAuthControl": False,
     }
-    (topics,) = desk.ask("admin_query_deployed_topics")
+    (topics,) = admin.ask("admin_query_deployed_topics")
     assert topics == {
         "brokerId": 1,
         "topicName": ["__offset_history__", "flights"],
         "topicCount": 2,
     }
-    assert desk.ask("admin_query_deployed_topics", brokerId=2) == []
-    (where,) = desk.ask("admin_query_deployed_broker_ids", topicName="flights")
+    assert admin.ask("admin_query_deployed_topics", brokerId=2) == []
+    (where,) = admin.ask("admin_query_deployed_broker_ids", topicName="flights")
     assert where == {"topicName": "flights", "brokerInfo": [1], "brokerCnt": 1}
-    (where,) = desk.ask("admin_query_deployed_broker_ids", topicName="flights", withIp="true")
+    (where,) = admin.ask("admin_query_deployed_broker_ids", topicName="flights", withIp="true")
     assert where["brokerInfo"] == [{"brokerId": 1, "brokerIp": "10.0.0.1"}]
-    (deployed,) = desk.ask("admin_query_topic_deploy_info", topicName="flights")
+    (deployed,) = admin.ask("admin_query_topic_deploy_info", topicName="flights")
     assert set(deployed) == TOTALS | STAMP | {
         "topicName", "topicNameId", "enableAuthControl", "maxMsgSizeInMB", "deployInfo",
     }  # fmt: skip
-    (record,) = desk.ask("admin_query_topic_deploy_configure", topicName="flights")
+    (record,) = admin.ask("admin_query_topic_deploy_configure", topicName="flights")
     assert set(record) == DEPLOYMENT
 
 
-def test_what_holds_for_a_topic_everywhere(desk: Desk, broker: Broker, stage: Stage) -> None:
-    desk.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
+def test_settings_of_a_topic(admin: AdminCaller, broker: Broker, harness: MasterHarness) -> None:
+    admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
     broker.sync()
     changes = {"topicName": "flights", "enableAuthControl": "true", "maxMsgSizeInMB": 2}
-    assert code(desk.order("admin_update_topic_control_info", **changes, topicNameId=9)) == [200]
-    assert code(desk.order("admin_update_topic_control_info", topicName="x")) == [401]
-    assert "1..20" in desk.refused(
+    assert code(admin.order("admin_update_topic_control_info", **changes, topicNameId=9)) == [200]
+    assert code(admin.order("admin_update_topic_control_info", topicName="x")) == [401]
+    assert "1..20" in admin.refused(
         "admin_update_topic_control_info", topicName="flights", maxMsgSizeInMB=21
     )
-    (control,) = desk.ask("admin_query_topic_control_info", topicName="flights")
+    (control,) = admin.ask("admin_query_topic_control_info", topicName="flights")
     assert (control["topicNameId"], control["maxMsgSizeInMB"]) == (9, 2)
     grant = {"topicName": "flights", "groupName": "g", "filterEnable": "true"}
-    desk.order("admin_add_group_csmctrl_info", **grant, filterConds="UA,AA")
-    (topic,) = desk.ask("admin_query_topic_info", topicName="flights")
+    admin.order("admin_add_group_csmctrl_info", **grant, filterConds="UA,AA")
+    (topic,) = admin.ask("admin_query_topic_info", topicName="flights")
     rights = topic["authData"]
     assert rights["groupCount"] == rights["filterCount"] == 1
     assert rights["authFilterCondSet"][0]["filterConds"] == ",AA,UA,"
     assert topic["maxMsgSizeInMB"] == 2
-    desk.order("admin_set_topic_authorize_control", topicName="flights", isEnable="false")
-    assert desk.ask("admin_query_topic_info", topicName="flights")[0]["authData"] == {}
-    producer = Producer(stage)
+    admin.order("admin_set_topic_authorize_control", topicName="flights", isEnable="false")
+    assert admin.ask("admin_query_topic_info", topicName="flights")[0]["authData"] == {}
+    producer = Producer(harness)
     producer.register()
     assert list(producer.publish("flights").topicInfos) == [f"flights#1:1:1#{2 * 1024 * 1024}"]

@@ -1,4 +1,4 @@
-"""The master for brokers: configuration, topics, addresses, and what becomes of silent ones."""
+"""Brokers at the master: configuration, topics, addresses and timeouts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import pytest
 from coherer._rules.tubemq.records import ManageStatus
 from tests.server.master_harness import Broker, Consumer, Producer, Stage, refused
 
+from coherer._rules.tubemq.records import ManageStatus
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
+from tests.server.master_harness import Broker, Consumer, MasterHarness, Producer, refused
 
 
-def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:
-    stage = Stage()
-    broker = Broker(stage, 1)
+def test_a_broker_gets_and_reports_its_configuration() -> None:
+    harness = MasterHarness()
+    broker = Broker(harness, 1)
     answer = broker.register()
     assert answer.takeConfInfo
     assert broker.defaults == "1:true:true:1000:10000: :delete,168h:1:0:3:10:20000"
@@ -22,13 +24,13 @@ def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:
     assert (answer.stopRead, answer.stopWrite, answer.ssdStoreId) == (False, False, -2)
     assert answer.flowCheckId == -2
     assert answer.qryPriorityId == 301
-    tokens = stage.master.state.visit_tokens
+    tokens = harness.master.state.visit_tokens
     assert answer.brokerAuthorizedInfo.visitAuthorizedToken == f"{tokens.valid},{tokens.fresh}"
     assert not answer.enableBrokerInfo.enableVisitTokenCheck
     answer = broker.heartbeat()
     assert answer.takeRemoveTopicInfo
     assert (answer.needReportData, answer.takeConfInfo) == (False, False)
-    stage.topic(partitions=3)
+    harness.topic(partitions=3)
     before = broker.config
     answer = broker.heartbeat()
     assert (answer.needReportData, answer.takeConfInfo) == (True, True)
@@ -39,24 +41,24 @@ def test_a_broker_gets_its_configuration_and_says_what_it_has() -> None:
 
 
 def test_the_check_sum_stays_while_the_texts_stay() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
     before = broker.config
-    state = stage.master.state
+    state = harness.master.state
     state.catalog.control_group("g", {"priority": 302}, state.change("me"))
     assert not broker.heartbeat().needReportData
     assert broker.config == before
 
 
-def test_a_broker_that_comes_back_is_open_at_once() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+def test_a_returning_broker_is_usable_at_once() -> None:
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
-    producer = Producer(stage)
-    stage.restart()
+    producer = Producer(harness)
+    harness.restart()
     assert refused(broker.heartbeat(), ResultCode.HB_NO_NODE)
     answer = broker.register(online=True)
     assert answer.success
@@ -64,14 +66,14 @@ def test_a_broker_that_comes_back_is_open_at_once() -> None:
     assert list(producer.publish("flights").topicInfos) == ["flights#1:4:1#"]
 
 
-def test_a_broker_without_words_is_believed_to_hold_what_it_repeats() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+def test_a_broker_that_repeats_an_id_has_that_configuration() -> None:
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.heartbeat()
-    broker.news = False
+    broker.unreported = False
     broker.heartbeat()
-    producer = Producer(stage)
+    producer = Producer(harness)
     producer.register()
     assert list(producer.publish("flights").topicInfos) == ["flights#1:4:1#"]
     config, broker.defaults, broker.topics = broker.config, "", []
@@ -81,37 +83,37 @@ def test_a_broker_without_words_is_believed_to_hold_what_it_repeats() -> None:
     assert list(producer.heartbeat().topicInfos) == ["flights#1:4:1#"]
 
 
-def test_a_silent_broker_is_taken_out_of_the_lists() -> None:
-    stage = Stage(broker_timeout_ms=30_000)
-    broker = stage.broker()
-    stage.topic()
+def test_a_silent_broker_is_removed() -> None:
+    harness = MasterHarness(broker_timeout_ms=30_000)
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
-    producer = Producer(stage)
+    producer = Producer(harness)
     producer.register()
     assert producer.publish("flights").topicInfos
-    stage.wait(29_000)
+    harness.wait(29_000)
     producer.heartbeat()
-    stage.wait(1_000)
+    harness.wait(1_000)
     assert not producer.heartbeat().topicInfos
-    assert producer.brokers, "the list of brokers holds also those that are away"
+    assert producer.brokers, "the list includes brokers that are away"
     assert refused(broker.heartbeat(), ResultCode.HB_NO_NODE)
 
 
-def test_a_broker_that_closes_is_gone_at_once() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+def test_a_broker_that_unregisters_is_removed_at_once() -> None:
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
     assert broker.close().success
     assert refused(broker.close(), ResultCode.HB_NO_NODE)
-    producer = Producer(stage)
+    producer = Producer(harness)
     producer.register()
     assert not producer.publish("flights").topicInfos
 
 
-def test_java_refuses_brokers_that_nobody_has_configured() -> None:
-    stage = Stage(auto_add_brokers=False)
-    broker = Broker(stage, 1)
+def test_unknown_brokers_are_refused_as_in_java() -> None:
+    harness = MasterHarness(auto_add_brokers=False)
+    broker = Broker(harness, 1)
     answer = broker.register()
     assert refused(answer, ResultCode.BAD_REQUEST)
     assert answer.errMsg.startswith("Not found broker configure info")
@@ -120,10 +122,10 @@ def test_java_refuses_brokers_that_nobody_has_configured() -> None:
 
 @pytest.mark.parametrize("change", [{"host": "10.0.0.2"}, {"port": 9}, {"tlsPort": 9}])
 def test_a_brokers_address_must_be_the_configured_one(change: dict[str, object]) -> None:
-    strict = Stage(auto_add_brokers=False)
-    loose = Stage()
-    for stage in (strict, loose):
-        stage.broker() if stage is loose else None
+    strict = MasterHarness(auto_add_brokers=False)
+    loose = MasterHarness()
+    for harness in (strict, loose):
+        harness.broker() if harness is loose else None
     state = strict.master.state
     record = loose.master.state.catalog.broker(1)
     state.catalog.add_broker(msgspec.structs.replace(record), state.change("me"))
@@ -133,7 +135,7 @@ def test_a_brokers_address_must_be_the_configured_one(change: dict[str, object])
     fields = Broker(loose, 1, **change)  # type: ignore[arg-type]
     if "tlsPort" not in change:
         answer = fields.register()
-        assert refused(answer, ResultCode.BAD_REQUEST), "the other is still there"
+        assert refused(answer, ResultCode.BAD_REQUEST), "the other broker is still registered"
         assert "silent for 30 s" in answer.errMsg
         loose.wait(30_000)
     assert fields.register().success
@@ -143,42 +145,42 @@ def test_a_brokers_address_must_be_the_configured_one(change: dict[str, object])
 
 
 def test_two_brokers_cannot_have_one_address() -> None:
-    stage = Stage()
-    stage.broker(1)
-    assert refused(Broker(stage, 2).register(), ResultCode.BAD_REQUEST)
+    harness = MasterHarness()
+    harness.broker(1)
+    assert refused(Broker(harness, 2).register(), ResultCode.BAD_REQUEST)
 
 
-def test_a_broker_may_say_where_its_administration_is() -> None:
-    stage = Stage()
-    stage.broker(1, webPort=8090)
-    assert stage.master.state.catalog.broker(1).web_port == 8090
-    stage.broker(1, webPort=8091)
-    assert stage.master.state.catalog.broker(1).web_port == 8091
-    stage.broker(1)
-    assert stage.master.state.catalog.broker(1).web_port == 8091, "Java's brokers do not say"
+def test_a_broker_may_report_its_web_port() -> None:
+    harness = MasterHarness()
+    harness.broker(1, webPort=8090)
+    assert harness.master.state.catalog.broker(1).web_port == 8090
+    harness.broker(1, webPort=8091)
+    assert harness.master.state.catalog.broker(1).web_port == 8091
+    harness.broker(1)
+    assert harness.master.state.catalog.broker(1).web_port == 8091, "Java's brokers do not say"
 
 
 def test_a_draft_may_not_register() -> None:
-    stage = Stage()
-    stage.broker()
-    record = stage.master.state.catalog.brokers[1]
-    stage.master.state.catalog.brokers[1] = msgspec.structs.replace(
+    harness = MasterHarness()
+    harness.broker()
+    record = harness.master.state.catalog.brokers[1]
+    harness.master.state.catalog.brokers[1] = msgspec.structs.replace(
         record, status=ManageStatus.DRAFT
     )
-    assert refused(Broker(stage, 1).register(), ResultCode.BAD_REQUEST)
+    assert refused(Broker(harness, 1).register(), ResultCode.BAD_REQUEST)
 
 
 @pytest.mark.parametrize(
     "client_id", ["", "x", "1:h", "x:h:1:v", "0:h:1:v", "1::1:v", "1:h:999999:v", "1" * 20 + ":h:1"]
 )
-def test_names_that_are_no_brokers(client_id: str) -> None:
-    broker = Broker(Stage(), 1, clientId=client_id)
+def test_invalid_broker_names(client_id: str) -> None:
+    broker = Broker(MasterHarness(), 1, clientId=client_id)
     assert refused(broker.register(), ResultCode.BAD_REQUEST)
 
 
 @pytest.mark.parametrize("client_id", ["1:h:1", "1:h:1:", "1:h:1:v:w", "1:::1:8123:2.4.0"])
-def test_names_that_are_brokers(client_id: str) -> None:
-    broker = Broker(Stage(), 1, clientId=client_id)
+def test_valid_broker_names(client_id: str) -> None:
+    broker = Broker(MasterHarness(), 1, clientId=client_id)
     if client_id == "1:h:1:v:w":
         assert refused(broker.register(), ResultCode.BAD_REQUEST)
     else:
@@ -186,77 +188,77 @@ def test_names_that_are_brokers(client_id: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "", "0"])
-def test_numbers_that_are_no_brokers(number: str) -> None:
-    answer = Stage().ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId=number))
+def test_invalid_broker_ids(number: str) -> None:
+    answer = MasterHarness().ask(methods.BROKER_CLOSE, pb.CloseRequestB2M(brokerId=number))
     assert refused(answer, ResultCode.BAD_REQUEST)
 
 
-def test_texts_that_cannot_be_read_are_refused() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    broker.news, broker.topics = True, ["flights:x"]
+def test_malformed_texts_are_refused() -> None:
+    harness = MasterHarness()
+    broker = harness.broker()
+    broker.unreported, broker.topics = True, ["flights:x"]
     assert refused(broker.heartbeat(), ResultCode.BAD_REQUEST)
 
 
 def test_a_broker_with_a_bad_disk_is_stopped() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
     broker.status = 0, -1
     answer = broker.heartbeat()
     assert (answer.stopRead, answer.stopWrite) == (False, True)
     broker.status = 0, 1
     assert broker.heartbeat().stopWrite
-    producer = Producer(stage)
+    producer = Producer(harness)
     producer.register()
     assert not producer.publish("flights").topicInfos
-    stage.master.state.broker_registry.release(1, stage.now_ms)
+    harness.master.state.broker_registry.release(1, harness.now_ms)
     assert not broker.heartbeat().stopWrite
     assert producer.heartbeat().topicInfos
 
 
 def test_a_restart_releases_a_broker_that_was_stopped() -> None:
-    stage = Stage()
-    broker = stage.broker()
+    harness = MasterHarness()
+    broker = harness.broker()
     broker.status = -1, -1
     assert broker.heartbeat().stopRead
-    assert not Broker(stage, 1).register().stopRead
+    assert not Broker(harness, 1).register().stopRead
 
 
-def test_a_topic_is_removed_when_its_broker_has_deleted_it() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+def test_a_topic_is_removed_after_its_broker_has_deleted_it() -> None:
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.sync()
-    consumer = Consumer(stage)
+    consumer = Consumer(harness)
     consumer.register()
     consumer.heartbeat()
-    assert stage.master.delete_topic("flights")
-    assert not stage.master.delete_topic("flights")
+    assert harness.master.delete_topic("flights")
+    assert not harness.master.delete_topic("flights")
     assert broker.heartbeat().needReportData
     assert broker.removing == ["flights:4: : : : : : : :2: : : : : "]
     consumer.heartbeat()
     assert consumer.heartbeat().success
-    assert consumer.numbers == [], "what is being removed is taken away"
+    assert consumer.numbers == [], "partitions of a removed topic are revoked"
     broker.removed = ["flights", "unknown"]
     broker.heartbeat()
     assert not broker.removing
-    assert "flights" not in stage.master.state.catalog.topics
+    assert "flights" not in harness.master.state.catalog.topics
 
 
 def test_only_what_is_being_removed_can_be_reported_as_removed() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic()
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic()
     broker.removed = ["flights"]
     broker.heartbeat()
-    assert stage.master.topics() == {"flights": {1: 4}}
+    assert harness.master.topics() == {"flights": {1: 4}}
 
 
-def test_brokers_know_tokens_before_clients_do() -> None:
-    stage = Stage(visit_token_ms=300_000)
-    broker, producer = stage.broker(), Producer(stage)
+def test_brokers_learn_tokens_before_clients_do() -> None:
+    harness = MasterHarness(visit_token_ms=300_000)
+    broker, producer = harness.broker(), Producer(harness)
     producer.register()
     known: set[str] = set()
     for _ in range(5):
@@ -264,16 +266,16 @@ def test_brokers_know_tokens_before_clients_do() -> None:
         token = producer.heartbeat().authorizedInfo.visitAuthorizedToken
         assert str(token) in known
         for _ in range(10):
-            stage.wait(24_000)
+            harness.wait(24_000)
             broker.heartbeat()
             producer.heartbeat()
     assert len(known) > 3
 
 
 def test_flow_rules_reach_brokers_once() -> None:
-    stage = Stage()
-    state = stage.master.state
-    broker = stage.broker()
+    harness = MasterHarness()
+    state = harness.master.state
+    broker = harness.broker()
     state.catalog.set_cluster(
         {"flow_enabled": True, "flow_rules": "[1]", "priority": 302}, state.change("me")
     )
@@ -281,6 +283,6 @@ def test_flow_rules_reach_brokers_once() -> None:
     assert (answer.flowControlInfo, answer.qryPriorityId) == ("[1]", 302)
     broker.fields["flowCheckId"] = answer.flowCheckId
     assert not broker.heartbeat().HasField("flowControlInfo")
-    stage.now_ms += 1
+    harness.now_ms += 1
     state.catalog.set_cluster({"flow_enabled": False}, state.change("me"))
     assert broker.heartbeat().flowControlInfo == " "

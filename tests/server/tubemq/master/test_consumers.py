@@ -1,4 +1,4 @@
-"""Consumers that the master gives partitions to: registration, events, agreement, rights."""
+"""Consumers at the master: registration, events, agreement and rights."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from tests.server.master_harness import Broker, Consumer, Stage, refused
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
+from tests.server.master_harness import Broker, Consumer, MasterHarness, refused
 
 CODE = ResultCode
 
 
 @pytest.fixture
-def stage() -> Stage:
+def harness() -> MasterHarness:
     return cluster()
 
 
-def cluster(partitions: int = 8, **options: Any) -> Stage:
+def cluster(partitions: int = 8, **options: Any) -> MasterHarness:
     """One broker with topics flights and weather."""
-    stage = Stage(**options)
-    broker = stage.broker()
-    stage.topic("flights", partitions)
-    stage.topic("weather", 2)
+    harness = MasterHarness(**options)
+    broker = harness.broker()
+    harness.topic("flights", partitions)
+    harness.topic("weather", 2)
     broker.sync()
-    return stage
+    return harness
 
 
-def join(stage: Stage, name: str, **fields: Any) -> Consumer:
-    consumer = Consumer(stage, name, **fields)
+def join(harness: MasterHarness, name: str, **fields: Any) -> Consumer:
+    consumer = Consumer(harness, name, **fields)
     assert consumer.register().success
     return consumer
 
@@ -38,8 +39,8 @@ def join(stage: Stage, name: str, **fields: Any) -> Consumer:
 # -- balance as clients see it
 
 
-def test_a_consumer_has_everything_with_its_first_heartbeat(stage: Stage) -> None:
-    consumer = join(stage, "a")
+def test_a_consumer_gets_all_partitions_with_its_first_heartbeat(harness: MasterHarness) -> None:
+    consumer = join(harness, "a")
     answer = consumer.heartbeat()
     assert answer.event.opType == 10
     assert answer.event.subscribeInfo[0] == "a@g#1:10.0.0.1:8123#flights:0"
@@ -52,14 +53,14 @@ def test_a_consumer_has_everything_with_its_first_heartbeat(stage: Stage) -> Non
     assert answer.heartbeatMs == 500
 
 
-def test_two_consumers_share_and_share_again(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_two_consumers_are_rebalanced(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
-    b = join(stage, "b")
+    b = join(harness, "b")
     assert not b.heartbeat().HasField("event"), "a has to give up first"
     assert a.heartbeat().event.opType == 20
-    assert not b.heartbeat().HasField("event"), "a has not said that it has"
+    assert not b.heartbeat().HasField("event"), "a has not acknowledged"
     a.heartbeat()
     assert b.heartbeat().event.opType == 10
     b.heartbeat()
@@ -71,164 +72,166 @@ def test_two_consumers_share_and_share_again(stage: Stage) -> None:
     assert a.numbers == list(range(8))
 
 
-def test_an_event_comes_once_and_again_when_it_got_lost(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_a_lost_event_is_sent_again(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     first = a.heartbeat().event
     a.held.clear()
-    a.result = None  # the answer was lost on its way
+    a.result = None  # the answer was lost
     assert not a.heartbeat().HasField("event")
     for _ in range(2):
-        stage.wait(13_000)
+        harness.wait(13_000)
         a.heartbeat()
     assert not a.held
-    stage.wait(4_000)
+    harness.wait(4_000)
     assert a.heartbeat().event == first
     assert a.numbers == list(range(8))
 
 
-def test_a_second_acknowledgement_of_an_event_is_passed_over(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_a_second_acknowledgement_is_ignored(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     result = a.result
     a.heartbeat()
-    join(stage, "b")
+    join(harness, "b")
     event = a.heartbeat(event=result).event
     assert event.opType == 20
     assert event.rebalanceId > result.rebalanceId
 
 
-def test_a_dead_consumers_partitions_go_to_the_others(stage: Stage) -> None:
-    a, b = join(stage, "a"), join(stage, "b")
+def test_a_dead_consumers_partitions_go_to_the_others(harness: MasterHarness) -> None:
+    a, b = join(harness, "a"), join(harness, "b")
     for _ in range(3):
         a.heartbeat()
         b.heartbeat()
     assert len(a.numbers) == 4
-    broker = Broker(stage, 1)
+    broker = Broker(harness, 1)
     for _ in range(3):
-        stage.wait(10_000)
+        harness.wait(10_000)
         broker.heartbeat()
         a.heartbeat()
     assert a.numbers == list(range(8))
     assert refused(b.heartbeat(), CODE.HB_NO_NODE)
 
 
-def test_who_comes_back_reports_what_it_holds(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_a_returning_consumer_reports_its_partitions(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
-    stage.wait(30_000)
+    harness.wait(30_000)
     assert refused(a.heartbeat(), CODE.HB_NO_NODE)
-    stage.now_ms += 1
+    harness.now_ms += 1
     assert not a.register().notAllocated
     assert not a.heartbeat().HasField("event")
     assert a.numbers == list(range(8))
 
 
-def test_after_a_restart_groups_wait_for_their_members(stage: Stage) -> None:
-    a, b = join(stage, "a"), join(stage, "b")
+def test_after_a_restart_groups_wait_for_their_members(harness: MasterHarness) -> None:
+    a, b = join(harness, "a"), join(harness, "b")
     for _ in range(3):
         a.heartbeat()
         b.heartbeat()
     before = a.numbers, b.numbers
-    broker = Broker(stage, 1)
-    stage.wait(0)
-    stage.restart()
+    broker = Broker(harness, 1)
+    harness.wait(0)
+    harness.restart()
     broker.start()
     broker.sync()
     assert refused(a.heartbeat(), CODE.HB_NO_NODE)
     a.register()
     assert not a.heartbeat().HasField("event")
-    stage.wait(10_000)
+    harness.wait(10_000)
     assert not a.heartbeat().HasField("event"), "b may still come"
     b.register()
     assert not b.heartbeat().HasField("event")
     assert (a.numbers, b.numbers) == before
 
 
-def test_after_a_restart_groups_do_not_wait_for_ever(stage: Stage) -> None:
-    a, b = join(stage, "a"), join(stage, "b")
+def test_after_a_restart_groups_wait_for_a_limited_time(harness: MasterHarness) -> None:
+    a, b = join(harness, "a"), join(harness, "b")
     for _ in range(3):
         a.heartbeat()
         b.heartbeat()
-    stage.wait(0)
-    stage.restart()
-    broker = Broker(stage, 1)
+    harness.wait(0)
+    harness.restart()
+    broker = Broker(harness, 1)
     broker.start()
     broker.sync()
     a.register()
-    stage.wait(15_000)
+    harness.wait(15_000)
     a.heartbeat()
     assert a.numbers == list(range(8))
 
 
-def test_after_a_restart_groups_wait_a_short_time_for_our_own_consumers(stage: Stage) -> None:
-    """They report every half second: one that died with the master does not come back."""
-    a, b = join(stage, "a"), join(stage, "g_10.0.0.9-1-2-3-Pull-coherer1.0")
+def test_after_a_restart_groups_wait_a_short_time_for_coherers_consumers(
+    harness: MasterHarness,
+) -> None:
+    """They report every half second, so one that died with the master is soon given up."""
+    a, b = join(harness, "a"), join(harness, "g_10.0.0.9-1-2-3-Pull-coherer1.0")
     for _ in range(3):
         a.heartbeat()
         b.heartbeat()
-    stage.wait(0)
-    stage.restart()
-    broker = Broker(stage, 1)
+    harness.wait(0)
+    harness.restart()
+    broker = Broker(harness, 1)
     broker.start()
     broker.sync()
     a.register()
-    stage.wait(0)
-    stage.wait(1_999)
+    harness.wait(0)
+    harness.wait(1_999)
     assert not a.heartbeat().HasField("event")
-    stage.wait(1)
+    harness.wait(1)
     a.heartbeat()
     assert a.numbers == list(range(8))
     b.register()
     for _ in range(3):
         a.heartbeat()
         b.heartbeat()
-    assert sorted(a.numbers + b.numbers) == list(range(8)), "who was only slow has its share again"
+    assert sorted(a.numbers + b.numbers) == list(range(8)), "the slow member has its share again"
     assert len(a.numbers) == 4
 
 
-def test_after_a_stop_nobody_waits_for_who_has_left(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_after_a_restart_groups_do_not_wait_for_consumers_that_left(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
-    stage.wait(0)
+    harness.wait(0)
     a.close()
-    stage.master.close()
-    stage.restart()
-    broker = Broker(stage, 1)
+    harness.master.close()
+    harness.restart()
+    broker = Broker(harness, 1)
     broker.start()
     broker.sync()
-    b = join(stage, "b")
+    b = join(harness, "b")
     b.heartbeat()
     assert b.numbers == list(range(8))
 
 
-def test_an_old_roll_holds_nobody_up(stage: Stage) -> None:
-    join(stage, "a")
-    stage.wait(0)
-    stage.now_ms += 3_600_000
-    stage.restart()
-    broker = Broker(stage, 1)
+def test_outdated_members_are_not_expected(harness: MasterHarness) -> None:
+    join(harness, "a")
+    harness.wait(0)
+    harness.now_ms += 3_600_000
+    harness.restart()
+    broker = Broker(harness, 1)
     broker.start()
     broker.sync()
-    b = join(stage, "b")
+    b = join(harness, "b")
     b.heartbeat()
     assert b.numbers == list(range(8))
 
 
-def test_what_a_consumer_could_not_take_is_offered_again(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_partitions_that_could_not_be_taken_are_assigned_again(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     taken = sorted(a.held)
     a.held = set(taken[:-1])
     assert not a.heartbeat().HasField("event")
-    stage.wait(999)
+    harness.wait(999)
     assert not a.heartbeat().HasField("event")
-    stage.wait(1)
+    harness.wait(1)
     assert list(a.heartbeat().event.subscribeInfo) == taken[-1:]
 
 
-def test_what_a_consumer_has_lost_it_gets_again(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_a_consumer_gets_lost_partitions_again(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
     a.held = set(sorted(a.held)[1:])
@@ -236,41 +239,41 @@ def test_what_a_consumer_has_lost_it_gets_again(stage: Stage) -> None:
     assert [SubscribeInfo.parse(t).partition.id for t in answer.event.subscribeInfo] == [0]
 
 
-def test_reports_of_inventions_are_passed_over(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_reports_of_unknown_partitions_are_ignored(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
     a.held |= {"nonsense", "a@g#9:h:1#flights:0", "a@g#1:h:1#flights:8", "a@g#1:h:1#other:0"}
     assert not a.heartbeat(report=True).HasField("event")
-    group = stage.master.state.groups.get("g")
+    group = harness.master.state.groups.get("g")
     assert group is not None
     assert len(group.members["a"].held) == 8
 
 
 def test_a_new_topic_or_partition_reaches_running_groups() -> None:
-    stage = Stage()
-    broker = stage.broker()
-    stage.topic("flights", 2)
+    harness = MasterHarness()
+    broker = harness.broker()
+    harness.topic("flights", 2)
     broker.sync()
-    a = join(stage, "a")
+    a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
-    state = stage.master.state
+    state = harness.master.state
     state.catalog.update_topic("flights", 1, {"partitions": 3}, state.change("me"))
-    state.absorb(stage.now_ms)
+    state.apply_changes(harness.now_ms)
     broker.sync()
     a.heartbeat()
     assert a.numbers == [0, 1, 2]
 
 
-def test_a_restarted_broker_has_to_be_taken_again(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_a_restarted_broker_has_to_be_taken_again(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()
-    broker = Broker(stage, 1)
+    broker = Broker(harness, 1)
     broker.close()
     assert not a.heartbeat().HasField("event")
-    assert a.numbers == list(range(8)), "nobody else could read them now"
+    assert a.numbers == list(range(8)), "no other member could read them now"
     a.held.clear()
     broker.start()
     broker.sync()
@@ -278,28 +281,28 @@ def test_a_restarted_broker_has_to_be_taken_again(stage: Stage) -> None:
     assert a.numbers == list(range(8))
 
 
-def test_over_tls_partitions_are_named_with_tls_ports(stage: Stage) -> None:
-    a = join(stage, "a", secure=True)
+def test_over_tls_partitions_are_named_with_tls_ports(harness: MasterHarness) -> None:
+    a = join(harness, "a", secure=True)
     assert "1:10.0.0.1:8124#" in a.heartbeat().event.subscribeInfo[0]
 
 
-def test_closing_twice_does_no_harm(stage: Stage) -> None:
-    a = join(stage, "a")
+def test_closing_twice_is_harmless(harness: MasterHarness) -> None:
+    a = join(harness, "a")
     assert a.close().success
     assert a.close().success
     assert refused(a.heartbeat(), CODE.HB_NO_NODE)
-    assert stage.master.groups() == {}
+    assert harness.master.groups() == {}
 
 
-def test_a_group_with_too_many_brokers_for_each_gets_nothing() -> None:
-    stage = cluster(group_broker_rate_max=1)
-    second = stage.broker(2, host="10.0.0.2")
-    stage.topic("flights")
+def test_a_group_with_too_many_brokers_per_consumer_gets_nothing() -> None:
+    harness = cluster(group_broker_rate_max=1)
+    second = harness.broker(2, host="10.0.0.2")
+    harness.topic("flights")
     second.sync()
-    a = join(stage, "a")
+    a = join(harness, "a")
     a.heartbeat()
     assert not a.held
-    b = join(stage, "b")
+    b = join(harness, "b")
     a.heartbeat()
     b.heartbeat()
     assert a.held
@@ -347,11 +350,11 @@ def test_a_group_with_too_many_brokers_for_each_gets_nothing() -> None:
         ),
     ],
 )
-def test_what_a_consumer_may_not_send(
-    stage: Stage, changes: dict[str, Any], code: ResultCode
+def test_invalid_consumer_registrations(
+    harness: MasterHarness, changes: dict[str, Any], code: ResultCode
 ) -> None:
-    assert refused(Consumer(stage, "a").register(**changes), code)
-    assert stage.master.groups() == {}
+    assert refused(Consumer(harness, "a").register(**changes), code)
+    assert harness.master.groups() == {}
 
 
 BOUND: dict[str, Any] = {
@@ -375,39 +378,40 @@ BOUND: dict[str, Any] = {
     ],
 )
 def test_members_of_a_group_must_agree(
-    stage: Stage, change: dict[str, Any], code: ResultCode
+    harness: MasterHarness, change: dict[str, Any], code: ResultCode
 ) -> None:
-    join(stage, "a", **BOUND)
-    b = Consumer(stage, "b", **BOUND)
+    join(harness, "a", **BOUND)
+    b = Consumer(harness, "b", **BOUND)
     assert refused(b.register(**change), code)
     assert b.register().success
-    assert Consumer(stage, "a").register(groupName="other", **change).success
+    assert Consumer(harness, "a").register(groupName="other", **change).success
 
 
-def test_who_does_not_say_which_offset_wins_means_the_larger(stage: Stage) -> None:
-    """As Java's master reads the missing field."""
+def test_the_larger_offset_wins_by_default(harness: MasterHarness) -> None:
+    """Java's master reads the missing field in the same way."""
     silent = {name: value for name, value in BOUND.items() if name != "selectBig"}
-    join(stage, "a", **silent)
+    join(harness, "a", **silent)
     assert refused(
-        Consumer(stage, "b", **BOUND).register(selectBig=False), CODE.CLIENT_INCONSISTENT_SELECTBIG
+        Consumer(harness, "b", **BOUND).register(selectBig=False),
+        CODE.CLIENT_INCONSISTENT_SELECTBIG,
     )
-    assert Consumer(stage, "b", **BOUND).register(selectBig=True).success
+    assert Consumer(harness, "b", **BOUND).register(selectBig=True).success
 
 
 # -- bound groups
 
 
-def test_a_bound_group_begins_where_it_says(stage: Stage) -> None:
-    a = join(stage, "a", **BOUND, requiredPartition="1:flights:7=70")
+def test_a_bound_group_starts_at_the_named_offsets(harness: MasterHarness) -> None:
+    a = join(harness, "a", **BOUND, requiredPartition="1:flights:7=70")
     assert not a.heartbeat().HasField("event")
-    b = join(stage, "b", **BOUND, requiredPartition="1:flights:0=5,1:flights:1=6")
+    b = join(harness, "b", **BOUND, requiredPartition="1:flights:0=5,1:flights:1=6")
     answer = b.heartbeat()
     assert answer.notAllocated, "with this event it uses the offsets that it named"
     assert b.numbers == [0, 1]
     answer = a.heartbeat()
     assert answer.notAllocated
     assert a.numbers == [7]
-    assert b.heartbeat().notAllocated, "a has not said that it is done"
+    assert b.heartbeat().notAllocated, "a has not acknowledged"
     assert not a.heartbeat().notAllocated
     for _ in range(4):
         a.heartbeat()
@@ -417,32 +421,32 @@ def test_a_bound_group_begins_where_it_says(stage: Stage) -> None:
     assert {0, 1} <= set(b.numbers)
 
 
-def test_a_bound_group_that_went_on_does_not_begin_anew(stage: Stage) -> None:
+def test_a_bound_group_that_continues_keeps_its_offsets(harness: MasterHarness) -> None:
     fields = {**BOUND, "notAllocated": False, "requiredPartition": "1:flights:7=70"}
-    a = Consumer(stage, "a", **fields)
+    a = Consumer(harness, "a", **fields)
     assert not a.register().notAllocated
     a.heartbeat()
     assert a.numbers == list(range(8))
 
 
 def test_exact_offsets_may_need_a_record() -> None:
-    stage = cluster(start_offset_check=True)
-    a = Consumer(stage, "a", **BOUND)
+    harness = cluster(start_offset_check=True)
+    a = Consumer(harness, "a", **BOUND)
     assert refused(a.register(), CODE.BAD_REQUEST)
-    state = stage.master.state
+    state = harness.master.state
     state.catalog.control_group("g", {}, state.change("me"))
     assert a.register().success
 
 
 def test_a_bound_group_may_have_too_few_members() -> None:
-    stage = cluster(group_broker_rate_max=1)
+    harness = cluster(group_broker_rate_max=1)
     for number in (2, 3, 4):
-        broker = stage.broker(number, host=f"10.0.0.{number}")
-        stage.topic("flights")
+        broker = harness.broker(number, host=f"10.0.0.{number}")
+        harness.topic("flights")
         broker.sync()
-    a = Consumer(stage, "a", **BOUND)
+    a = Consumer(harness, "a", **BOUND)
     assert refused(a.register(totalCount=2), CODE.BAD_REQUEST)
-    state = stage.master.state
+    state = harness.master.state
     changes = {"check_resources": True, "broker_rate_max": 2}
     state.catalog.control_group("g", changes, state.change("me"))
     assert a.register(totalCount=2).success
@@ -451,40 +455,40 @@ def test_a_bound_group_may_have_too_few_members() -> None:
 # -- rights and rules
 
 
-def test_a_group_needs_permission_where_a_topic_asks_for_it(stage: Stage) -> None:
-    catalog, change = stage.master.state.catalog, stage.master.state.change("me")
+def test_a_group_needs_permission_for_a_topic_with_authorization(harness: MasterHarness) -> None:
+    catalog, change = harness.master.state.catalog, harness.master.state.change("me")
     catalog.control_topic("flights", {"authorize": True}, change)
-    a = Consumer(stage, "a")
+    a = Consumer(harness, "a")
     assert refused(a.register(), CODE.CONSUME_GROUP_FORBIDDEN)
     catalog.control_consumption("flights", "g", {}, change)
     assert a.register().success
 
 
-def test_a_group_may_be_held_to_filters(stage: Stage) -> None:
-    catalog, change = stage.master.state.catalog, stage.master.state.change("me")
+def test_a_group_may_be_restricted_to_filters(harness: MasterHarness) -> None:
+    catalog, change = harness.master.state.catalog, harness.master.state.change("me")
     allowed = {"filtered": True, "filters": frozenset({"UA", "AA"})}
     catalog.control_consumption("flights", "g", allowed, change)
-    a = Consumer(stage, "a")
+    a = Consumer(harness, "a")
     assert refused(a.register(), CODE.CONSUME_CONTENT_FORBIDDEN)
     assert refused(a.register(topicCondition=["flights#UA,DL"]), CODE.CONSUME_CONTENT_FORBIDDEN)
     assert a.register(topicCondition=["flights#UA"]).success
 
 
-def test_a_topic_that_is_taken_from_a_group_is_given_up(stage: Stage) -> None:
-    a = join(stage, "a", topics=("flights", "weather"))
+def test_a_group_gives_up_a_topic_it_may_no_longer_read(harness: MasterHarness) -> None:
+    a = join(harness, "a", topics=("flights", "weather"))
     a.heartbeat()
     a.heartbeat()
     assert len(a.held) == 10
-    state = stage.master.state
+    state = harness.master.state
     state.catalog.control_consumption("weather", "g", {"enabled": False}, state.change("me"))
-    stage.wait(0)
+    harness.wait(0)
     assert a.heartbeat().event.opType == 20
     assert len(a.held) == 8
 
 
-def test_flow_rules_come_when_they_are_new_and_asked_for(stage: Stage) -> None:
-    state = stage.master.state
-    a = Consumer(stage, "a")
+def test_flow_rules_come_when_they_are_new_and_asked_for(harness: MasterHarness) -> None:
+    state = harness.master.state
+    a = Consumer(harness, "a")
     answer = a.register()
     assert (answer.defFlowCheckId, answer.defFlowControlInfo) == (-2, " ")
     assert (answer.groupFlowCheckId, answer.groupFlowControlInfo) == (-2, " ")
@@ -503,4 +507,4 @@ def test_flow_rules_come_when_they_are_new_and_asked_for(stage: Stage) -> None:
     answer = a.heartbeat()
     assert (answer.groupFlowCheckId, answer.qryPriorityId) == (-2, 303)
     request = pb.HeartRequestC2M(clientId="a", groupName="g", reportSubscribeInfo=False)
-    assert not stage.ask(5, request).HasField("defFlowCheckId")
+    assert not harness.ask(5, request).HasField("defFlowCheckId")

@@ -1,75 +1,128 @@
-"""The broker's methods of the HTTP administration: what it holds, and how far groups are (10.5).
+"""The broker's HTTP administration: partitions, offsets, readers, messages, figures.
 
-The methods of Java's broker, in its forms; `admin_details` has the other half. Java's brokers ask
-for no token; here changes need one, as the master's do. What counts messages with us counts bytes
-of an index there:
-`offsetStep` in the answers, which Java's do not have, says how far an offset moves with a message.
+It has the methods of Java's broker, with the same forms (docs/protocol/tubemq.md, section 10.5).
+Java's brokers need no token; here changes need one, as at the master. Offsets count messages, where
+Java's count bytes of an index: `offsetStep`, which Java's answers do not have, is how far an offset
+moves with each message. All topics share one commit log, so its bounds are the same in every
+answer. Methods for features that this broker does not have are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import base64
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
+from coherer import limits
 from coherer._rules.common.offsets import Position
-from coherer._rules.common.topics import Topic
+from coherer._rules.common.topics import STORE_STRIDE, Topic
 from coherer._server.node.admin import AdminApp, Guard, Method
-from coherer._server.node.admin_figures import WebCalls
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params
-from coherer._server.tubemq.broker.admin_details import Details
+from coherer._server.node.admin_figures import (
+    ALL,
+    SERVICE,
+    STORE,
+    WEB,
+    Switches,
+    WebCalls,
+    metrics_form,
+    time_text,
+)
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found, refused
 from coherer._server.tubemq.broker.broker import Broker
+from coherer._server.tubemq.broker.consumers import tag_codes
+from coherer._server.tubemq.broker.state import PartitionReader
+from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.payload import split_payload
+
+_NOT_FOUND: Final = 401
+_MESSAGES_MIN, _MESSAGES_MAX = 3, 50
+_SCANNED_MAX: Final = 10_000
+_SNAPSHOT_BYTES: Final = 4 * 1024 * 1024
+_ENTRY_BYTES: Final = 20
+_MIB: Final = 1024 * 1024
+_UNLIMITED_MIB: Final = ((1 << 63) - 1) // _MIB
+
+REFUSED: Final = {
+    "admin_query_broker_memstore_info": "messages are not collected in memory first",
+    "admin_get_msgstore_stats": "messages are not collected in memory first; "
+    "use admin_query_broker_all_store_info for stored messages",
+    "admin_backup_group_offsets": "a broker writes files only to its own directory; copy "
+    "config/consumerOffset.json from there",
+    "admin_get_group_history_offset": "no history of offsets is kept",
+    "admin_set_offset_by_time": "no history of offsets is kept; find the offset of a time with "
+    "`coherer groups reset --to`, which sets it",
+}
+"""The methods of Java's broker that are not supported, and the reasons."""
 
 
 def broker_admin(broker: Broker, guard: Guard | None = None) -> AdminApp:
-    """The administration of a broker.
+    """The HTTP administration of a broker.
 
     Args:
         broker: the broker.
-        guard: who may use it; everybody when None.
+        guard: checks access; if None, all calls are allowed.
     """
-    desk, calls = _Desk(broker), WebCalls(broker.state.wall_ms)
-    details = Details(broker, calls)
-    rows = {
-        "admin_query_pubinfo": Method(desk.held),
-        "admin_query_offset": Method(desk.positions),
-        "admin_query_group": Method(desk.groups),
-        "admin_get_booked_groupname": Method(desk.groups),
-        "admin_query_consumer_regmap": Method(desk.readers),
-        "admin_get_partition_reginfo": Method(desk.readers),
-        "admin_set_offset": Method(desk.set_positions, changes=True),
-        "admin_rmv_offset": Method(desk.remove_positions, changes=True),
-        "admin_clone_offset": Method(desk.clone_positions, changes=True),
-        "admin_manual_set_current_offset": Method(
-            lambda params: desk.set_position(params, *details.partition(params)), changes=True
-        ),
-        "admin_query_server_version": Method(lambda _: _answer([_version()], name="data")),
-        **details.methods(),
-    }
+    calls = WebCalls(broker.state.wall_ms)
+    rows = BrokerAdmin(broker, calls).methods()
     rows["admin_get_methods"] = Method(
         lambda _: _answer({"method": name, "needAuth": row.changes} for name, row in rows.items())
     )
     return AdminApp(calls.counted(rows), guard)
 
 
-class _Desk:
-    def __init__(self, broker: Broker) -> None:
+class BrokerAdmin:
+    """The methods of the administration.
+
+    Args:
+        broker: the broker.
+        calls: the counted calls of the administration.
+    """
+
+    def __init__(self, broker: Broker, calls: WebCalls) -> None:
         self._broker = broker
         self._state = broker.state
+        self._calls = calls
 
-    def held(self, params: Params) -> Answer:
-        """What every partition holds; with `time`, also the first offset stored at or after it.
+    def methods(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {
+            "admin_query_pubinfo": Method(self.partitions),
+            "admin_query_offset": Method(self.offsets),
+            "admin_query_group": Method(self.groups),
+            "admin_get_booked_groupname": Method(self.groups),
+            "admin_query_consumer_regmap": Method(self.registrations),
+            "admin_get_partition_reginfo": Method(self.registrations),
+            "admin_set_offset": Method(self.set_offsets, changes=True),
+            "admin_rmv_offset": Method(self.remove_offsets, changes=True),
+            "admin_clone_offset": Method(self.clone_offsets, changes=True),
+            "admin_manual_set_current_offset": Method(self.set_offset, changes=True),
+            "admin_query_server_version": Method(lambda _: _answer([_version()], name="data")),
+            "admin_query_group_offset": Method(self.offset),
+            "admin_snapshot_message": Method(self.messages),
+            "admin_get_group_detail_info": Method(self.readers),
+            "admin_query_broker_all_consumer_info": Method(self.readers),
+            "admin_query_broker_all_store_info": Method(self.stores),
+            "admin_get_metrics_info": Method(self.metrics),
+            **Switches(self._calls, (ALL, SERVICE, WEB, STORE)).methods(changes=True),
+            **{name: Method(_refusing(name, reason)) for name, reason in REFUSED.items()},
+        }
 
-        The parameter is ours, in ms since 1970. Java's brokers ignore it.
+    def partitions(self, params: Params) -> Answer:
+        """admin_query_pubinfo: the offsets of all partitions.
+
+        `time`, in ms since 1970, adds the first offset stored at or after that time. It is an
+        extension, which Java's brokers ignore.
         """
         store = self._state.store
         time_ms = params.number("time")
         records: list[Answer] = []
         for topic in self._state.topics:
-            if not _asked(params, "topicName", topic.name):
+            if not _selected(params, "topicName", topic.name):
                 continue
             partitions: list[Json] = []
             for number in topic.partition_ids():
@@ -88,28 +141,28 @@ class _Desk:
             records.append({"topicName": topic.name, "offsetInfo": partitions, "itemCount": count})
         return _answer(records, count="dataCount")
 
-    def positions(self, params: Params) -> Answer:
-        """How far groups are."""
+    def offsets(self, params: Params) -> Answer:
+        """admin_query_offset: the offsets of groups."""
         offsets = self._state.offsets
         records: list[Answer] = []
         for group in sorted(offsets.groups()):
-            if not _asked(params, "groupName", group):
+            if not _selected(params, "groupName", group):
                 continue
             topics: dict[str, list[Json]] = {}
             for topic, number, position in offsets.of(group):
-                if _asked(params, "topicName", topic) and position.offset >= 0:
-                    topics.setdefault(topic, []).append(self._place(topic, number, position))
-            places: list[Json] = [
-                {"topicName": topic, "offsets": found, "partCount": len(found)}
-                for topic, found in sorted(topics.items())
+                if _selected(params, "topicName", topic) and position.offset >= 0:
+                    topics.setdefault(topic, []).append(self._offset_form(topic, number, position))
+            shown: list[Json] = [
+                {"topicName": topic, "offsets": forms, "partCount": len(forms)}
+                for topic, forms in sorted(topics.items())
             ]
-            if places:
-                count = len(places)
-                records.append({"groupName": group, "subInfo": places, "topicCount": count})
+            if shown:
+                count = len(shown)
+                records.append({"groupName": group, "subInfo": shown, "topicCount": count})
         return _answer(records)
 
     def groups(self, params: Params) -> Answer:
-        """The groups that have positions; with `divide`, who reads now apart from who does not."""
+        """admin_query_group: the groups with offsets; `divide` separates online groups."""
         online = {reader.group for reader in self._state.leases}
         known = online | set(self._state.offsets.groups())
         parts = {"all": known}
@@ -125,9 +178,9 @@ class _Desk:
         ]
         return _answer(records, count="dataCount")
 
-    def readers(self, params: Params) -> Answer:
-        """Who reads what now."""
-        chosen = (r for r in self._state.leases if _asked(params, "groupName", r.group))
+    def registrations(self, params: Params) -> Answer:
+        """admin_query_consumer_regmap: the consumer of each partition."""
+        chosen = (r for r in self._state.leases if _selected(params, "groupName", r.group))
         return _answer(
             {
                 "Partition": f"{reader.group}:{reader.topic}:{reader.partition}",
@@ -137,19 +190,19 @@ class _Desk:
             for index, reader in enumerate(chosen, 1)
         )
 
-    def set_positions(self, params: Params) -> Answer:
-        """Move groups, also while they read."""
+    def set_offsets(self, params: Params) -> Answer:
+        """admin_set_offset: set the offsets of groups, even while they read."""
         groups = _required_words(params, "groupName")
         params.required("modifyUser")
         if params.flag("manualSet"):
-            places = self._named_places(params.required("offsetJsonInfo"))
+            offsets = self._named_offsets(params.required("offsetJsonInfo"))
         else:
-            places = self._ends(_required_words(params, "topicName"))
-        self._move(groups, places)
+            offsets = self._end_offsets(_required_words(params, "topicName"))
+        self._move(groups, offsets)
         return _answer([])
 
-    def clone_positions(self, params: Params) -> Answer:
-        """Put groups where another one is, in the topics that it reads or in some of them."""
+    def clone_offsets(self, params: Params) -> Answer:
+        """admin_clone_offset: copy the offsets of a group to others, for all topics or for some."""
         source = params.required("sourceGroupName")
         topics = set(params.words("topicName"))
         known = [
@@ -161,21 +214,22 @@ class _Desk:
             raise ParamError(
                 f"Parameter sourceGroupName: {source} has not been registered on this Broker!"
             )
-        places = {(topic, n): at for topic, n, at in known if not topics or topic in topics}
-        if not places:
+        offsets = {(topic, n): at for topic, n, at in known if not topics or topic in topics}
+        if not offsets:
             raise ParamError(
                 f"Parameter sourceGroupName: {source} unsubscribed to the specified topic set!"
             )
         groups = _required_words(params, "targetGroupName")
         params.required("modifyUser")
-        for (topic, number), offset in places.items():
+        for (topic, number), offset in offsets.items():
             low, high = self._state.store.queue_range(topic, number)
-            places[topic, number] = max(low, min(offset, high))
-        self._move(groups, places)
+            offsets[topic, number] = max(low, min(offset, high))
+        self._move(groups, offsets)
         return _answer([])
 
-    def set_position(self, params: Params, topic: Topic, number: int) -> Answer:
-        """Move a group in one partition; the answer tells where it was."""
+    def set_offset(self, params: Params) -> Answer:
+        """admin_manual_set_current_offset: set the offset of one partition; answers the old one."""
+        topic, number = self._partition(params)
         params.required("modifyUser")
         params.required("manualOffset")
         group, offset = params.required("groupName"), params.number("manualOffset") or 0
@@ -194,30 +248,142 @@ class _Desk:
         text = "Manual update current Offset success!"
         return {"result": True, "errCode": 0, "errMsg": text, "oldOffset": old}
 
-    def _move(self, groups: Iterable[str], places: Mapping[tuple[str, int], int]) -> None:
+    def _move(self, groups: Iterable[str], offsets: Mapping[tuple[str, int], int]) -> None:
         for group in groups:
             self._state.core.name_group(group)
-            for (topic, number), offset in places.items():
+            for (topic, number), offset in offsets.items():
                 position = self._state.offsets.open(group, topic, number)
-                position.offset, position.delta, position.passing = offset, 0, False
-        for topic, number in places:
-            self._broker.reads.moved(topic, number)
+                position.move_to(offset)
+        for topic, number in offsets:
+            self._broker.gets.offsets_moved(topic, number)
 
-    def remove_positions(self, params: Params) -> Answer:
-        """Forget how far groups are. Who reads is told to register again."""
+    def remove_offsets(self, params: Params) -> Answer:
+        """admin_rmv_offset: remove the offsets of groups. Their consumers must register again."""
         groups = _required_words(params, "groupName")
         params.required("modifyUser")
         topics = frozenset(params.words("topicName")) or None
-        self._broker.reads.readers.end_all(
+        self._broker.consumers.end_leases(
             lambda reader: reader.group in groups and (topics is None or reader.topic in topics),
             ResultCode.HB_NO_NODE,
-            "The group's positions were removed.",
+            "The offsets of the group were removed.",
         )
         for group in groups:
             self._state.offsets.remove(group, topics)
         return _answer([])
 
-    def _place(self, topic: str, number: int, position: Position) -> Answer:
+    def offset(self, params: Params) -> Answer:
+        """admin_query_group_offset: the offset of a group in one partition."""
+        topic, number = self._partition(params)
+        group = params.required("groupName")
+        position = self._state.offsets.find(group, topic.name, number)
+        answer: Answer = {
+            "result": True,
+            "errCode": 0,
+            "errMsg": "OK!",
+            "tmpOffset": position.delta if position else 0,
+            **self._bounds(topic.name, number),
+        }
+        if params.flag("requireRealOffset"):
+            reader = self._state.leases.find(group, topic.name, number)
+            read_to = reader.throttle.read_to if reader else 0
+            answer["zkOffset"] = max(position.offset, 0) if position else 0
+            answer["curReadDataOffset"] = read_to or -1
+            behind = self._state.store.end_offset - read_to
+            answer["curRdDltDataOffset"] = behind if read_to else -1
+        return answer
+
+    def messages(self, params: Params) -> Answer:
+        """admin_snapshot_message: the newest messages of a partition."""
+        name = params.required("topicName")
+        count = params.number("msgCount")
+        count = _MESSAGES_MIN if count is None else count
+        if count < _MESSAGES_MIN:
+            raise ParamError(f"illegal value for msgCount, value must be {_MESSAGES_MIN} or more")
+        if count > _MESSAGES_MAX:
+            raise ParamError(f"Over max allowed msgCount value, allowed count is {_MESSAGES_MAX}!")
+        topic = self._state.topics.get(name)
+        if topic is None:
+            raise ParamError(f"Invalid parameter: not found the store by topicName({name})!")
+        number = params.number("partitionId")
+        number = min(topic.partition_ids()) if number is None else number
+        if not topic.has_partition(number):
+            raise ParamError(f"Invalid parameter: topic {name} has no partition {number} here!")
+        newest = self._newest(name, number, count, params.words("filterConds"))
+        if not newest:
+            text = f"Could not find message at position by topic ({name})!"
+            return refused(text, _NOT_FOUND)
+        shown: list[Json] = [
+            {
+                "index": index,
+                "data": base64.b64encode(body).decode(),
+                "attr": "null" if attributes is None else attributes.decode(errors="replace"),
+            }
+            for index, (attributes, body) in enumerate(newest)
+        ]
+        return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": shown}
+
+    def readers(self, params: Params) -> Answer:
+        """admin_get_group_detail_info, admin_query_broker_all_consumer_info: details of readers."""
+        groups = set(params.words("groupName"))
+        chosen = [r for r in self._state.leases if not groups or r.group in groups]
+        records: list[Json] = [
+            {"index": index, **self._reader_form(reader)} for index, reader in enumerate(chosen, 1)
+        ]
+        return {
+            "result": True,
+            "errCode": 0,
+            "errMsg": "Success!",
+            "dataSet": records,
+            "totalCnt": len(records),
+        }
+
+    def stores(self, params: Params) -> Answer:
+        """admin_query_broker_all_store_info: the contents of the stores of each topic."""
+        topics = set(params.words("topicName"))
+        chosen = [topic for topic in self._state.topics if not topics or topic.name in topics]
+        records: list[Json] = [
+            {"index": index, "topicName": topic.name, "storeInfo": self._stores(topic)}
+            for index, topic in enumerate(chosen, 1)
+        ]
+        return {
+            "result": True,
+            "errCode": 0,
+            "errMsg": "Success!",
+            "dataSet": records,
+            "totalCnt": len(records),
+        }
+
+    def metrics(self, params: Params) -> Answer:
+        """admin_get_metrics_info; `needRefresh` resets the counters."""
+        state, refresh = self._state, params.flag("needRefresh") or False
+        service: Answer = {
+            "reset_time": time_text(state.counts_since_ms),
+            "consume_online_cnt": len(state.leases),
+            "consume_timeout_cnt": state.readers_timed_out,
+        }
+        if refresh:
+            state.counts_since_ms, state.readers_timed_out = state.wall_ms(), 0
+        calls = self._calls.form(refresh=refresh)
+        return found(metrics_form(state.options.host, "Broker", state.wall_ms(), service, calls))
+
+    def _partition(self, params: Params) -> tuple[Topic, int]:
+        """The partition in the parameters.
+
+        Raises:
+            ParamError: it is missing, or does not exist here.
+        """
+        name = params.required("topicName")
+        params.required("groupName")
+        params.required("partitionId")
+        number = params.number("partitionId")
+        topic = self._state.topics.get(name)
+        if topic is None:
+            raise ParamError("Invalid parameter: not found the topicName configure!")
+        if number is None or not topic.has_partition(number):
+            raise ParamError("Invalid parameter: not found the store by topicName!")
+        return topic, number
+
+    def _offset_form(self, topic: str, number: int, position: Position) -> Answer:
         store = self._state.store
         _, high = store.queue_range(topic, number)
         return {
@@ -231,26 +397,26 @@ class _Desk:
             "dataMax": store.end_offset,
         }
 
-    def _named_places(self, text: str) -> dict[tuple[str, int], int]:
+    def _named_offsets(self, text: str) -> dict[tuple[str, int], int]:
         """The entries of this broker in `{"brokerId:topic:partitionId": offset}`."""
         try:
             given = msgspec.json.decode(text, type=dict[str, int])
         except msgspec.MsgspecError as error:
             raise ParamError(f"illegal value for offsetJsonInfo: {error}") from error
-        places: dict[tuple[str, int], int] = {}
+        offsets: dict[tuple[str, int], int] = {}
         for key, offset in given.items():
             parts = key.split(":")
             if len(parts) != 3 or not (parts[0].isdecimal() and parts[2].isdecimal()):
-                raise ParamError(f"illegal value for offsetJsonInfo: {key!r} is no partition")
+                raise ParamError(f"illegal value for offsetJsonInfo: {key!r} is not a partition")
             topic = self._state.topics.get(parts[1])
             if int(parts[0]) == self._state.options.broker_id and topic is not None:
                 number = int(parts[2])
                 if topic.has_partition(number):
                     low, high = self._state.store.queue_range(topic.name, number)
-                    places[topic.name, number] = max(low, min(offset, high))
-        return places
+                    offsets[topic.name, number] = max(low, min(offset, high))
+        return offsets
 
-    def _ends(self, names: Iterable[str]) -> dict[tuple[str, int], int]:
+    def _end_offsets(self, names: Iterable[str]) -> dict[tuple[str, int], int]:
         found = (self._state.topics.get(name) for name in names)
         return {
             (topic.name, number): self._state.store.queue_range(topic.name, number)[1]
@@ -259,8 +425,103 @@ class _Desk:
             for number in topic.partition_ids()
         }
 
+    def _bounds(self, topic: str, number: int) -> Answer:
+        store = self._state.store
+        low, high = store.queue_range(topic, number)
+        return {
+            "minOffset": low,
+            "maxOffset": high,
+            "minDataOffset": store.min_offset,
+            "maxDataOffset": store.end_offset,
+        }
 
-def _asked(params: Params, name: str, value: str) -> bool:
+    def _newest(
+        self, topic: str, number: int, count: int, words: list[str]
+    ) -> list[tuple[bytes | None, bytes]]:
+        """Attributes and bodies of the newest messages, the oldest of them first."""
+        store, mapper = self._state.store, self._broker.mapper
+        low, high = store.queue_range(topic, number)
+        start = max(low, high - (_SCANNED_MAX if words else count))
+        newest: list[tuple[bytes | None, bytes]] = []
+        while start < high:
+            slices = store.read(
+                topic,
+                number,
+                start,
+                max_bytes=_SNAPSHOT_BYTES,
+                max_count=limits.MESSAGES_PER_GET,
+                tags=tag_codes(words) if words else None,
+            )
+            if slices.next_offset <= start:
+                break
+            start = slices.next_offset
+            answer = pb.GetMessageResponseB2C()
+            records = slices.records
+            while records:  # large compressed bodies take several rounds
+                delivery = mapper.deliver(records, len(topic.encode()), 0)
+                answer.MergeFromString(b"".join(delivery.chunks))
+                records = records[delivery.taken :] if delivery.taken else []
+            parts = (split_payload(one.payLoadData, one.flag) for one in answer.messages)
+            newest = [*newest, *(part for part in parts if part is not None)][-count:]
+        return newest
+
+    def _reader_form(self, reader: PartitionReader) -> Answer:
+        throttle, position = reader.throttle, reader.position
+        limit_bytes, (slice_bytes, minute_bytes) = throttle.limit_bytes, throttle.counted_bytes
+        return {
+            "groupName": reader.group,
+            "topicName": reader.topic,
+            "partitionId": reader.partition,
+            "consumerId": reader.holder,
+            "isRegOk": True,
+            "lastRegTime": reader.since_ms,
+            "isFilterConsume": reader.tags is not None,
+            "receivedFrom": reader.peer,
+            "qryPriorityId": reader.priority,
+            "curDataLimitInM": _UNLIMITED_MIB if limit_bytes is None else limit_bytes // _MIB,
+            "curFreqLimit": throttle.penalty_ms,
+            "totalSentSec": slice_bytes,
+            "isSupportLimit": True,
+            "sentUnitSec": 0,
+            "totalSentMin": minute_bytes,
+            "sentUnit": throttle.unit_bytes(self._state.options.transfer_bytes),
+            "isMessageStoreOk": True,
+            "tmpOffset": position.delta,
+            "zkOffset": max(position.offset, 0),
+            **self._bounds(reader.topic, reader.partition),
+        }
+
+    def _stores(self, topic: Topic) -> list[Json]:
+        store = self._state.store
+        stores = Counter(number // STORE_STRIDE for number in topic.partition_ids())
+        forms: list[Json] = []
+        for store_id, count in sorted(stores.items()):
+            partitions: list[Json] = []
+            for number in range(count):
+                at = store_id * STORE_STRIDE + number
+                low, high = store.queue_range(topic.name, at)
+                partitions.append(
+                    {
+                        "partitionId": number,
+                        "minOffset": low,
+                        "maxOffset": high,
+                        "sizeInBytes": (high - low) * _ENTRY_BYTES,
+                    }
+                )
+            forms.append(
+                {
+                    "storeId": store_id,
+                    "numPartition": count,
+                    "minDataOffset": store.min_offset,
+                    "maxDataOffset": store.end_offset,
+                    "sizeInBytes": store.end_offset - store.min_offset,
+                    "partitionInfo": partitions,
+                }
+            )
+        return forms
+
+
+def _selected(params: Params, name: str, value: str) -> bool:
     words = params.words(name)
     return not words or value in words
 
@@ -275,13 +536,17 @@ def _version() -> Answer:
 
 
 def _answer(records: Iterable[Answer], *, name: str = "dataSet", count: str = "totalCnt") -> Answer:
-    """An answer with records. Java's methods do not agree how they and their number are called."""
-    found = cast("list[Json]", list(records))
+    """An answer with records; the names of the records and their count differ between methods."""
+    shown = cast("list[Json]", list(records))
     return {
         "result": True,
         "errCode": 0,
         "errMsg": "OK",
-        name: found,
-        count: len(found),
+        name: shown,
+        count: len(shown),
         "offsetStep": 1,
     }
+
+
+def _refusing(name: str, reason: str) -> Callable[[Params], Answer]:
+    return lambda _: refused(f"{name} is not supported: {reason}.")

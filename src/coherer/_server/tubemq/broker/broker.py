@@ -1,11 +1,20 @@
-"""The broker: services 2 and 3 over the store and the rules.
+"""The TubeMQ broker, and its end of a connection (docs/protocol/tubemq.md, section 8).
 
-`Broker` puts the parts together; `BrokerService` is its end of each connection. One socket read is
-one batch: its sends become drafts and are appended with those of other connections at the end of
-the loop's turn (`_server.core.appending`), its gets are answered or held (`reads`), the rest is
-answered on the spot.
+`Broker` works without sockets and puts the parts together; `BrokerConnection` dispatches the
+requests of one connection to them:
 
-A connection that does not read its answers is not served any more gets until it does.
+| method | handled by |
+|---|---|
+| 13, send | `SendDecoder.decode`, then the appender, then `SendReplies` (`sends`) |
+| 15, register or unregister a partition | `ConsumerHandler.register` (`consumers`) |
+| 16, heartbeat of a consumer | `ConsumerHandler.heartbeat` (`consumers`) |
+| 17, get messages | `GetHandler.get` (`gets`) |
+| 18, commit | `ConsumerHandler.commit` (`consumers`) |
+
+The sends of one socket read are one batch. The appender stores it together with those of other
+connections (`coherer._server.core.appending`). Gets are answered or held, other requests are
+answered at once. A connection with a full write buffer gets no further messages until it reads its
+answers.
 """
 
 from __future__ import annotations
@@ -18,13 +27,11 @@ from collections.abc import Iterable
 from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._server.core.core import Core
-from coherer._server.tubemq.broker.answers import Answers, refuse_send
-from coherer._server.tubemq.broker.configuration import Configuration
+from coherer._server.tubemq.broker.gets import GetHandler
 from coherer._server.tubemq.broker.mapping import Mapper
-from coherer._server.tubemq.broker.reads import Reads
-from coherer._server.tubemq.broker.sends import SendMemory, SendReader
-from coherer._server.tubemq.broker.state import BrokerOptions, BrokerState
-from coherer._server.tubemq.caller import Caller
+from coherer._server.tubemq.broker.master_link import BrokerConfiguration
+from coherer._server.tubemq.broker.sends import SendCache, SendDecoder, SendReplies, refuse_send
+from coherer._server.tubemq.broker.state import BrokerOptions, BrokerState, ReplyChannel
 from coherer._server.tubemq.refusal import Refusal
 from coherer._store import Draft
 from coherer._wire.tubemq import messages as pb
@@ -40,128 +47,131 @@ class Broker:
     """A broker without its sockets.
 
     Args:
-        options: how it behaves.
-        core: what it shares with the node's other door; the caller opens and closes it.
+        options: the options.
+        core: the state that both protocols share; the caller opens and closes it.
     """
 
     def __init__(self, options: BrokerOptions, core: Core) -> None:
         self.core = core
         self.state = BrokerState(options, core)
         self.mapper = Mapper()
-        self.sends = SendMemory(self.state, self.mapper)
-        self.reads = Reads(self.state, self.mapper)
-        self.configuration = Configuration(self.state, core.remove_topic)
-        core.on_arrival(self.reads.arrived)
-        core.on_removal(self._removing)
-        core.on_idle_check(self._in_use)
-
-    def make(self, connection: net.Connection) -> BrokerService:
-        """The receiver of a new connection."""
-        return BrokerService(self, connection)
+        self.send_cache = SendCache(self.state, self.mapper)
+        self.gets = GetHandler(self.state, self.mapper)
+        self.consumers = self.gets.consumers
+        self.configuration = BrokerConfiguration(self.state, core.remove_topic)
+        core.on_arrival(self.gets.messages_arrived)
+        core.on_removal(self._end_leases_of)
+        core.on_idle_check(self._topics_in_use)
 
     def tick(self) -> None:
-        """End what has had its time: call it every 100 ms or so."""
-        self.reads.expire(self.state.now_ms())
+        """Apply timeouts; call it about every 100 ms."""
+        self.gets.expire(self.state.now_ms())
 
     def close(self) -> None:
-        """Serve nothing more. What was sent is answered when the core is closed."""
+        """Stop serving requests. Pending sends are answered when the core is closed."""
         self.state.serving = False
         self.state.changed()
-        self.reads.close()
+        self.gets.close()
 
-    def _removing(self, name: str) -> None:
-        text = f"Topic {name} is being removed."
-        self.reads.readers.end_all(lambda reader: reader.topic == name, ResultCode.HB_NO_NODE, text)
+    def _end_leases_of(self, topic: str) -> None:
+        text = f"Topic {topic} is being removed."
+        self.consumers.end_leases(lambda reader: reader.topic == topic, ResultCode.HB_NO_NODE, text)
 
-    def _in_use(self) -> Iterable[tuple[str, str]]:
+    def _topics_in_use(self) -> Iterable[tuple[str, str]]:
         return ((reader.topic, reader.group) for reader in self.state.leases)
 
 
-class BrokerService:
-    """The broker's end of one connection."""
+class BrokerConnection:
+    """The broker's end of one connection: services 2 and 3 of the protocol."""
 
     def __init__(self, broker: Broker, connection: net.Connection) -> None:
         self._broker = broker
-        self._caller = Caller(connection)
-        self._sends = SendReader(broker.sends)
+        self._channel = ReplyChannel(connection)
+        self._sends = SendDecoder(broker.send_cache)
         self._postponed: deque[Request] = deque()
-        self._catching_up: asyncio.Task[None] | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self._handlers = {
+            # Sends are not in the table, because `received` batches them.
+            methods.PARTITION_REGISTER: self._register,
+            methods.PARTITION_HEARTBEAT: self._heartbeat,
+            methods.GET_MESSAGES: self._get,
+            methods.COMMIT_OFFSET: self._commit,
+        }
 
     def received(self, data: bytes) -> None:
-        """One socket read."""
-        caller = self._caller
-        requests, failures = caller.session.receive(data)
-        caller.connection.report_unfinished(caller.session.unfinished)
+        """Handle the data of one socket read."""
+        channel = self._channel
+        requests, failures = channel.session.receive(data)
+        channel.connection.keeps(channel.session.unfinished)
         if failures:
-            caller.connection.write_many(failures)
+            channel.connection.write_many(failures)
         wall_ms = self._broker.state.wall_ms()
         serials: list[int] = []
         drafts: list[Draft] = []
         for request in requests:
             try:
                 if request.method == methods.SEND_MESSAGE:
-                    draft = self._sends.read(request.body, wall_ms)
+                    draft = self._sends.decode(request.body, wall_ms)
                     if request.timeout_ms <= 0:
                         self._broker.core.appender.submit([draft], None)
                         continue
                     drafts.append(draft)
                     serials.append(request.serial)
-                elif request.method == methods.GET_MESSAGES:
-                    self._get(request)
                 else:
-                    self._other(request)
+                    self._handlers.get(request.method, self._unknown)(request)
             except Refusal as refusal:
                 if request.timeout_ms > 0:
                     frame = refuse_send(request.serial, refusal.code, refusal.text)
-                    caller.connection.write(frame)
+                    channel.connection.write(frame)
             except ProtocolError as error:
-                frame = caller.session.fatal(request, JAVA_EXCEPTION, error.text)
-                caller.connection.write(frame)
+                frame = channel.session.fatal(request, JAVA_EXCEPTION, error.text)
+                channel.connection.write(frame)
         if drafts:
-            answers = Answers(self._broker.state, caller.connection, serials)
-            self._broker.core.appender.submit(drafts, answers.tell)
+            replies = SendReplies(self._broker.state, channel.connection, serials)
+            self._broker.core.appender.submit(drafts, replies)
 
-    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
-        """The connection is gone."""
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason is irrelevant
+        """Drop what waits for this connection. Leases end by timeout."""
         self._postponed.clear()
-        if self._catching_up is not None:
-            self._catching_up.cancel()
-        self._broker.reads.gone(self._caller)
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._broker.gets.connection_closed(self._channel)
 
-    def _other(self, request: Request) -> None:
-        readers = self._broker.reads.readers
-        if request.method == methods.PARTITION_REGISTER:
-            asked = methods.parse(pb.RegisterRequestC2B, request.body)
-            answer = readers.register(asked, self._caller.connection.peer_host)
-            self._caller.reply(request, answer)
-        elif request.method == methods.PARTITION_HEARTBEAT:
-            beat = readers.heartbeat(methods.parse(pb.HeartBeatRequestC2B, request.body))
-            self._caller.reply(request, beat)
-        elif request.method == methods.COMMIT_OFFSET:
-            commit = readers.commit(methods.parse(pb.CommitOffsetRequestC2B, request.body))
-            self._caller.reply(request, commit)
-        else:
-            text = f"No service {request.service} found on the server"
-            frame = self._caller.session.error(request, JAVA_EXCEPTION, text)
-            self._caller.connection.write(frame)
+    def _register(self, request: Request) -> None:
+        message = methods.parse(pb.RegisterRequestC2B, request.body)
+        peer = self._channel.connection.peer_host
+        self._channel.reply(request, self._broker.consumers.register(message, peer))
+
+    def _heartbeat(self, request: Request) -> None:
+        message = methods.parse(pb.HeartBeatRequestC2B, request.body)
+        self._channel.reply(request, self._broker.consumers.heartbeat(message))
+
+    def _commit(self, request: Request) -> None:
+        message = methods.parse(pb.CommitOffsetRequestC2B, request.body)
+        self._channel.reply(request, self._broker.consumers.commit(message))
 
     def _get(self, request: Request) -> None:
-        connection = self._caller.connection
-        if self._postponed or connection.overloaded:
+        connection = self._channel.connection
+        if self._postponed or connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
             self._postponed.append(request)
-            if self._catching_up is None:
+            if self._resuming is None:
                 connection.pause_reading()
-                self._catching_up = asyncio.create_task(self._catch_up())
+                self._resuming = asyncio.create_task(self._answer_postponed())
             return
-        self._broker.reads.get(self._caller, request)
+        self._broker.gets.get(self._channel, request)
 
-    async def _catch_up(self) -> None:
-        connection = self._caller.connection
+    def _unknown(self, request: Request) -> None:
+        text = f"No service {request.service} found on the server"
+        frame = self._channel.session.error(request, JAVA_EXCEPTION, text)
+        self._channel.connection.write(frame)
+
+    async def _answer_postponed(self) -> None:
+        connection = self._channel.connection
         try:
             while self._postponed:
                 await connection.drain()
-                self._broker.reads.get(self._caller, self._postponed.popleft())
-                await asyncio.sleep(0)  # others have their turn, and the outbox is measured
+                self._broker.gets.get(self._channel, self._postponed.popleft())
+                await asyncio.sleep(0)  # let other connections run, and the write buffer fill
             connection.resume_reading()
         except (ProtocolError, CohererError) as error:
             _log.warning(
@@ -172,4 +182,4 @@ class BrokerService:
             )
             connection.close()
         finally:
-            self._catching_up = None
+            self._resuming = None

@@ -1,27 +1,28 @@
-r"""TubeMQ's payload and the stored record: one into the other and back, byte for byte.
+r"""Translation between TubeMQ payloads and stored records, byte for byte in both directions.
 
-A TubeMQ payload is a body, before it perhaps a block of attributes (4 bytes of length, then
-`name=value,name=value`). A record has a body and property text (`name \x01 value \x02 name …`). So
+A TubeMQ payload is a body, optionally preceded by a block of attributes (4 bytes of length, then
+`name=value,name=value`). A record has a body and a property text (`name \x01 value \x02 name …`).
 
-* a payload without attributes becomes the record's body, and no property is written;
-* a block of attributes becomes properties by replacing two bytes, in its order: `$msgType$`
-  becomes `TAGS`, the rest keeps its name. A last property, `TUBE\x01a`, says that the way back is
-  the same. The body goes without the block, so that other doors and Spark see what the user sent;
-* a block that would not survive that (not UTF-8, empty names or values, names twice, names that
-  RocketMQ gives a meaning to, a type that is not first or not the one that the request names) stays
-  where it is: the body is the payload as it came, and `TUBE\x01r` says so.
+* A payload without attributes becomes the body of the record, without properties.
+* A block of attributes becomes properties by replacing two bytes, in the same order: `$msgType$`
+  becomes `TAGS`, other names stay. A last property, `TUBE\x01a`, marks that this is reversible. The
+  body is stored without the block, so that RocketMQ's clients and Spark see what the user sent.
+* A block that would not survive the translation is left in the body, which is then the original
+  payload, and `TUBE\x01r` marks that. Such blocks are not UTF-8, have empty or repeated names,
+  empty values, or names with a meaning in RocketMQ, or a type that is not first or differs from the
+  one in the request.
 
-A door that takes messages for others takes out the property `TUBE`.
+Other protocols remove the property `TUBE` when they accept messages of their clients.
 
-A record of another door has no such mark; its properties become attributes where TubeMQ can carry
-them (no `,` or `=`): `TAGS` becomes `$msgType$`, a time and the keys keep their names, and what
-RocketMQ keeps for itself (the unique id, the cluster, …) stays behind.
+A record that another protocol has written has no such mark. Its properties become attributes if
+TubeMQ can represent them (no `,` or `=`): `TAGS` becomes `$msgType$`, time and keys keep their
+names, and RocketMQ's internal properties (unique id, cluster, …) are left out.
 
-The check sum of a delivered payload needs no pass over the body: the record's own check sum covers
-the body, and CRC-32 is linear, crc(block + body) = crc(body) ^ shift(crc(block), len(body)). What
-depends on the block and the body's length only is kept with the block. (Theory: zlib's
-`crc32_combine`.) What the disk did to a body therefore shows at the reader, instead of being signed
-by us.
+The check sum of a delivered payload is computed without reading the body: the check sum of the
+record covers the body, and CRC-32 is linear, crc(block + body) = crc(body) ^ shift(crc(block),
+len(body)), as in zlib's `crc32_combine`. The part that depends only on the block and the length of
+the body is cached with the block. A body that was damaged on disk is therefore detected by the
+reader.
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ _UNIQUE = properties.UNIQUE_KEY.encode() + b"\x01"
 _RESERVED = (properties.RESERVED | {_MARK}) - {properties.KEYS}
 
 # CRC, flag, physical offset, sys flag, length of the body: of a record with IPv4 hosts.
-_LOOK: Callable[[memoryview], tuple[int, ...]] = struct.Struct(">8xI4xi8xqi44xI").unpack_from
+_HEAD: Callable[[memoryview], tuple[int, ...]] = struct.Struct(">8xI4xi8xqi44xI").unpack_from
 _BODY = 88
 _SYS_FLAG = 39  # its lowest byte
 _14_BITS = (1 << 14) - 1
 _FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
 _join = b"".join
-_INFLATED_PER_BYTE = 1032  # what zlib makes of one at most
-_INFLATED = limits.DECOMPRESSED_BYTES_PER_GET
+_INFLATED_PER_BYTE = 1032  # zlib's maximum ratio
+_INFLATED = limits.INFLATED_PER_GET_BYTES
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 
 Stored = tuple[bytes, bytes, int, tuple[str, ...]]
-"""Body, properties, tag code and index keys of a record to be."""
+"""Body, properties, tag code and index keys of a record."""
 
 
 class Delivery(NamedTuple):
     """Records in their wire form.
 
     Args:
-        chunks: the pieces of delivered messages (field 4 of the answer, repeated), in order.
-        taken: how many records were dealt with; the rest waits for the next answer.
-        left_out: the places of those among them that cannot be delivered.
+        chunks: the encoded messages (field 4 of the answer, repeated), in order.
+        taken: the number of processed records; the rest is left for the next answer.
+        left_out: the indexes of processed records that cannot be delivered.
     """
 
     chunks: list[bytes | memoryview]
@@ -80,7 +81,7 @@ class Delivery(NamedTuple):
 
 
 class Mapper:
-    r"""Translates, and remembers the translations of attribute blocks: few are seen often.
+    r"""Translates payloads and records, and caches the translations of attribute blocks.
 
     >>> mapper = Mapper()
     >>> mapper.to_record(b"\0\0\0\x0f$msgType$=A,k=v" + b"hello", 1, "A")
@@ -89,16 +90,16 @@ class Mapper:
 
     def __init__(self, cached_max: int = limits.ATTRIBUTES_CACHED) -> None:
         self._cached_max = cached_max
-        self._blocks: dict[bytes, _Translation] = {}
-        self._properties: dict[bytes, _Block] = {b"": _NOTHING}
+        self._blocks: dict[bytes, _StoredBlock] = {}
+        self._properties: dict[bytes, _AttributeBlock] = {b"": _NO_ATTRIBUTES}
 
     def to_record(self, data: bytes, flag: int, tag: str) -> Stored:
-        """What to store for a payload.
+        """Translate a payload to a record.
 
         Args:
             data: the payload.
-            flag: the flag that came with it; bit 0 says that it begins with attributes.
-            tag: the type that the request names; "" for none.
+            flag: the flag of the message; bit 0 means that the payload begins with attributes.
+            tag: the type in the request; "" without one.
         """
         if not flag & 1:
             return self._raw(data, tag) if tag else (data, b"", 0, ())
@@ -108,7 +109,7 @@ class Mapper:
         if known is None or known.tag != tag:
             if not 4 < end <= len(data):
                 return self._raw(data, tag)
-            translated = _translate(block, tag)
+            translated = _stored_block(block, tag)
             if translated is None:
                 return self._raw(data, tag)
             known = translated
@@ -116,7 +117,7 @@ class Mapper:
                 self._blocks.clear()
             if len(block) <= limits.ATTRIBUTE_BYTES_CACHED:
                 self._blocks[block] = known
-        if end > len(data):  # as above, for a block that is known from a whole payload
+        if end > len(data):  # the block is cached, but this payload is truncated
             return self._raw(data, tag)
         return data[end:], known.properties, known.tag_code, known.keys
 
@@ -127,19 +128,19 @@ class Mapper:
         first_id: int,
         inflated_max: int = _INFLATED,
     ) -> Delivery:
-        """The wire form of records, as far as they can be delivered.
+        """Encode records for delivery.
 
         Args:
-            records: whole records, all of one topic.
-            topic_bytes: the length of that topic's name in UTF-8.
+            records: whole records of one topic.
+            topic_bytes: the length of the topic's name in UTF-8.
             first_id: the id of a message at physical offset 0 of this broker.
-            inflated_max: after so many bytes of inflated bodies the next one waits.
+            inflated_max: no further body is decompressed after this many decompressed bytes.
         """
         chunks: list[bytes | memoryview] = []  # three for each message
         left_out: list[int] = []
         known, between = self._properties, topic_bytes + 3
         for record in records:
-            crc, flag, physical, sys_flag, length = _LOOK(record)
+            crc, flag, physical, sys_flag, length = _HEAD(record)
             if sys_flag & _UNUSUAL:
                 if inflated_max <= 0:
                     break
@@ -150,10 +151,10 @@ class Mapper:
                 continue
             end = _BODY + length
             text = bytes(record[end + between :])
-            if not text and end + between != len(record):  # more body than there is record
+            if not text and end + between != len(record):  # the body exceeds the record
                 left_out.append(len(chunks) // 3 + len(left_out))
                 continue
-            entry = known.get(text) or self._learn(text)
+            entry = known.get(text) or self._add_properties(text)
             message_id, frame = physical + first_id, entry.frames.get(length)
             if frame is None or frame[0] != message_id >> 28:
                 frame = entry.frame(length, message_id >> 28)
@@ -188,21 +189,21 @@ class Mapper:
             return data, _RAW, java_hash(tag), ()
         return data, _TAGS + tag.encode("utf-8", "replace") + b"\x02" + _RAW, java_hash(tag), ()
 
-    def _learn(self, text: bytes) -> _Block:
+    def _add_properties(self, text: bytes) -> _AttributeBlock:
         if text.endswith(_RAW) and text[-len(_RAW) - 1 : -len(_RAW)] in {b"", b"\x02"}:
-            entry = _Block(b"", -1, 0)
+            entry = _AttributeBlock(b"", -1, 0)
         elif text.endswith(_ATTRIBUTES):
             attributes = text[: -len(_ATTRIBUTES)]
             attributes = attributes.replace(b"\x01", b"=").replace(b"\x02", b",")
             if attributes.startswith(b"TAGS="):
                 attributes = _TYPE + attributes[5:]
-            entry = _Block(_LENGTH.pack(len(attributes)) + attributes, -1, 0)
+            entry = _AttributeBlock(_LENGTH.pack(len(attributes)) + attributes, -1, 0)
         else:
-            # Each message of another door has its unique id, which TubeMQ has no use for.
+            # Every message of RocketMQ has a unique id, which would make caching useless.
             text = _without_unique_id(text)
-            entry = self._properties.get(text) or _foreign_block(text)
+            entry = self._properties.get(text) or _attribute_block(text)
         if len(self._properties) >= self._cached_max:
-            self._properties = {b"": _NOTHING}
+            self._properties = {b"": _NO_ATTRIBUTES}
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
             self._properties[text] = entry
         return entry
@@ -210,10 +211,10 @@ class Mapper:
     def _deliver_unusual(
         self, record: memoryview, crc: int, flag: int, message_id: int
     ) -> tuple[bytes, ...]:
-        """A record with what TubeMQ's handlers never write: IPv6 hosts, a compressed body.
+        """Encode a record with IPv6 hosts or a compressed body, which TubeMQ's broker never writes.
 
-        No pieces when it cannot be delivered; three otherwise. The check sum is made anew, so the
-        stored one is looked at.
+        Returns three pieces, or none if the record cannot be delivered. The check sum is computed
+        from the body, so the stored one is verified first.
         """
         try:
             found = spans(record)
@@ -225,7 +226,7 @@ class Mapper:
         except DamagedStoreError:
             return ()
         text = bytes(record[found.properties_begin : found.properties_end])
-        entry = self._properties.get(text) or self._learn(text)
+        entry = self._properties.get(text) or self._add_properties(text)
         payload = entry.block + body
         flag = flag & entry.flag_kept | entry.flag_set
         before, after = message_envelope(message_id, checksum_of(payload), len(payload), flag)
@@ -233,13 +234,13 @@ class Mapper:
 
 
 def _tried_bytes(record: memoryview) -> int:
-    """What may have been inflated before a body turned out to be undeliverable."""
+    """The bytes that may have been decompressed before a body turned out to be undeliverable."""
     size = len(record) - _BODY
     tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.begins(record[_BODY:])
     return min(size * _INFLATED_PER_BYTE, limits.MESSAGE_BYTES_MAX) if tried else 0
 
 
-class _Translation:
+class _StoredBlock:
     __slots__ = ("keys", "properties", "tag", "tag_code")
 
     def __init__(self, tag: str, text: bytes, keys: tuple[str, ...]) -> None:
@@ -250,12 +251,12 @@ class _Translation:
 
 
 _Frame = tuple[int, int, bytes, bytes, tuple[bytes, ...]]
-"""For bodies of one length: the upper part of the id, what to xor the body's check sum with, and
-the wire form's pieces around the lower parts of id and check sum (see `tubemq.delivery`)."""
+"""For bodies of one length: the upper part of the id, the value to xor the body's check sum with,
+and the encoded pieces around the lower parts of id and check sum (see `_wire.tubemq.delivery`)."""
 
 
-class _Block:
-    """The attribute block of some property text, and what it makes of a body."""
+class _AttributeBlock:
+    """The attribute block of a property text, and the encoding of bodies after it."""
 
     __slots__ = ("_crc", "block", "flag_kept", "flag_set", "frames")
 
@@ -267,7 +268,7 @@ class _Block:
         self._crc = crc32(block)
 
     def frame(self, length: int, high_id: int) -> _Frame:
-        """What to put around bodies of this length, for ids of this upper part."""
+        """The encoding around bodies of this length, for ids with this upper part."""
         zeros = bytes(length)
         shift = (crc32(zeros, self._crc) ^ crc32(zeros)) & 0x7FFFFFFF if self.block else 0
         size = len(self.block) + length
@@ -281,17 +282,18 @@ class _Block:
 
 @lru_cache(maxsize=1024)
 def _middles(size: int) -> tuple[bytes, ...]:
-    """The last byte of a check sum of five bytes, by its value, and the length of the payload."""
+    """The last byte of a five-byte check sum, by value, followed by the length of the payload."""
     return tuple([VARINTS[high] + b"\x1a" + varint(size) for high in range(8)])
 
 
-_NOTHING = _Block(b"", ~1, 0)  # no attributes: bit 0 of another door's flag means something else
+# Bit 0 of the flag is cleared, because it has another meaning in RocketMQ.
+_NO_ATTRIBUTES = _AttributeBlock(b"", ~1, 0)
 
 
-def _translate(block: bytes, tag: str) -> _Translation | None:
-    """The properties of a block, or None when the way back would not give the same block."""
+def _stored_block(block: bytes, tag: str) -> _StoredBlock | None:
+    """The properties for a block, or None if they would not translate back to the same block."""
     if len(block) > limits.PROPERTIES_BYTES_MAX + len(_TYPE):
-        return None  # before it is looked at: a block may have millions of items
+        return None  # checked first, because a block may have millions of items
     try:
         items = [item.split("=") for item in block.decode().split(",")]
     except UnicodeDecodeError:
@@ -310,7 +312,7 @@ def _translate(block: bytes, tag: str) -> _Translation | None:
     if len(text) > limits.PROPERTIES_BYTES_MAX:
         return None
     keys = next((tuple(value.split()) for name, value in items if name == properties.KEYS), ())
-    return _Translation(tag, text, keys)
+    return _StoredBlock(tag, text, keys)
 
 
 def _without_unique_id(text: bytes) -> bytes:
@@ -320,8 +322,8 @@ def _without_unique_id(text: bytes) -> bytes:
     return before + after.partition(b"\x02")[2]
 
 
-def _foreign_block(text: bytes) -> _Block:
-    """Attributes for the properties of another door."""
+def _attribute_block(text: bytes) -> _AttributeBlock:
+    """The attributes for the properties of a record that another protocol has written."""
     found = properties.decode(text)
     items = [
         ("$msgType$", found.pop(properties.TAGS, "")),
@@ -334,4 +336,4 @@ def _foreign_block(text: bytes) -> _Block:
         if value and name not in _RESERVED and not any(sign in name + value for sign in ",=")
     ).encode()
     block = _LENGTH.pack(len(attributes)) + attributes if attributes else b""
-    return _Block(block, 0, 1 if block else 0)
+    return _AttributeBlock(block, 0, 1 if block else 0)

@@ -1,37 +1,57 @@
-"""Method 13: requests become drafts, or are refused.
+"""Method 13: sends (docs/protocol/tubemq.md, sections 3.7 and 8.4).
 
-Nearly all requests of a producer differ only in payload and number, so a reader remembers two
-things: what stands before the partition number (client and topic), and what stands behind the
-payload (flag, check sum, address, type, authorization). A request that is made of known pieces is
-read with two comparisons; any other goes through protobuf and all checks, in the order of 3.7.
+`SendDecoder` turns requests into drafts for the store, `SendReplies` answers them when they are
+stored.
+
+Nearly all requests of a producer differ only in their payload and number. So the decoder caches two
+parts of a request: its prefix, which is everything before the partition number (client and topic),
+and its suffix, which is everything after the payload (flag, check sum, address, type,
+authorization). A request made of a known prefix and suffix is read with two comparisons. All others
+are parsed by protobuf and checked in the order of section 3.7.
+
+The replies of a batch are encoded together. Their common parts are encoded once: the time, the
+upper bits of the ids, and, for each length of the offset, everything from the sizes of the frame to
+the text. The bytes are those of `_wire.tubemq.sending.send_reply`, which the tests compare.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from struct import Struct
 
 from google.protobuf.message import DecodeError
 
 from coherer import limits
+from coherer._net import Connection
 from coherer._rules.common.topics import Topic
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer._store import Draft
+from coherer._store import Appended, Draft
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.envelope import encode_field
-from coherer._wire.tubemq.methods import parse
+from coherer._wire.tubemq.envelope import answer_head
+from coherer._wire.tubemq.frame import TOKEN, encode_frame
+from coherer._wire.tubemq.methods import SEND_MESSAGE, parse
 from coherer._wire.tubemq.payload import checksum
+from coherer._wire.tubemq.wire import CONTINUED, VARINTS, field, varint
+from coherer.errors import CohererError, StoreFullError
 
-_HOST = struct.Struct(">iI")
+_HOST = Struct(">iI")
 HISTORY_TOPIC = "__offset_history__"
 _REQUIRED = ("clientId", "topicName", "partitionId", "data", "flag", "checkSum", "sentAddr")
-_IN_TAIL = [False, False, False, False, True, True, True]
+_IN_SUFFIX = [False, False, False, False, True, True, True]
+
+_TOKEN_SERIAL = Struct(">Ii").pack
+_SIZES = Struct(">ii").pack
+_BEGIN = b"\x08\x01\x10\xc8\x01\x1a"  # success, 200, tag of the text
+_LOW = (1 << 28) - 1
+_14_BITS = (1 << 14) - 1
 
 
-class _Lane:
-    """What a request begins with: a client, a topic, and what they may do."""
+class _Prefix:
+    """The start of a request: client and topic, with the partitions and limit of the topic."""
 
     __slots__ = ("at", "bytes_max", "partitions", "prefix", "topic", "version")
 
@@ -44,8 +64,8 @@ class _Lane:
         self.bytes_max = bytes_max
 
 
-class _Tail:
-    """What a request ends with."""
+class _Suffix:
+    """The end of a request: everything after the payload."""
 
     __slots__ = ("flag", "host", "plain", "tag")
 
@@ -56,32 +76,32 @@ class _Tail:
         self.plain = not flag & 1 and not tag
 
 
-class SendMemory:
-    """What all connections of a broker remember of requests."""
+class SendCache:
+    """The known prefixes and suffixes of requests, for all connections of a broker."""
 
     def __init__(self, state: BrokerState, mapper: Mapper) -> None:
         self.state = state
         self.mapper = mapper
-        self.lanes: dict[bytes, _Lane] = {}
-        self.tails: dict[bytes, _Tail] = {}
+        self.prefixes: dict[bytes, _Prefix] = {}
+        self.suffixes: dict[bytes, _Suffix] = {}
         self._version = state.version
 
     def refresh(self) -> None:
-        """Forget everything if topics or rights have changed since."""
+        """Clear the cache if topics or rights have changed."""
         if self._version != self.state.version:
             self._version = self.state.version
-            self.lanes.clear()
-            self.tails.clear()
+            self.prefixes.clear()
+            self.suffixes.clear()
 
-    def keep_lane(self, lane: _Lane) -> None:
-        """Remember what a request begins with."""
-        if len(self.lanes) >= limits.SEND_PERMISSIONS_CACHED:
-            self.lanes.clear()
-        self.lanes[lane.prefix] = lane
+    def add_prefix(self, known: _Prefix) -> None:
+        """Add a prefix."""
+        if len(self.prefixes) >= limits.LANES_CACHED:
+            self.prefixes.clear()
+        self.prefixes[known.prefix] = known
 
-    def learn_tail(self, rest: bytes) -> _Tail | None:
-        """What stands behind the payload, when it is just that, and its sender may send."""
-        if len(rest) > limits.SEND_TAIL_BYTES_CACHED:
+    def add_suffix(self, rest: bytes) -> _Suffix | None:
+        """Add the suffix of a permitted request. Returns None if it cannot be cached."""
+        if len(rest) > limits.TAIL_BYTES_CACHED:
             return None
         try:
             request = pb.SendMessageRequestP2B.FromString(rest)
@@ -89,74 +109,76 @@ class SendMemory:
             return None
         given = [request.HasField(name) for name in _REQUIRED]
         access, now_ms = self.state.access, self.state.now_ms()
-        if given != _IN_TAIL or request.checkSum != -1 or not access.settled(now_ms):
+        if given != _IN_SUFFIX or request.checkSum != -1 or not access.is_final(now_ms):
             return None
-        if access.refusal(request.authInfo, produce=True, now_ms=now_ms):
+        if access.denial(request.authInfo, produce=True, now_ms=now_ms):
             return None
-        if len(self.tails) >= limits.SEND_TAILS_CACHED:
-            self.tails.clear()
-        tail = _Tail(request.flag, request.sentAddr, request.msgType.strip())
-        self.tails[rest] = tail
-        return tail
+        if len(self.suffixes) >= limits.TAILS_CACHED:
+            self.suffixes.clear()
+        suffix = _Suffix(request.flag, request.sentAddr, request.msgType.strip())
+        self.suffixes[rest] = suffix
+        return suffix
 
 
-class SendReader:
-    """Reads the sends of one connection."""
+class SendDecoder:
+    """Turns the sends of one connection into drafts."""
 
-    def __init__(self, memory: SendMemory) -> None:
-        self._memory = memory
-        self._state = memory.state
-        self._mapper = memory.mapper
-        self._lane: _Lane | None = None
+    def __init__(self, cache: SendCache) -> None:
+        self._cache = cache
+        self._state = cache.state
+        self._mapper = cache.mapper
+        self._prefix: _Prefix | None = None
 
-    def read(self, body: bytes, wall_ms: int) -> Draft:
-        """Turn a request into what is to be stored.
+    def decode(self, body: bytes, wall_ms: int) -> Draft:
+        """Turn a request into a draft.
 
         Args:
-            body: the request's message.
-            wall_ms: the time of day: when the message was born.
+            body: the body of the request.
+            wall_ms: the time of day, which becomes the time of the message.
 
         Raises:
-            Refusal: it is refused.
-            ProtocolError: it is no such request.
+            Refusal: the request is not valid or not permitted.
+            ProtocolError: the request is malformed.
         """
-        lane = self._lane
-        if lane is None or not body.startswith(lane.prefix):
-            lane = self._find_lane(body)
-        if lane is None or lane.version != self._state.version:
-            return self._read_slowly(body, wall_ms)
+        known = self._prefix
+        if known is None or not body.startswith(known.prefix):
+            known = self._find_prefix(body)
+        if known is None or known.version != self._state.version:
+            return self._parse(body, wall_ms)
         try:
-            partition, start, end = _payload(body, lane.at)
+            partition, start, end = _payload(body, known.at)
         except IndexError:
-            return self._read_slowly(body, wall_ms)
-        if 0 < end - start <= lane.bytes_max and partition in lane.partitions:
+            return self._parse(body, wall_ms)
+        if 0 < end - start <= known.bytes_max and partition in known.partitions:
             rest = body[end:]
-            tail = self._memory.tails.get(rest) or self._memory.learn_tail(rest)
-            if tail is not None:
+            suffix = self._cache.suffixes.get(rest) or self._cache.add_suffix(rest)
+            if suffix is not None:
                 data = body[start:end]
-                if tail.plain:
+                if suffix.plain:
                     return Draft(
-                        lane.topic, partition, data, b"", 0, tail.flag, 0, wall_ms, tail.host
+                        known.topic, partition, data, b"", 0, suffix.flag, 0, wall_ms, suffix.host
                     )
-                stored, properties, code, keys = self._mapper.to_record(data, tail.flag, tail.tag)
+                stored, properties, code, keys = self._mapper.to_record(
+                    data, suffix.flag, suffix.tag
+                )
                 return Draft(
-                    lane.topic, partition, stored, properties, code,
-                    tail.flag, 0, wall_ms, tail.host, 0, 0, keys,
+                    known.topic, partition, stored, properties, code,
+                    suffix.flag, 0, wall_ms, suffix.host, 0, 0, keys,
                 )  # fmt: skip
-        return self._read_slowly(body, wall_ms)
+        return self._parse(body, wall_ms)
 
-    def _find_lane(self, body: bytes) -> _Lane | None:
-        # Client, topic and the tag of the partition; what is unusually long is found nowhere.
+    def _find_prefix(self, body: bytes) -> _Prefix | None:
+        # Client, topic and the tag of the partition. Unusually long names are never cached.
         try:
             topic = 2 + body[1]
-            lane = self._memory.lanes.get(body[: topic + 3 + body[topic + 1]])
+            known = self._cache.prefixes.get(body[: topic + 3 + body[topic + 1]])
         except IndexError:
             return None
-        if lane is not None:
-            self._lane = lane
-        return lane
+        if known is not None:
+            self._prefix = known
+        return known
 
-    def _read_slowly(self, body: bytes, wall_ms: int) -> Draft:
+    def _parse(self, body: bytes, wall_ms: int) -> Draft:
         request = parse(pb.SendMessageRequestP2B, body)
         topic = self._check(request)
         tag = request.msgType.strip()
@@ -166,19 +188,21 @@ class SendReader:
             topic.name, request.partitionId, stored, properties, code,
             request.flag, 0, wall_ms, host, 0, 0, keys,
         )  # fmt: skip
-        self._learn_lane(body, request, topic)
+        self._cache_prefix(body, request, topic)
         return draft
 
     def _check(self, request: pb.SendMessageRequestP2B) -> Topic:
         state = self._state
         if not state.serving or state.stop_write or state.core.write_failed:
-            raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "The broker takes no messages now.")
-        refusal = state.access.refusal(request.authInfo, produce=True, now_ms=state.now_ms())
-        if refusal:
-            raise Refusal(ResultCode.CERTIFICATE_FAILURE, refusal)
+            raise Refusal(
+                ResultCode.SERVICE_UNAVAILABLE, "The broker does not accept messages at present."
+            )
+        denial = state.access.denial(request.authInfo, produce=True, now_ms=state.now_ms())
+        if denial:
+            raise Refusal(ResultCode.CERTIFICATE_FAILURE, denial)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         if request.topicName == HISTORY_TOPIC:
-            raise Refusal(ResultCode.FORBIDDEN, f"Topic {HISTORY_TOPIC} is the broker's own.")
+            raise Refusal(ResultCode.FORBIDDEN, f"Topic {HISTORY_TOPIC} is for brokers only.")
         topic = known_topic(state.topics, request.topicName)
         if topic.status:
             raise Refusal(ResultCode.FORBIDDEN, f"Topic {topic.name} is closed.")
@@ -198,31 +222,27 @@ class SendReader:
         if size > limit:
             raise Refusal(
                 ResultCode.BAD_REQUEST,
-                f"The message has {size} bytes; topic {topic.name} takes {limit} at most.",
+                f"The message has {size} bytes; topic {topic.name} accepts at most {limit}.",
             )
         if request.checkSum not in {-1, checksum(request.data)}:
             raise Refusal(ResultCode.FORBIDDEN, "The check sum does not match the data.")
 
-    def _learn_lane(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
-        prefix = (
-            encode_field(1, request.clientId.encode())
-            + encode_field(2, topic.name.encode())
-            + b"\x18"
-        )
+    def _cache_prefix(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
+        prefix = field(1, request.clientId.encode()) + field(2, topic.name.encode()) + b"\x18"
         if body.startswith(prefix):
             state = self._state
-            self._memory.refresh()
-            self._lane = _Lane(prefix, state.version, topic, state.payload_bytes_max(topic))
-            self._memory.keep_lane(self._lane)
+            self._cache.refresh()
+            self._prefix = _Prefix(prefix, state.version, topic, state.payload_bytes_max(topic))
+            self._cache.add_prefix(self._prefix)
 
 
 def _payload(body: bytes, at: int) -> tuple[int, int, int]:
-    """Partition, and begin and end of the payload, of a request whose partition stands at `at`.
+    """Partition, and start and end of the payload, of a request whose partition begins at `at`.
 
-    What is not written as everybody does (or is larger than 2 MiB) gives an empty payload.
+    A request with an unusual encoding, or of more than 2 MiB, gives an empty payload.
 
     Raises:
-        IndexError: the request is cut off.
+        IndexError: the request is truncated.
     """
     partition = body[at]
     if partition >= 0x80:
@@ -239,3 +259,98 @@ def _payload(body: bytes, at: int) -> tuple[int, int, int]:
     if body[at + 1] != 0x22 or length >= 0x20_0000 or partition >= 0x4000:
         return 0, 0, 0
     return partition, start, start + length
+
+
+# -- replies
+
+
+class SendReplies:
+    """Answers the sends of one socket read when they are stored, or have failed.
+
+    The appender calls it (`coherer._server.core.appending.Done`).
+
+    Args:
+        state: the state of the broker.
+        connection: where the answers go.
+        serials: the serial numbers of the requests.
+    """
+
+    __slots__ = ("_connection", "_serials", "_state")
+
+    def __init__(self, state: BrokerState, connection: Connection, serials: list[int]) -> None:
+        self._state = state
+        self._connection = connection
+        self._serials = serials
+
+    def __call__(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:  # noqa: ARG002
+        """Answer the requests."""
+        connection, state = self._connection, self._state
+        if isinstance(outcome, CohererError):
+            code, text = _error(outcome)
+            connection.write_many(refuse_send(serial, code, text) for serial in self._serials)
+            return
+        connection.write(send_replies(self._serials, outcome, state.first_id, state.wall_ms()))
+        connection.flush()
+
+
+def refuse_send(serial: int, code: ResultCode, text: str) -> bytes:
+    """The frame of an error answer to a send."""
+    answer = pb.SendMessageResponseB2P(success=False, errCode=code, errMsg=text)
+    body = answer.SerializeToString()
+    return encode_frame(serial, answer_head(SEND_MESSAGE, len(body)) + body)
+
+
+def _error(error: CohererError) -> tuple[ResultCode, str]:
+    if isinstance(error, StoreFullError):
+        return ResultCode.SERVER_RECEIVE_OVERFLOW, f"The store of the broker is full. {error.text}"
+    return ResultCode.INTERNAL_SERVER_ERROR, f"The broker could not store the message: {error}"
+
+
+def send_replies(
+    serials: Sequence[int], appended: Iterable[Appended], first_id: int, append_ms: int
+) -> bytes:
+    """The frames that confirm stored messages.
+
+    Args:
+        serials: the serial numbers of the requests.
+        appended: the offsets of their messages.
+        first_id: the id of a message at offset 0 of the commit log, at least 2 ** 28.
+        append_ms: the time of day of the broker, ms since 1970.
+    """
+    frames: list[bytes] = []
+    below = -1
+    id_end, heads = b"", [b""]
+    time = b"\x30" + varint(append_ms) + b"\x38"
+    for serial, stored in zip(serials, appended, strict=True):
+        message_id = first_id + stored.physical_offset
+        if message_id >= below:
+            id_end = varint(message_id >> 28) + time
+            digits = len(str(message_id))
+            heads = _heads(digits, len(id_end))
+            below = min((message_id | _LOW) + 1, 10**digits)
+        offset = stored.queue_offset
+        offset_text = VARINTS[offset] if offset <= _14_BITS else varint(offset)
+        frames.append(
+            b"%b%b%d\x20\x00\x28%b%b%b%b"
+            % (
+                _TOKEN_SERIAL(TOKEN, serial),
+                heads[len(offset_text)],
+                message_id,
+                CONTINUED[message_id & _14_BITS],
+                CONTINUED[message_id >> 14 & _14_BITS],
+                id_end,
+                offset_text,
+            )
+        )
+    return b"".join(frames)
+
+
+@lru_cache(maxsize=64)
+def _heads(digits: int, id_end_size: int) -> list[bytes]:
+    """Everything from the frame sizes to the text, by the length of the offset: 0 to 9."""
+    heads: list[bytes] = []
+    for offset_size in range(10):
+        size = len(_BEGIN) + 1 + digits + 3 + 4 + id_end_size + offset_size
+        head = answer_head(SEND_MESSAGE, size)
+        heads.append(_SIZES(1, len(head) + size) + head + _BEGIN + VARINTS[digits])
+    return heads

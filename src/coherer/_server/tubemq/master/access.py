@@ -1,20 +1,20 @@
-"""Who may come in: signatures, tokens, and the tokens that brokers check (section 6).
+"""Authentication at a master: signatures and tokens (docs/protocol/tubemq.md, section 6).
 
-Java's open-source master has switches for authentication but checks no password, and its own
-clients fail when the switches are on, because it never asks for a signature nor gives a token.
-Here it works, with Java's clients too:
+Java's open-source master has switches for authentication but does not check passwords. Its own
+clients fail if the switches are on, because the master never asks for a signature or issues a
+token. Coherer's master authenticates clients, Java's included:
 
-* Whoever signs with the password of a user is let in and gets a token (`authAuthorizedToken`); it
-  shows the token instead of signing, until the token is half through its life; then the answer
-  asks for a signature (`requireAuth`).
-* Java's consumers do not sign when they register. They are booked but belong to no group until the
-  answer to their first heartbeat has asked for a signature and the second has brought it.
-* Brokers cannot check passwords. What they check is the visit token, which only those get who have
-  proven themselves; it is a random number here, where Java's is the time of its making. (Java's
-  brokers can also ask consumers for a signature, whose content they do not check; its consumers
-  send none when they take partitions, so that is never switched on.)
+* A client that signs with the password of a user gets a token (`authAuthorizedToken`). It sends the
+  token instead of a signature. In the second half of the token's lifetime, answers ask for a new
+  signature (`requireAuth`).
+* Java's consumers do not sign when they register. Their registration is kept, outside of any group,
+  until the answer to their first heartbeat has asked for a signature and the second one brings it.
+* Brokers cannot check passwords. They check the visit token, which only authenticated clients
+  get. It is a random number, where Java uses the time of its creation. (Java's brokers can also
+  ask consumers for a signature, whose content they do not check. Java's consumers do not send one
+  when they take partitions, so that option is never switched on.)
 
-A token is bound to client and user and to this run of the master. A client that shows one of an
+A token is bound to the client, the user and this run of the master. A client with a token of an
 earlier run is told to register again (411), not that its password is wrong (415).
 """
 
@@ -39,33 +39,33 @@ from coherer._wire.tubemq.codes import ResultCode
 _KEY_BYTES: Final = 32
 
 
-class Proof(msgspec.Struct, frozen=True):
-    """What a client has shown.
+class Identity(msgspec.Struct, frozen=True):
+    """An authenticated client.
 
     Args:
-        user: who it is; "" where nothing was asked for.
-        token: what it can show next time.
-        require: it should sign next time.
+        user: the name of the user; "" if authentication is off.
+        token: the token that the client can send next time.
+        must_sign: whether to ask the client for a signature next time.
     """
 
     user: str = ""
     token: str = ""
-    require: bool = False
+    must_sign: bool = False
 
     def __repr__(self) -> str:
         return masked(self, "token")
 
 
-NOBODY = Proof()
-"""What a client shows to a master that asks for nothing."""
+ANONYMOUS = Identity()
+"""Any client of a master without authentication."""
 
 
-class Credentials:
-    """Checks what clients and brokers show.
+class Authenticator:
+    """Checks the signatures and tokens of clients and brokers.
 
     Args:
         options: users, passwords and periods.
-        wall_ms: the time of day, which signatures carry. Tokens end by the clock that is not set.
+        wall_ms: the time of day, which signatures contain. Tokens expire by the monotonic clock.
     """
 
     def __init__(self, options: MasterOptions, wall_ms: Callable[[], int]) -> None:
@@ -73,58 +73,63 @@ class Credentials:
         self._wall_ms = wall_ms
         self._secret = secrets.token_bytes(32)
 
-    def producer(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof:
-        """What a producer shows.
+    def producer(
+        self, client_id: str, certificate: pb.MasterCertificateInfo, now_ms: int
+    ) -> Identity:
+        """Authenticate a producer.
 
         Raises:
-            Refusal: it is not enough.
+            Refusal: with 415 if it does not sign correctly and has no valid token.
         """
         if not self._options.authenticate_producers:
-            return NOBODY
-        proof = self._proof(client_id, shown, now_ms)
-        if proof is None:
+            return ANONYMOUS
+        identity = self._identity(client_id, certificate, now_ms)
+        if identity is None:
             raise _refused("authInfo.userName is Blank")
-        return proof
+        return identity
 
     def consumer(
-        self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int
-    ) -> Proof | None:
-        """What a consumer shows; None when it shows nothing and should be asked to sign.
+        self, client_id: str, certificate: pb.MasterCertificateInfo, now_ms: int
+    ) -> Identity | None:
+        """Authenticate a consumer. Returns None if it has to be asked for a signature.
 
         Raises:
-            Refusal: it signed, and wrongly.
+            Refusal: with 415 if its signature is wrong.
         """
         if not self._options.authenticate_consumers:
-            return NOBODY
-        return self._proof(client_id, shown, now_ms)
+            return ANONYMOUS
+        return self._identity(client_id, certificate, now_ms)
 
-    def broker(self, shown: pb.MasterCertificateInfo) -> None:
-        """What a broker shows.
+    def broker(self, certificate: pb.MasterCertificateInfo) -> None:
+        """Authenticate a broker.
 
         Raises:
-            Refusal: it is not enough.
+            Refusal: with 415 if its signature is wrong.
         """
         options = self._options
         if options.authenticate_brokers:
             password = options.broker_password if options.broker_user else ""
-            name = shown.authInfo.userName
+            name = certificate.authInfo.userName
             own = name == options.broker_user and bool(password)
-            self._check_signature(shown.authInfo, password if own else self._password(name))
+            self._check_signature(certificate.authInfo, password if own else self._password(name))
 
-    def _proof(self, client_id: str, shown: pb.MasterCertificateInfo, now_ms: int) -> Proof | None:
-        if shown.HasField("authInfo"):
-            password = self._password(shown.authInfo.userName)
-            user = self._check_signature(shown.authInfo, password)
-            return Proof(user, self._token(client_id, user, now_ms + self._options.token_life_ms))
-        return self._read_token(client_id, shown.authorizedToken, now_ms)
+    def _identity(
+        self, client_id: str, certificate: pb.MasterCertificateInfo, now_ms: int
+    ) -> Identity | None:
+        if certificate.HasField("authInfo"):
+            password = self._password(certificate.authInfo.userName)
+            user = self._check_signature(certificate.authInfo, password)
+            token = self._token(client_id, user, now_ms + self._options.token_life_ms)
+            return Identity(user, token)
+        return self._read_token(client_id, certificate.authorizedToken, now_ms)
 
     def _password(self, user: str) -> str:
-        """The password of a user; "" for nobody."""
+        """The password of a user; "" if the user does not exist."""
         users = self._options.users
         return "" if users is None else users.get(user, "")
 
     def _check_signature(self, info: pb.AuthenticateInfo, password: str) -> str:
-        # An unknown user takes as long as a wrong password, and is answered in the same words.
+        # An unknown user takes as long as a wrong password, and gets the same answer.
         wrong = credentials.verify(
             info, password, self._wall_ms(), valid_ms=self._options.signature_age_ms
         )
@@ -139,7 +144,7 @@ class Credentials:
         text = f"{until_ms}.{name}"
         return f"{text}.{self._seal(client_id, text)}"
 
-    def _read_token(self, client_id: str, token: str, now_ms: int) -> Proof | None:
+    def _read_token(self, client_id: str, token: str, now_ms: int) -> Identity | None:
         text, _, seal = token.rpartition(".")
         if not text or not hmac.compare_digest(seal.encode(), self._seal(client_id, text).encode()):
             return None
@@ -148,28 +153,28 @@ class Credentials:
         left_ms = int(until_text) - now_ms
         if left_ms <= 0 or not self._password(user):
             return None
-        return Proof(user, token, require=left_ms < self._options.token_life_ms // 2)
+        return Identity(user, token, must_sign=left_ms < self._options.token_life_ms // 2)
 
     def _seal(self, client_id: str, text: str) -> str:
         return hmac.new(self._secret, f"{client_id}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
 class VisitTokens:
-    """What shows a broker that a client came through a master (6.3).
+    """The tokens that prove to brokers that a client has registered at a master (section 6.3).
 
-    Clients get `valid`. Brokers get both, so that they know a token before any client does. A token
-    belongs to a period of time: with the key of the run before, a master that was started anew has
-    the same ones, and clients that have registered before go on.
+    Clients get `valid`. Brokers get both tokens, so that they know each one before any client does.
+    Tokens are derived from the key and the period of time. A restarted master with the same key has
+    the same tokens, so clients that registered before the restart stay valid.
 
     Args:
         life_ms: how long a token is valid.
-        now_ms: when it is, ms since 1970.
-        key: what tokens are made with; a random one when None.
+        now_ms: the time, ms since 1970.
+        key: the key that tokens are derived from; None for a random one.
 
     Attributes:
-        valid: what clients get.
-        fresh: what they will get next.
-        key: what they are made with.
+        valid: the token for clients.
+        fresh: the next token for clients.
+        key: the key that tokens are derived from.
 
     >>> first = VisitTokens(300_000, 0)
     >>> again = VisitTokens(300_000, 240_000, first.key)
@@ -189,14 +194,14 @@ class VisitTokens:
         return f"<VisitTokens of period {self._number}>"
 
     def rotate(self, now_ms: int) -> None:
-        """Take the next token when it is time; a clock that was set back changes nothing."""
+        """Switch to the next token when its period begins. Ignores a clock that was set back."""
         number = now_ms // self._period_ms
         if number > self._number:
             self._take(number)
 
     @property
     def text(self) -> str:
-        """As brokers get them."""
+        """Both tokens in the form that brokers receive."""
         return f"{self.valid},{self.fresh}"
 
     def _take(self, number: int) -> None:
@@ -205,7 +210,7 @@ class VisitTokens:
 
     def _token(self, number: int) -> int:
         digest = hmac.digest(self.key, str(number).encode(), "sha256")
-        return int.from_bytes(digest[:8], "big") >> 2  # 62 bits: a positive number in any case
+        return int.from_bytes(digest[:8], "big") >> 2  # 62 bits: always a positive number
 
 
 def _refused(text: str) -> Refusal:

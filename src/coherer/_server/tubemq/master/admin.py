@@ -1,18 +1,21 @@
-"""The master's methods of the HTTP administration: cluster settings, and the table of all (10).
+"""The master's HTTP administration: all methods, and those for the cluster and its brokers.
 
-All methods of Java's master, in its forms. What cannot be is refused by the method's name. Records
-show times in the machine's zone, as Java does.
+It has all methods of Java's master, with the same forms (docs/protocol/tubemq.md, section 10).
+Methods that are not supported are refused by name. Times are in the time zone of the machine, as in
+Java.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 
 import msgspec
 
-from coherer._rules.tubemq.broker_registry import PAUSED_BY_ERRORS
 from coherer._rules.tubemq.groups import GroupKind
-from coherer._rules.tubemq.records import UNDEFINED, ClusterSetting
+from coherer._rules.tubemq.records import UNDEFINED, BrokerRecord, ClusterSetting, ManageStatus
+from coherer._rules.tubemq.registry import PAUSED_BY_ERRORS
 from coherer._server.node.admin import AdminApp, Guard, Method
 from coherer._server.node.admin_figures import (
     ALL,
@@ -24,46 +27,59 @@ from coherer._server.node.admin_figures import (
     metrics_form,
     time_text,
 )
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
-from coherer._server.tubemq.master.admin_brokers import BrokerAdmin
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
 from coherer._server.tubemq.master.admin_forms import (
-    Office,
-    adding,
+    AdminContext,
+    Step,
+    broker_ids,
+    create_change,
+    deployment_form,
+    execute,
+    execute_batch,
     flow_changes,
     megabytes,
     props_changes,
     props_form,
     rules_form,
     stamp_form,
+    unchanged_error,
+    update_change,
 )
 from coherer._server.tubemq.master.admin_groups import GroupAdmin
-from coherer._server.tubemq.master.admin_old_groups import OldGroupAdmin
+from coherer._server.tubemq.master.admin_groups_legacy import LegacyGroupAdmin
 from coherer._server.tubemq.master.admin_topics import TopicAdmin
 from coherer._server.tubemq.master.master import Master
 
 _MIB = 1024 * 1024
+_NUMBERS = {
+    "port": "brokerPort",
+    "tls_port": "brokerTLSPort",
+    "web_port": "brokerWebPort",
+    "region": "regionId",
+    "group": "groupId",
+}
 
 
 def master_admin(master: Master, guard: Guard | None = None) -> AdminApp:
-    """The administration of a master.
+    """The HTTP administration of a master.
 
     Args:
         master: the master.
-        guard: who may use it; when None, changes need the token of the master's options.
+        guard: checks access; if None, changes need the token in the options of the master.
 
     >>> app = master_admin(Master())
     >>> app.handle("admin_query_broker_configure", {})
     {'result': True, 'errCode': 0, 'errMsg': 'OK', 'data': [], 'count': 0}
     """
-    office = Office(master)
+    context = AdminContext(master)
     calls = WebCalls(master.state.wall_ms)
     rows: dict[str, Method] = {
-        **BrokerAdmin(office).methods(),
-        **TopicAdmin(office).methods(),
-        **GroupAdmin(office).methods(),
-        **OldGroupAdmin(office).methods(),
-        **ClusterAdmin(office).methods(),
-        **MasterFigures(office, calls).methods(),
+        **BrokerAdmin(context).methods(),
+        **TopicAdmin(context).methods(),
+        **GroupAdmin(context).methods(),
+        **LegacyGroupAdmin(context).methods(),
+        **ClusterAdmin(context).methods(),
+        **MetricsAdmin(context, calls).methods(),
         **Switches(calls, (ALL, SERVICE, WEB)).methods(changes=True),
         "admin_transfer_current_master": Method(_one_master, changes=True),
     }
@@ -83,68 +99,68 @@ def _one_master(params: Params) -> Answer:
     )
 
 
-class MasterFigures:
-    """What a master counts.
+class MetricsAdmin:
+    """The figures of a master.
 
     Args:
-        office: the master.
-        calls: the calls of its administration.
+        context: the master.
+        calls: the counted calls of the administration.
     """
 
-    def __init__(self, office: Office, calls: WebCalls) -> None:
-        self._office = office
+    def __init__(self, context: AdminContext, calls: WebCalls) -> None:
+        self._context = context
         self._calls = calls
 
     def methods(self) -> dict[str, Method]:
-        """By name."""
+        """The methods by name."""
         return {"admin_get_metrics_info": Method(self.metrics)}
 
     def metrics(self, params: Params) -> Answer:
-        """admin_get_metrics_info; with `needRefresh` what grows begins anew."""
-        state, refresh = self._office.state, params.flag("needRefresh") or False
+        """admin_get_metrics_info; `needRefresh` resets the counters."""
+        state, refresh = self._context.state, params.flag("needRefresh") or False
         service = self._service()
         if refresh:
-            state.counts.clear(state.wall_ms())
+            state.counters.clear(state.wall_ms())
         calls = self._calls.form(refresh=refresh)
         return found(metrics_form(state.options.host, "Master", state.wall_ms(), service, calls))
 
     def _service(self) -> Answer:
-        state = self._office.state
-        counts, broker_registry, groups = (
-            state.counts,
+        state = self._context.state
+        counters, broker_registry, groups = (
+            state.counters,
             list(state.broker_registry),
             list(state.groups),
         )
-        choosers = [g for g in groups if g.subscription.kind is GroupKind.CLIENT_BALANCED]
+        client_balanced = [g for g in groups if g.subscription.kind is GroupKind.CLIENT_BALANCED]
         members = [member for group in groups for member in group.members.values()]
         stopped = [state.broker_registry.stopped(broker.id) for broker in broker_registry]
         abnormal = [
             b for b in broker_registry if PAUSED_BY_ERRORS in (b.read_status, b.write_status)
         ]
         return {
-            "reset_time": time_text(counts.since_ms),
+            "reset_time": time_text(counters.since_ms),
             "csm_online_group_cnt": len(groups),
-            "csm_group_timeout_cnt": counts.groups_timed_out,
-            "csm_client_bal_group_cnt": len(choosers),
-            "client_balance_timeout_cnt": counts.choosers_timed_out,
-            "server_balance_normal": counts.balances.form(),
+            "csm_group_timeout_cnt": counters.groups_timed_out,
+            "csm_client_bal_group_cnt": len(client_balanced),
+            "client_balance_timeout_cnt": counters.client_balanced_timed_out,
+            "server_balance_normal": counters.balances.form(),
             "server_balance_reset": Histogram().form(),
             "consumer_online_cnt": len(members),
-            "consumer_timeout_cnt": counts.consumers_timed_out,
-            "consumer_con_event_cnt": sum(len(member.takes) for member in members),
-            "consumer_discon_event_cnt": sum(len(member.gives) for member in members),
+            "consumer_timeout_cnt": counters.consumers_timed_out,
+            "consumer_con_event_cnt": sum(len(member.assignments) for member in members),
+            "consumer_discon_event_cnt": sum(len(member.revocations) for member in members),
             "producer_online_cnt": len(state.producers),
-            "producer_timeout_cnt": counts.producers_timed_out,
+            "producer_timeout_cnt": counters.producers_timed_out,
             "broker_configured_cnt": len(state.catalog.brokers),
             "broker_online_cnt": sum(broker.online for broker in broker_registry),
-            "broker_timeout_cnt": counts.brokers_timed_out,
+            "broker_timeout_cnt": counters.brokers_timed_out,
             "broker_abnormal_cnt": len(abnormal),
             "broker_forbidden_cnt": sum(any(pair) for pair in stopped),
         }
 
 
-def elsewhere(master: Master) -> str | None:
-    """Where the active master's administration is, as far as a standby has been told."""
+def active_admin_url(master: Master) -> str | None:
+    """The URL of the active master's administration, if this master is a standby and knows it."""
     return master.state.options.active_admin_url if master.standby else None
 
 
@@ -155,11 +171,11 @@ def _method_form(rows: dict[str, Method], name: str) -> Answer:
 class ClusterAdmin:
     """Settings of the whole cluster."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
 
     def methods(self) -> dict[str, Method]:
-        """By name."""
+        """The methods by name."""
         return {
             "admin_query_server_version": Method(self.version),
             "admin_query_master_group_info": Method(self.masters),
@@ -178,10 +194,10 @@ class ClusterAdmin:
         return found([{"version": f"coherer-{metadata.version('coherer')}"}])
 
     def masters(self, params: Params) -> Answer:
-        """admin_query_master_group_info: this master only; it knows of no others."""
+        """admin_query_master_group_info: this master only; it does not know others."""
         del params
-        options = self._office.state.options
-        status = "UNKNOWN" if self._office.state.standby else "MASTER"
+        options = self._context.state.options
+        status = "UNKNOWN" if self._context.state.standby else "MASTER"
         node: Answer = {
             "index": 1,
             "name": f"{options.host}:{options.port}",
@@ -192,14 +208,14 @@ class ClusterAdmin:
         return {
             **found([node]),
             "groupName": "coherer",
-            "isPrimaryNodeActive": not self._office.state.standby,
+            "isPrimaryNodeActive": not self._context.state.standby,
             "groupStatus": "Running-ReadWrite",
         }
 
     def query(self, params: Params) -> Answer:
-        """admin_query_cluster_default_setting; nothing while nothing was set."""
+        """admin_query_cluster_default_setting; no records until a setting has been changed."""
         del params
-        cluster = self._office.catalog.cluster
+        cluster = self._context.catalog.cluster
         return found([] if cluster.stamp.serial == UNDEFINED else [_cluster_form(cluster)])
 
     def change(self, params: Params) -> Answer:
@@ -208,13 +224,13 @@ class ClusterAdmin:
         return self.query(params)
 
     def query_rules(self, params: Params) -> Answer:
-        """admin_query_def_flow_control_rule: the same record in its old form."""
+        """admin_query_def_flow_control_rule: the same record in its legacy form."""
         del params
-        cluster = self._office.catalog.cluster
+        cluster = self._context.catalog.cluster
         return found([] if cluster.stamp.serial == UNDEFINED else [_rules_form(cluster)])
 
     def set_rules(self, params: Params) -> Answer:
-        """admin_set_def_flow_control_rule: with rules given and no word on it, they count."""
+        """admin_set_def_flow_control_rule: rules without an explicit switch are enabled."""
         switch: dict[str, object] = {}
         if params.get("flowCtrlInfo") and params.flag("flowCtrlEnable") is None:
             status = params.number("statusId")
@@ -224,14 +240,14 @@ class ClusterAdmin:
 
     def remove_rules(self, params: Params) -> Answer:
         """admin_rmv_def_flow_control_rule."""
-        change = adding(self._office, params)
+        change = create_change(self._context, params)
         cleared = {"flow_enabled": False, "flow_rules": "[]"}
-        self._office.catalog.set_cluster(cleared, change)
-        self._office.settle()
+        self._context.catalog.set_cluster(cleared, change)
+        self._context.commit_changes()
         return self.query_rules(params)
 
     def _change(self, params: Params, extra: dict[str, object] | None = None) -> None:
-        cluster = self._office.catalog.cluster
+        cluster = self._context.catalog.cluster
         changes = flow_changes(params)
         changes |= extra or {}
         for field, name in (
@@ -248,8 +264,8 @@ class ClusterAdmin:
         props = props_changes(params)
         if props:
             changes["props"] = msgspec.structs.replace(cluster.props, **props)
-        self._office.catalog.set_cluster(changes, adding(self._office, params))
-        self._office.settle()
+        self._context.catalog.set_cluster(changes, create_change(self._context, params))
+        self._context.commit_changes()
 
 
 def _cluster_form(cluster: ClusterSetting) -> Answer:
@@ -278,3 +294,271 @@ def _rules_form(cluster: ClusterSetting) -> Answer:
         "flowCtrlInfo": rules,
         **stamp_form(cluster.stamp),
     }
+
+
+class BrokerAdmin:
+    """The records of brokers, and their state (section 10.2)."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def methods(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {
+            "admin_query_broker_configure": Method(self.query),
+            "admin_query_broker_run_status": Method(self.status),
+            "admin_add_broker_configure": Method(self.add, changes=True),
+            "admin_batch_add_broker_configure": Method(self.add_batch, changes=True),
+            "admin_bath_add_broker_configure": Method(self.add_batch, changes=True),
+            "admin_update_broker_configure": Method(self.update, changes=True),
+            "admin_batch_update_broker_configure": Method(self.update_batch, changes=True),
+            "admin_delete_broker_configure": Method(self.delete, changes=True),
+            "admin_online_broker_configure": Method(self._status_setter(ManageStatus.ONLINE), True),
+            "admin_offline_broker_configure": Method(
+                self._status_setter(ManageStatus.OFFLINE), True
+            ),
+            "admin_reload_broker_configure": Method(self.reload, changes=True),
+            "admin_set_broker_read_or_write": Method(self.open, changes=True),
+            "admin_release_broker_autoforbidden_status": Method(self.release, changes=True),
+        }
+
+    # -- queries
+
+    def query(self, params: Params) -> Answer:
+        """admin_query_broker_configure."""
+        with_topics = params.flag("withTopic")
+        return found(self._form(record, with_topics) for record in self._chosen(params))
+
+    def status(self, params: Params) -> Answer:
+        """admin_query_broker_run_status."""
+        forms = [self._run_form(record) for record in self._chosen(params)]
+        for flag, field in (
+            ("onlyAbnormal", "isRepAbnormal"),
+            ("onlyAutoForbidden", "isAutoForbidden"),
+            ("onlyEnableTLS", "enableTLS"),
+        ):
+            if params.flag(flag):
+                forms = [form for form in forms if form[field] is True]
+        return found(forms)
+
+    def _chosen(self, params: Params) -> list[BrokerRecord]:
+        numbers = set(params.numbers("brokerId"))
+        hosts, topics = set(params.words("brokerIp")), params.words("topicName")
+        catalog = self._context.catalog
+        holders = {broker for topic in topics for broker in catalog.topics.get(topic, {})}
+        return [
+            record
+            for _, record in sorted(catalog.brokers.items())
+            if (not numbers or record.id in numbers)
+            and (not hosts or record.host in hosts)
+            and (not topics or record.id in holders)
+        ]
+
+    def _form(self, record: BrokerRecord, with_topics: bool | None) -> Answer:
+        is_running = self._context.broker_registry.get(record.id) is not None
+        form: Answer = {
+            "brokerId": record.id,
+            "brokerIp": record.host,
+            "brokerPort": record.port,
+            "brokerTLSPort": record.tls_port,
+            "brokerWebPort": record.web_port,
+            "manageStatus": record.status.text,
+            "isConfChanged": is_running and not self._is_settled(record.id),
+            "isConfLoaded": self._is_settled(record.id),
+            "regionId": record.region,
+            "groupId": record.group,
+            **props_form(record.props),
+            **stamp_form(record.stamp),
+        }
+        if with_topics:
+            form["topicSet"] = [
+                deployment_form(self._context, deployment)
+                for deployment in self._context.catalog.topics_of(record.id)
+            ]
+        return form
+
+    def _run_form(self, record: BrokerRecord) -> Answer:
+        running = self._context.broker_registry.get(record.id)
+        stopped = self._context.broker_registry.stopped(record.id)
+        form: Answer = {
+            "brokerId": record.id,
+            "brokerIp": record.host,
+            "brokerPort": record.port,
+            "brokerWebPort": record.web_port,
+            "manageStatus": record.status.text,
+            "brokerTLSPort": record.tls_port,
+            "isRepAbnormal": False,
+            "isAutoForbidden": any(stopped),
+        }
+        if running is None:
+            draft = record.status is ManageStatus.DRAFT
+            form["runStatus"] = "-" if draft else "unRegister"
+            for name in (
+                "enableTLS", "subStatus", "isConfChanged", "isConfLoaded", "isBrokerOnline",
+                "brokerVersion", "acceptPublish", "acceptSubscribe",
+            ):  # fmt: skip
+                form[name] = "-"
+            return form
+        settled = self._is_settled(record.id)
+        form |= {
+            "enableTLS": running.secure,
+            "isRepAbnormal": PAUSED_BY_ERRORS in (running.read_status, running.write_status),
+            "runStatus": "running",
+            "subStatus": "idle" if settled else "processing_event",
+            "isConfChanged": _text(not settled),
+            "isConfLoaded": _text(settled),
+            "isBrokerOnline": _text(running.online),
+            "brokerVersion": running.version or "-",
+            "acceptPublish": _text(running.online and record.publishable and not stopped[1]),
+            "acceptSubscribe": _text(running.online and record.subscribable and not stopped[0]),
+        }
+        if not settled:
+            form["stepOp"] = 3
+        return form
+
+    def _is_settled(self, broker: int) -> bool:
+        """Whether the broker has applied its configuration."""
+        running = self._context.broker_registry.get(broker)
+        if running is None:
+            return False
+        return running.configuration == self._context.master.brokers.configurations.of(broker).key
+
+    # -- changes
+
+    def add(self, params: Params) -> Answer:
+        """admin_add_broker_configure."""
+        return execute(self._context, self._add_steps(params))
+
+    def add_batch(self, params: Params) -> Answer:
+        """admin_batch_add_broker_configure, admin_bath_add_broker_configure."""
+        return execute_batch(self._context, params, "brokerJsonSet", self._add_steps)
+
+    def _add_steps(self, params: Params) -> list[Step]:
+        change = create_change(self._context, params)
+        host = params.required("brokerIp")
+        number = params.number("brokerId") or _id_of(host)
+        cluster = self._context.catalog.cluster
+        fields: dict[str, object] = {
+            "port": cluster.broker_port,
+            "tls_port": cluster.broker_tls_port,
+            "web_port": cluster.broker_web_port,
+            **self._numbers(params),
+        }
+        props = msgspec.structs.replace(cluster.props, **props_changes(params))
+        record = BrokerRecord(id=number, host=host, props=props)
+        record = msgspec.structs.replace(record, **fields)
+        item: Answer = {"brokerId": number, "brokerIp": host}
+        return [(item, lambda: self._context.catalog.add_broker(record, change))]
+
+    def update(self, params: Params) -> Answer:
+        """admin_update_broker_configure."""
+        return execute(self._context, self._update_steps(params))
+
+    def update_batch(self, params: Params) -> Answer:
+        """admin_batch_update_broker_configure."""
+        return execute_batch(self._context, params, "brokerJsonSet", self._update_steps)
+
+    def _update_steps(self, params: Params) -> list[Step]:
+        change = update_change(self._context, params)
+        props, numbers = props_changes(params), self._numbers(params)
+
+        def apply(broker: int) -> None:
+            catalog = self._context.catalog
+            fields = dict(numbers)
+            if props:
+                old = catalog.broker(broker).props
+                fields["props"] = msgspec.structs.replace(old, **props)
+            if not fields:
+                raise unchanged_error("The request changes nothing!")
+            catalog.update_broker(broker, fields, change)
+
+        return self._steps(params, apply)
+
+    def delete(self, params: Params) -> Answer:
+        """admin_delete_broker_configure."""
+        update_change(self._context, params)
+        return self._each(params, self._context.catalog.remove_broker)
+
+    def reload(self, params: Params) -> Answer:
+        """admin_reload_broker_configure: only a check, because changes take effect at once."""
+        update_change(self._context, params)
+        return self._each(params, self._context.catalog.broker)
+
+    def open(self, params: Params) -> Answer:
+        """admin_set_broker_read_or_write."""
+        change = update_change(self._context, params)
+        publish, subscribe = params.flag("acceptPublish"), params.flag("acceptSubscribe")
+
+        def apply(broker: int) -> None:
+            record = self._context.catalog.broker(broker)
+            wanted = (
+                record.publishable if publish is None else publish,
+                record.subscribable if subscribe is None else subscribe,
+            )
+            status = {
+                (True, True): ManageStatus.ONLINE,
+                (False, True): ManageStatus.ONLY_READ,
+                (True, False): ManageStatus.ONLY_WRITE,
+                (False, False): ManageStatus.OFFLINE,
+            }[wanted]
+            if status is record.status:
+                raise unchanged_error(f"Unchanged  manageStatus({status.text})!")
+            self._context.catalog.set_status(broker, status, change)
+
+        return self._each(params, apply)
+
+    def release(self, params: Params) -> Answer:
+        """admin_release_broker_autoforbidden_status."""
+        update_change(self._context, params)
+        for broker in broker_ids(params):
+            self._context.broker_registry.release(broker, self._context.state.now_ms())
+        self._context.commit_changes()
+        return done()
+
+    def _status_setter(self, status: ManageStatus) -> Callable[[Params], Answer]:
+        def call(params: Params) -> Answer:
+            change = update_change(self._context, params)
+
+            def apply(broker: int) -> None:
+                if self._context.catalog.broker(broker).status is status:
+                    raise unchanged_error(f"Unchanged  manageStatus({status.text})!")
+                self._context.catalog.set_status(broker, status, change)
+
+            return self._each(params, apply)
+
+        return call
+
+    def _each(self, params: Params, apply: Callable[[int], object]) -> Answer:
+        return execute(self._context, self._steps(params, apply))
+
+    def _steps(self, params: Params, apply: Callable[[int], object]) -> list[Step]:
+        known = self._context.catalog.brokers
+        return [
+            (
+                {"brokerId": number, "brokerIp": known[number].host if number in known else ""},
+                partial(apply, number),
+            )
+            for number in broker_ids(params)
+        ]
+
+    def _numbers(self, params: Params) -> dict[str, object]:
+        given = ((field, params.number(name)) for field, name in _NUMBERS.items())
+        fields: dict[str, object] = {field: value for field, value in given if value is not None}
+        for field, name in _NUMBERS.items():
+            value = fields.get(field, 1)
+            if field.endswith("port") and not 0 < int(str(value)) <= 0xFFFF:
+                raise ParamError(f"illegal value for {name}, value must be in 1..65535")
+        return fields
+
+
+def _id_of(host: str) -> int:
+    """The default id of a new broker: its IPv4 address as a number."""
+    parts = host.split(".")
+    if len(parts) != 4 or not all(part.isdecimal() and int(part) < 256 for part in parts):
+        raise ParamError("Parameter brokerId is missing or value is blank!")
+    first, second, third, fourth = map(int, parts)
+    return abs((first << 24 | second << 16 | third << 8 | fourth) - (first >> 7 << 32))
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""What the master's methods over HTTP have in common: who changes what, and how records look."""
+"""Shared parts of the master's HTTP methods: parameters, batches, and the forms of records."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from coherer._rules.tubemq.records import (
     Stamp,
     TopicProps,
 )
+from coherer._rules.tubemq.registry import BrokerRegistry
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.state import MasterState
@@ -32,86 +33,87 @@ _USER_CHARS_MAX = 64
 _TIME = "%Y%m%d%H%M%S"
 
 _PROPS = dict(zip(TopicProps.__struct_encode_fields__, TopicProps.__struct_fields__, strict=True))
-"""Name over HTTP → our name."""
+"""The names of properties over HTTP, and the field names of `TopicProps`."""
 
 
-class Office:
-    """Where the methods work: on a master."""
+class AdminContext:
+    """Access to the current state of a master.
+
+    A standby that becomes active gets new tables, so they are looked up at every call.
+    """
 
     def __init__(self, master: Master) -> None:
         self.master = master
 
-    # A standby that becomes active gets new tables: they are looked up at every call.
-
     @property
     def state(self) -> MasterState:
-        """What the master's desks share."""
+        """The state of the master."""
         return self.master.state
 
     @property
     def catalog(self) -> Catalog:
-        """What survives."""
+        """The catalog of the master."""
         return self.master.state.catalog
 
     @property
     def broker_registry(self) -> BrokerRegistry:
-        """The brokers that are there."""
+        """The registered brokers."""
         return self.master.state.broker_registry
 
-    def settle(self) -> None:
-        """Save what has changed, and tell whom it concerns.
+    def commit_changes(self) -> None:
+        """Save changes and put them into effect.
 
         Raises:
-            StoreError: it counts, but could not be saved.
+            StoreError: the changes are in effect, but could not be saved.
         """
-        self.state.settle()
+        self.state.commit_changes()
 
 
-# -- who changes something
+# -- changes
 
 
-def adding(office: Office, params: Params) -> Change:
-    """Who adds something.
-
-    Raises:
-        ParamError: it does not say who it is.
-    """
-    return _change(office, params, "createUser")
-
-
-def updating(office: Office, params: Params) -> Change:
-    """Who changes something.
+def create_change(context: AdminContext, params: Params) -> Change:
+    """The author of a new record, from `createUser`.
 
     Raises:
-        ParamError: it does not say who it is.
+        ParamError: the parameter is missing.
     """
-    return _change(office, params, "modifyUser")
+    return _change(context, params, "createUser")
 
 
-def _change(office: Office, params: Params, who: str) -> Change:
-    office.state.require_active("HTTP")
+def update_change(context: AdminContext, params: Params) -> Change:
+    """The author of a change, from `modifyUser`.
+
+    Raises:
+        ParamError: the parameter is missing.
+    """
+    return _change(context, params, "modifyUser")
+
+
+def _change(context: AdminContext, params: Params, who: str) -> Change:
+    context.state.require_active("HTTP")
     version = params.number("dataVersionId")
     return Change(
         user=params.required(who)[:_USER_CHARS_MAX],
-        now_ms=office.state.wall_ms(),
+        now_ms=context.state.wall_ms(),
         data_version=UNDEFINED if version is None else version,
     )
 
 
 def outcomes(
-    items: Iterable[Mapping[str, Json]], act: Callable[[Mapping[str, Json]], object]
+    items: Iterable[Mapping[str, Json]], apply: Callable[[Mapping[str, Json]], object]
 ) -> Answer:
-    """Does something to every item, and tells what became of each.
+    """Apply a change to every item, and report the outcome of each.
 
     Args:
-        items: what names each in the answer.
-        act: does it; a `CatalogError` becomes that item's outcome.
+        items: the members that name each item in the answer.
+        apply: applies the change; a `CatalogError` becomes the outcome of the item.
     """
     data: list[Json] = []
     for item in items:
         outcome: Answer = {**item, "success": True, "errCode": 200, "errInfo": "Ok!"}
         try:
-            act(item)
+            apply(item)
         except CatalogError as error:
             outcome |= {"success": False, "errCode": error.code, "errInfo": error.text}
         data.append(outcome)
@@ -119,78 +121,79 @@ def outcomes(
 
 
 Step: TypeAlias = "tuple[Answer, Callable[[], object]]"
-"""What names a record in the answer, and what is done with it."""
+"""The members that name a record in the answer, and the change to apply to it."""
 
 Plan: TypeAlias = "Callable[[Params], Iterable[Step]]"
-"""Reads parameters, and says what is to be done; nothing is done while it reads."""
+"""Turns parameters into steps, without applying them."""
 
 
-def carry_out(office: Office, steps: Iterable[Step]) -> Answer:
-    """Do what was planned, save it, and tell what became of each record.
+def execute(context: AdminContext, steps: Iterable[Step]) -> Answer:
+    """Apply the steps, save the changes, and report the outcome of each step.
 
     Raises:
-        StoreError: it counts, but could not be saved.
+        StoreError: the changes are in effect, but could not be saved.
     """
-    todo = list(steps)
-    acts = iter([act for _, act in todo])
-    answer = outcomes([item for item, _ in todo], lambda _: next(acts)())
-    office.settle()
+    pending = list(steps)
+    changes = iter([apply for _, apply in pending])
+    answer = outcomes([item for item, _ in pending], lambda _: next(changes)())
+    context.commit_changes()
     return answer
 
 
-def batch(office: Office, params: Params, name: str, plan: Plan) -> Answer:
-    """Do for every item of a JSON array what a method does for its parameters.
+def execute_batch(context: AdminContext, params: Params, name: str, plan: Plan) -> Answer:
+    """Apply a method to every item of a JSON array of parameters.
 
-    All items are read before anything is done. Of several items for one record the last counts.
+    All items are checked before any change is applied. Of several items for one record the last one
+    is used.
 
     Args:
-        office: where.
-        params: of the call.
+        context: the master.
+        params: the parameters of the call.
         name: the parameter with the array.
-        plan: what one item means.
+        plan: turns one item into steps.
 
     Raises:
-        ParamError: an item cannot be; nothing was done then.
-        StoreError: it counts, but could not be saved.
+        ParamError: an item is not valid; nothing was changed.
+        StoreError: the changes are in effect, but could not be saved.
     """
     steps: dict[bytes, Step] = {}
     for record in params.records(name):
-        for item, act in plan(record):
-            steps[msgspec.json.encode(item)] = item, act
+        for item, apply in plan(record):
+            steps[msgspec.json.encode(item)] = item, apply
     if len(steps) > _RECORDS_MAX:
         raise ParamError(f"{len(steps)} records; {_RECORDS_MAX} are allowed in one call")
-    return carry_out(office, steps.values())
+    return execute(context, steps.values())
 
 
-def deployed(office: Office, params: Params) -> list[str]:
-    """The topics that a caller names; all must be on some broker.
+def deployed_topics(context: AdminContext, params: Params) -> list[str]:
+    """The topics of `topicName`, all of which must be deployed on some broker.
 
     Raises:
-        ParamError: none is named, or one is not there.
+        ParamError: no topic is given, or one is not deployed.
     """
     params.required("topicName")
     topics = params.words("topicName")
     for topic in topics:
-        if topic not in office.catalog.topics:
+        if topic not in context.catalog.topics:
             raise ParamError(f"topicName value {topic} is not configure, please configure first!")
     return topics
 
 
-def rights(office: Office, params: Params) -> list[ConsumeControl]:
-    """What groups may do with topics, of those that a caller names."""
+def consume_controls(context: AdminContext, params: Params) -> list[ConsumeControl]:
+    """The rights of groups on topics, restricted to the groups and topics in the parameters."""
     groups, topics = set(params.words("groupName")), set(params.words("topicName"))
     return [
         control
-        for control in office.catalog.consume_controls.values()
+        for control in context.catalog.consume_controls.values()
         if (not groups or control.group in groups) and (not topics or control.topic in topics)
     ]
 
 
-def listed(params: Params, *names: str) -> list[list[str]]:
-    """Lists that must not be empty, and whose combinations are not too many.
+def required_lists(params: Params, *names: str) -> list[list[str]]:
+    """Parameters that are non-empty lists, with a limited number of combinations.
 
     Raises:
-        ParamError: one is empty, or they are too many.
+        ParamError: a list is empty, or there are too many combinations.
     """
     lists: list[list[str]] = []
     count = 1
@@ -203,18 +206,18 @@ def listed(params: Params, *names: str) -> list[list[str]]:
     return lists
 
 
-def ids(params: Params) -> list[int]:
-    """The ids of brokers; there must be one.
+def broker_ids(params: Params) -> list[int]:
+    """The ids of `brokerId`, at least one.
 
     Raises:
-        ParamError: there is none, or one is no number.
+        ParamError: there is none, or one is not a number.
     """
     params.required("brokerId")
     return params.numbers("brokerId")
 
 
-def unchanged(text: str) -> CatalogError:
-    """The outcome of an order that finds everything as it should be."""
+def unchanged_error(text: str) -> CatalogError:
+    """The outcome of a change that has no effect."""
     return CatalogError(OpCode.UNCHANGED, text)
 
 
@@ -222,10 +225,10 @@ def unchanged(text: str) -> CatalogError:
 
 
 def props_changes(params: Params) -> dict[str, object]:
-    """The properties of topics that a caller names, by our names.
+    """The properties of topics in the parameters, by the field names of `TopicProps`.
 
     Raises:
-        ParamError: a value is of the wrong kind.
+        ParamError: a value has the wrong type.
     """
     changes: dict[str, object] = {}
     usual = TopicProps()
@@ -243,16 +246,16 @@ def props_changes(params: Params) -> dict[str, object]:
 
 
 def props_form(props: TopicProps) -> Answer:
-    """The properties of a topic as they are shown."""
+    """The form of a topic's properties."""
     shown: Answer = msgspec.to_builtins(props)
     return {**shown, "dataStoreType": UNDEFINED, "dataPath": ""}
 
 
 def megabytes(count: int) -> int:
-    """Bytes of a limit that is given in megabytes.
+    """Convert a limit in megabytes to bytes.
 
     Raises:
-        ParamError: it is not within 1..20.
+        ParamError: the limit is not within 1..20.
     """
     if not 1 <= count <= 20:
         raise ParamError("illegal value for maxMsgSizeInMB, value must be in 1..20")
@@ -263,10 +266,10 @@ def megabytes(count: int) -> int:
 
 
 def flow_changes(params: Params) -> dict[str, object]:
-    """What a caller says about flow control and priority, of a cluster or a group.
+    """The flow control and priority in the parameters, for a cluster or a group.
 
     Raises:
-        ParamError: rules or numbers that cannot be.
+        ParamError: rules or numbers are not valid.
     """
     changes: dict[str, object] = {}
     priority = params.number("qryPriorityId")
@@ -291,7 +294,7 @@ def flow_changes(params: Params) -> dict[str, object]:
 
 
 def stamp_form(stamp: Stamp) -> Answer:
-    """Who made a record and when, as it is shown."""
+    """The form of a record's author and times."""
     return {
         "dataVersionId": stamp.data_version,
         "serialId": stamp.serial,
@@ -303,14 +306,14 @@ def stamp_form(stamp: Stamp) -> Answer:
 
 
 def old_stamp_form(stamp: Stamp) -> Answer:
-    """The same in the old forms of methods, which have no serial number."""
+    """The same for the legacy methods, which have no serial number."""
     form = stamp_form(stamp)
     del form["serialId"]
     return form
 
 
 def filters_text(filters: Iterable[str]) -> str:
-    """Filter words as they are shown; nothing for none.
+    """The form of filter words; "" without filters.
 
     >>> filters_text(["b", "a"]), filters_text([])
     (',a,b,', '')
@@ -324,13 +327,13 @@ def _time(ms: int) -> str:
 
 
 def rules_form(rules: str) -> list[Json]:
-    """Flow rules as they are shown."""
+    """The form of flow rules."""
     shown: list[Json] = msgspec.json.decode(rules or "[]")
     return shown
 
 
-def right_form(control: ConsumeControl) -> Answer:
-    """What a group may do with a topic, as it is shown."""
+def consume_control_form(control: ConsumeControl) -> Answer:
+    """The form of a group's rights on a topic."""
     return {
         "topicName": control.topic,
         "groupName": control.group,
@@ -342,10 +345,10 @@ def right_form(control: ConsumeControl) -> Answer:
     }
 
 
-def deployment_form(office: Office, deployment: Deployment) -> Answer:
-    """A topic on a broker as it is shown."""
-    broker = office.catalog.brokers.get(deployment.broker)
-    control = office.catalog.topic_controls.get(deployment.topic)
+def deployment_form(context: AdminContext, deployment: Deployment) -> Answer:
+    """The form of a topic on a broker."""
+    broker = context.catalog.brokers.get(deployment.broker)
+    control = context.catalog.topic_controls.get(deployment.topic)
     return {
         "topicName": deployment.topic,
         "brokerId": deployment.broker,

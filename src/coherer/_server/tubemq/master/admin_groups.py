@@ -1,29 +1,29 @@
-"""The master's methods over HTTP that are about consumer groups (10.4, 10.5)."""
+"""The master's HTTP methods for consumer groups (docs/protocol/tubemq.md, sections 10.4, 10.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from coherer._rules.tubemq.groups import Group, GroupKind, Member
+from coherer._rules.tubemq.groups import ConsumerGroup, GroupKind, Member
 from coherer._rules.tubemq.records import UNDEFINED, CatalogError, GroupControl, OpCode
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
 from coherer._server.tubemq.master.admin_forms import (
-    Office,
+    AdminContext,
     Step,
-    adding,
-    batch,
-    carry_out,
-    deployed,
+    consume_control_form,
+    consume_controls,
+    create_change,
+    deployed_topics,
+    execute,
+    execute_batch,
     flow_changes,
-    listed,
     outcomes,
-    right_form,
-    rights,
+    required_lists,
     rules_form,
     stamp_form,
-    updating,
+    update_change,
 )
 
 _KINDS = {
@@ -34,18 +34,18 @@ _KINDS = {
 
 
 class GroupAdmin:
-    """Groups: who is in them, what they hold, and what they may do."""
+    """The members of groups, their partitions, and the settings and rights of groups."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
 
     def methods(self) -> dict[str, Method]:
-        """By name; the old names of some are kept."""
+        """The methods by name, legacy names included."""
         return {
             "admin_query_sub_info": Method(self.query),
             "admin_query_consume_group_detail": Method(self.detail),
             "admin_query_group_info_by_topic": Method(self.by_topic),
-            "admin_query_client_balance_group_set": Method(self.choosers),
+            "admin_query_client_balance_group_set": Method(self.client_balanced),
             "admin_set_client_balance_group_consume_from_max": Method(self.skip, changes=True),
             "admin_query_group_resctrl_info": Method(self.query_controls),
             "admin_add_group_resctrl_info": Method(self.control, changes=True),
@@ -66,10 +66,10 @@ class GroupAdmin:
             "admin_delete_group_csmctrl_info": Method(self.revoke, changes=True),
             "admin_batch_delete_group_csmctrl_info": Method(self.revoke_batch, changes=True),
             "admin_query_booked_csmctrl_groups": Method(self.booked),
-            "admin_rebalance_group_allocate": Method(self.rest, changes=True),
+            "admin_rebalance_group_allocate": Method(self.suspend, changes=True),
         }
 
-    # -- who is there
+    # -- members
 
     def query(self, params: Params) -> Answer:
         """admin_query_sub_info."""
@@ -81,26 +81,26 @@ class GroupAdmin:
                 "topicSet": _listed(group.subscription.topics),
                 "consumerNum": len(group.members),
             }
-            for group in self._office.state.groups
+            for group in self._context.state.groups
             if (not names or group.name in names)
             and (not topics or topics & group.subscription.topics)
         )
 
     def by_topic(self, params: Params) -> Answer:
         """admin_query_group_info_by_topic."""
-        wanted = params.words("topicName") or sorted(self._office.catalog.topics)
+        wanted = params.words("topicName") or sorted(self._context.catalog.topics)
         forms: list[Answer] = []
         for topic in wanted:
-            names = [g.name for g in self._office.state.groups if topic in g.subscription.topics]
-            if topic in self._office.catalog.topics:
+            names = [g.name for g in self._context.state.groups if topic in g.subscription.topics]
+            if topic in self._context.catalog.topics:
                 count = len(names)
                 forms.append({"topicName": topic, "groupSet": _listed(names), "groupCnt": count})
         return found(forms)
 
     def detail(self, params: Params) -> Answer:
-        """admin_query_consume_group_detail: who holds what. A group that is not there is empty."""
+        """admin_query_consume_group_detail: the members and partitions of a group."""
         name = (params.get("groupName") or params.required("consumeGroup")).strip()
-        group = self._office.state.groups.get(name)
+        group = self._context.state.groups.get(name)
         members = list(group.members.values()) if group else []
         topics = group.subscription.topics if group else frozenset[str]()
         answer: Answer = {
@@ -110,7 +110,7 @@ class GroupAdmin:
             "count": len(members),
             "topicSet": _listed(topics),
             "consumeGroup": name,
-            "re-rebalance": {} if group is None else _resting_form(group),
+            "re-rebalance": {} if group is None else _suspended_form(group),
             "isBandConsume": _KINDS[group.subscription.kind] if group else "unbound",
         }
         if group is not None:
@@ -121,11 +121,11 @@ class GroupAdmin:
         answer["data"] = [self._member_form(group, member) for member in members if group]
         return answer
 
-    def _balance_form(self, group: Group | None) -> Answer:
+    def _balance_form(self, group: ConsumerGroup | None) -> Answer:
         if group is None or group.subscription.kind is not GroupKind.NORMAL:
             return {"isRebalanced": False}
-        control = self._office.catalog.group_controls.get(group.name)
-        options = self._office.state.options
+        control = self._context.catalog.group_controls.get(group.name)
+        options = self._context.state.options
         brokers = {p.broker for member in group.members.values() for p in member.held}
         return {
             "isRebalanced": group.allocated,
@@ -135,7 +135,7 @@ class GroupAdmin:
             "curBClientRate": len(brokers) // max(len(group.members), 1),
         }
 
-    def _member_form(self, group: Group, member: Member) -> Answer:
+    def _member_form(self, group: ConsumerGroup, member: Member) -> Answer:
         form: Answer = {
             "consumerId": member.id,
             "receivedFrom": member.address,
@@ -149,7 +149,7 @@ class GroupAdmin:
             form |= {"initReSetPartCount": len(named), "initReSetPartInfo": named}
         if group.subscription.kind is GroupKind.CLIENT_BALANCED:
             form |= {"sourceCount": group.subscription.source_count, "nodeId": member.node_id}
-        catalog, held = self._office.catalog.brokers, sorted(member.held)
+        catalog, held = self._context.catalog.brokers, sorted(member.held)
         form["parCount"] = len(held)
         form["parInfo"] = [
             {
@@ -162,60 +162,62 @@ class GroupAdmin:
         ]
         return form
 
-    # -- groups that balance themselves
+    # -- client-balanced groups
 
-    def choosers(self, params: Params) -> Answer:
+    def client_balanced(self, params: Params) -> Answer:
         """admin_query_client_balance_group_set."""
         del params
         kind = GroupKind.CLIENT_BALANCED
         names: list[Json] = [
-            g.name for g in self._office.state.groups if g.subscription.kind is kind
+            g.name for g in self._context.state.groups if g.subscription.kind is kind
         ]
         return {"result": True, "errCode": 0, "errMsg": "OK", "data": names, "count": len(names)}
 
     def skip(self, params: Params) -> Answer:
-        """admin_set_client_balance_group_consume_from_max: go on from the newest messages."""
-        updating(self._office, params)
-        groups = [self._office.state.groups.get(name) for name in listed(params, "groupName")[0]]
+        """admin_set_client_balance_group_consume_from_max: continue from the newest messages."""
+        update_change(self._context, params)
+        groups = [
+            self._context.state.groups.get(name) for name in required_lists(params, "groupName")[0]
+        ]
         kind = GroupKind.CLIENT_BALANCED
         chosen = [g for g in groups if g is not None and g.subscription.kind is kind]
         if not chosen:
             raise ParamError("all consumer groups are not client balance groups")
         for group in chosen:
-            group.from_max_id = self._office.state.new_id()
+            group.from_max_id = self._context.state.new_id()
         return done()
 
-    # -- members that shall give up what they have
+    # -- forced rebalance
 
-    def rest(self, params: Params) -> Answer:
-        """admin_rebalance_group_allocate: members give up all their partitions.
+    def suspend(self, params: Params) -> Answer:
+        """admin_rebalance_group_allocate: make members give up all their partitions.
 
-        They get partitions again after `reJoinWait` balance periods, at once by default.
+        They get new partitions after `reJoinWait` balance periods; by default at once.
         """
-        updating(self._office, params)
+        update_change(self._context, params)
         name, rounds = params.required("groupName"), params.number("reJoinWait") or 0
-        (members,) = listed(params, "consumerId")
+        (members,) = required_lists(params, "consumerId")
         if rounds < 0:
             raise ParamError("illegal value for reJoinWait, value must be 0 or more")
-        state = self._office.state
+        state = self._context.state
         group = state.groups.get(name)
         if group is None:
             raise ParamError(f"The group({name}) not online!")
         for member in members:
-            if member in group.resting:
+            if member in group.suspended:
                 raise ParamError(f"Duplicated set for consumerId({member}) in group({name})!")
         now_ms = state.now_ms()
-        group.rest(members, now_ms, now_ms + rounds * state.options.balance_period_ms)
+        group.suspend(members, now_ms, now_ms + rounds * state.options.balance_period_ms)
         return done()
 
-    # -- what holds for a group
+    # -- settings
 
     def query_controls(self, params: Params) -> Answer:
         """admin_query_group_resctrl_info."""
         return found(_control_form(control) for control in self._controls(params))
 
     def query_rules(self, params: Params) -> Answer:
-        """admin_query_group_flow_control_rule: the same records in their old form."""
+        """admin_query_group_flow_control_rule: the same records in their legacy form."""
         return found(_rules_form(control) for control in self._controls(params))
 
     def controlled(self, params: Params) -> Answer:
@@ -224,13 +226,13 @@ class GroupAdmin:
 
     def control(self, params: Params) -> Answer:
         """admin_add_group_resctrl_info, admin_update_group_resctrl_info."""
-        return carry_out(self._office, self._controlling(params))
+        return execute(self._context, self._setting_steps(params))
 
     def control_batch(self, params: Params) -> Answer:
         """admin_batch_add_group_resctrl_info, admin_batch_update_group_resctrl_info."""
-        return batch(self._office, params, "groupResCtrlJsonSet", self._controlling)
+        return execute_batch(self._context, params, "groupResCtrlJsonSet", self._setting_steps)
 
-    def _controlling(self, params: Params) -> list[Step]:
+    def _setting_steps(self, params: Params) -> list[Step]:
         changes = flow_changes(params)
         check, rate = params.flag("resCheckEnable"), params.number("alwdBrokerClientRate")
         if check is not None:
@@ -253,55 +255,57 @@ class GroupAdmin:
 
     def release(self, params: Params) -> Answer:
         """admin_delete_group_resctrl_info."""
-        updating(self._office, params)
-        (names,) = listed(params, "groupName")
+        update_change(self._context, params)
+        (names,) = required_lists(params, "groupName")
 
-        def act(item: Mapping[str, Json]) -> None:
-            if not self._office.catalog.release_group(str(item["groupName"])):
+        def apply(item: Mapping[str, Json]) -> None:
+            if not self._context.catalog.release_group(str(item["groupName"])):
                 raise CatalogError(
-                    OpCode.NOT_EXIST, f"Nothing is set for group {item['groupName']}."
+                    OpCode.NOT_EXIST, f"There are no settings for group {item['groupName']}."
                 )
 
-        answer = outcomes([{"groupName": name} for name in names], act)
-        self._office.settle()
+        answer = outcomes([{"groupName": name} for name in names], apply)
+        self._context.commit_changes()
         return answer
 
     def _controls(self, params: Params) -> list[GroupControl]:
         names = set(params.words("groupName"))
-        controls = self._office.catalog.group_controls
+        controls = self._context.catalog.group_controls
         return [controls[name] for name in sorted(controls) if not names or name in names]
 
     def _change(self, params: Params, changes: Mapping[str, object]) -> Answer:
-        return carry_out(self._office, self._steps(params, changes))
+        return execute(self._context, self._steps(params, changes))
 
     def _steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
-        change = (updating if "modifyUser" in params else adding)(self._office, params)
-        (names,) = listed(params, "groupName")
-        catalog = self._office.catalog
+        change = (update_change if "modifyUser" in params else create_change)(self._context, params)
+        (names,) = required_lists(params, "groupName")
+        catalog = self._context.catalog
         return [
             ({"groupName": name}, partial(catalog.control_group, name, changes, change))
             for name in names
         ]
 
-    # -- what a group may read
+    # -- rights
 
     def query_rights(self, params: Params) -> Answer:
         """admin_query_group_csmctrl_info."""
-        return found(right_form(control) for control in rights(self._office, params))
+        return found(
+            consume_control_form(control) for control in consume_controls(self._context, params)
+        )
 
     def booked(self, params: Params) -> Answer:
         """admin_query_booked_csmctrl_groups: the names of the groups."""
-        return _named(control.group for control in rights(self._office, params))
+        return _named(control.group for control in consume_controls(self._context, params))
 
     def grant(self, params: Params) -> Answer:
         """admin_add_group_csmctrl_info, admin_update_group_csmctrl_info."""
-        return carry_out(self._office, self._granting(params))
+        return execute(self._context, self._grant_steps(params))
 
     def grant_batch(self, params: Params) -> Answer:
         """admin_batch_add_group_csmctrl_info, admin_batch_update_group_csmctrl_info."""
-        return batch(self._office, params, "groupCsmJsonSet", self._granting)
+        return execute_batch(self._context, params, "groupCsmJsonSet", self._grant_steps)
 
-    def _granting(self, params: Params) -> list[Step]:
+    def _grant_steps(self, params: Params) -> list[Step]:
         changes: dict[str, object] = {}
         enabled, filtered = params.flag("consumeEnable"), params.flag("filterEnable")
         if enabled is not None:
@@ -312,51 +316,51 @@ class GroupAdmin:
             changes["reason"] = params["disableCsmRsn"]
         if "filterConds" in params:
             changes["filters"] = frozenset(params.words("filterConds"))
-        change = (updating if "modifyUser" in params else adding)(self._office, params)
-        catalog = self._office.catalog
-        (groups,) = listed(params, "groupName")
+        change = (update_change if "modifyUser" in params else create_change)(self._context, params)
+        catalog = self._context.catalog
+        (groups,) = required_lists(params, "groupName")
         return [
             (
                 {"groupName": group, "topicName": topic},
                 partial(catalog.control_consumption, topic, group, changes, change),
             )
-            for topic in deployed(self._office, params)
+            for topic in deployed_topics(self._context, params)
             for group in groups
         ]
 
     def revoke_batch(self, params: Params) -> Answer:
         """admin_batch_delete_group_csmctrl_info."""
-        return batch(self._office, params, "groupCsmJsonSet", self._revoking)
+        return execute_batch(self._context, params, "groupCsmJsonSet", self._revoke_steps)
 
-    def _revoking(self, params: Params) -> list[Step]:
-        updating(self._office, params)
-        catalog = self._office.catalog
-        (groups,) = listed(params, "groupName")
+    def _revoke_steps(self, params: Params) -> list[Step]:
+        update_change(self._context, params)
+        catalog = self._context.catalog
+        (groups,) = required_lists(params, "groupName")
         return [
             (
                 {"groupName": group, "topicName": topic},
                 partial(catalog.release_consumption, group, [topic]),
             )
-            for topic in deployed(self._office, params)
+            for topic in deployed_topics(self._context, params)
             for group in groups
         ]
 
     def revoke(self, params: Params) -> Answer:
         """admin_delete_group_csmctrl_info."""
-        updating(self._office, params)
-        catalog = self._office.catalog
-        (groups,) = listed(params, "groupName")
+        update_change(self._context, params)
+        catalog = self._context.catalog
+        (groups,) = required_lists(params, "groupName")
         topics = params.words("topicName") or None
 
-        def act(item: Mapping[str, Json]) -> None:
+        def apply(item: Mapping[str, Json]) -> None:
             if not catalog.release_consumption(str(item["groupName"]), topics):
                 raise CatalogError(
-                    OpCode.NOT_EXIST, f"Nothing is set for group {item['groupName']}."
+                    OpCode.NOT_EXIST, f"There are no settings for group {item['groupName']}."
                 )
 
         named = params.get("topicName", "")
-        answer = outcomes([{"groupName": name, "topicName": named} for name in groups], act)
-        self._office.settle()
+        answer = outcomes([{"groupName": name, "topicName": named} for name in groups], apply)
+        self._context.commit_changes()
         return answer
 
 
@@ -365,10 +369,10 @@ def _named(names: Iterable[str]) -> Answer:
     return {"result": True, "errCode": 0, "errMsg": "OK", "data": data, "count": len(data)}
 
 
-def _resting_form(group: Group) -> Answer:
+def _suspended_form(group: ConsumerGroup) -> Answer:
     return {
-        member: {"createTime": rest.since_ms, "reqType": int(rest.until_ms > rest.since_ms)}
-        for member, rest in group.resting.items()
+        member: {"createTime": order.since_ms, "reqType": int(order.until_ms > order.since_ms)}
+        for member, order in group.suspended.items()
     }
 
 
@@ -376,7 +380,7 @@ def _listed(words: Iterable[str]) -> list[Json]:
     return [*sorted(words)]
 
 
-def _kind_form(group: Group) -> Answer:
+def _kind_form(group: ConsumerGroup) -> Answer:
     if group.subscription.kind is not GroupKind.BOUND:
         return {}
     return {

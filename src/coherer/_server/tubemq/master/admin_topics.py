@@ -1,4 +1,4 @@
-"""The master's methods over HTTP that are about topics (10.3)."""
+"""The master's HTTP methods for topics (docs/protocol/tubemq.md, section 10.3)."""
 
 from __future__ import annotations
 
@@ -18,42 +18,43 @@ from coherer._rules.tubemq.records import (
     TopicControl,
     TopicProps,
 )
+from coherer._rules.tubemq.registry import Hosted
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
 from coherer._server.tubemq.master.admin_forms import (
     MIB,
-    Office,
+    AdminContext,
     Plan,
     Step,
-    adding,
-    batch,
-    carry_out,
+    broker_ids,
+    consume_control_form,
+    create_change,
     deployment_form,
+    execute,
+    execute_batch,
     filters_text,
-    ids,
-    listed,
     megabytes,
     props_changes,
-    right_form,
+    required_lists,
     stamp_form,
-    unchanged,
-    updating,
+    unchanged_error,
+    update_change,
 )
 
 
 class TopicAdmin:
-    """Topics: where they are, and what holds for them everywhere."""
+    """The deployments of topics on brokers, and the settings of topics."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
 
     def methods(self) -> dict[str, Method]:
-        """By name; the old names of some are kept."""
+        """The methods by name, legacy names included."""
         add, update = Method(self.add, changes=True), Method(self.update, changes=True)
         add_batch = Method(self.add_batch, changes=True)
-        delete = Method(self._mover(Catalog.delete_topic), changes=True)
-        restore = Method(self._mover(Catalog.restore_topic), changes=True)
-        remove = Method(self._mover(Catalog.remove_topic), changes=True)
+        delete = Method(self._status_setter(Catalog.delete_topic), changes=True)
+        restore = Method(self._status_setter(Catalog.restore_topic), changes=True)
+        remove = Method(self._status_setter(Catalog.remove_topic), changes=True)
         return {
             "admin_query_topic_info": Method(self.query),
             "admin_query_topic_deploy_info": Method(self.query_deployed),
@@ -91,7 +92,7 @@ class TopicAdmin:
     # -- queries
 
     def query(self, params: Params) -> Answer:
-        """admin_query_topic_info: what other systems ask to see whether a topic is ready."""
+        """admin_query_topic_info: used by other systems to check whether a topic is ready."""
         forms: list[Answer] = []
         for topic, deployments in self._chosen(params).items():
             control = self._control(topic)
@@ -118,7 +119,9 @@ class TopicAdmin:
                 **self._totals(topic, deployments),
             }
             if with_rights:
-                rights: list[Json] = [right_form(record) for record in self._records(topic)]
+                rights: list[Json] = [
+                    consume_control_form(record) for record in self._records(topic)
+                ]
                 form |= {"groupAuthInfo": rights, "groupAuthCount": len(rights)}
             forms.append(form)
         return found(forms)
@@ -126,7 +129,7 @@ class TopicAdmin:
     def query_records(self, params: Params) -> Answer:
         """admin_query_topic_deploy_configure."""
         return found(
-            deployment_form(self._office, deployment)
+            deployment_form(self._context, deployment)
             for deployments in self._chosen(params).values()
             for deployment in deployments
         )
@@ -153,7 +156,7 @@ class TopicAdmin:
         return found(forms)
 
     def topic_totals(self, params: Params) -> Answer:
-        """admin_query_topic_broker_config_info: of each topic, what there is on all brokers."""
+        """admin_query_topic_broker_config_info: the totals of each topic over all brokers."""
         forms: list[Answer] = []
         for topic, deployments in self._chosen(params).items():
             publish, subscribe = self._open(topic)
@@ -178,20 +181,20 @@ class TopicAdmin:
         return found(forms)
 
     def broker_totals(self, params: Params) -> Answer:
-        """admin_query_broker_topic_config_info: of each broker, what there is of all topics."""
-        office = self._office
+        """admin_query_broker_topic_config_info: the totals of each broker over all topics."""
+        context = self._context
         brokers, topics = set(params.numbers("brokerId")), set(params.words("topicName"))
         forms: list[Answer] = []
-        for number, record in sorted(office.catalog.brokers.items()):
+        for number, record in sorted(context.catalog.brokers.items()):
             deployments = [
                 deployment
-                for deployment in office.catalog.topics_of(number)
+                for deployment in context.catalog.topics_of(number)
                 if not topics or deployment.topic in topics
             ]
             if brokers and number not in brokers:
                 continue
-            running = office.broker_registry.get(number)
-            stopped = office.broker_registry.stopped(number)
+            running = context.broker_registry.get(number)
+            stopped = context.broker_registry.stopped(number)
             open_ = running is not None and running.online
             publish = open_ and record.publishable and not stopped[1]
             subscribe = open_ and record.subscribable and not stopped[0]
@@ -218,9 +221,9 @@ class TopicAdmin:
         """admin_query_deployed_topics."""
         chosen = set(params.numbers("brokerId"))
         forms: list[Answer] = []
-        for broker in sorted(self._office.catalog.brokers):
+        for broker in sorted(self._context.catalog.brokers):
             if not chosen or broker in chosen:
-                topics: list[Json] = [d.topic for d in self._office.catalog.topics_of(broker)]
+                topics: list[Json] = [d.topic for d in self._context.catalog.topics_of(broker)]
                 count = len(topics)
                 forms.append({"brokerId": broker, "topicName": topics, "topicCount": count})
         return found(forms)
@@ -230,7 +233,7 @@ class TopicAdmin:
         with_ip = params.flag("withIp")
         forms: list[Answer] = []
         for topic, deployments in self._chosen(params).items():
-            records = [self._office.catalog.broker(d.broker) for d in deployments]
+            records = [self._context.catalog.broker(d.broker) for d in deployments]
             shown: list[Json] = [
                 {"brokerId": record.id, "brokerIp": record.host} if with_ip else record.id
                 for record in records
@@ -242,10 +245,10 @@ class TopicAdmin:
         topics, brokers = set(params.words("topicName")), set(params.numbers("brokerId"))
         status = params.number("topicStatusId")
         chosen: dict[str, list[Deployment]] = {}
-        for topic in sorted(self._office.catalog.topics):
+        for topic in sorted(self._context.catalog.topics):
             deployments = [
                 deployment
-                for broker, deployment in sorted(self._office.catalog.topics[topic].items())
+                for broker, deployment in sorted(self._context.catalog.topics[topic].items())
                 if (not brokers or broker in brokers)
                 and (status is None or deployment.status == status)
             ]
@@ -254,16 +257,16 @@ class TopicAdmin:
         return chosen
 
     def _hosted(self, topic: str) -> dict[int, Hosted]:
-        """What the brokers that are there say about a topic."""
-        broker_registry = self._office.broker_registry
+        """The reports of the registered brokers about a topic."""
+        broker_registry = self._context.broker_registry
         return {
             broker.id: broker.hosted[topic] for broker in broker_registry if topic in broker.hosted
         }
 
     def _open(self, topic: str) -> tuple[set[int], set[int]]:
-        """Where producers may send, and consumers read."""
-        now_ms = self._office.state.now_ms()
-        broker_registry = self._office.broker_registry
+        """The brokers that producers and consumers may use."""
+        now_ms = self._context.state.now_ms()
+        broker_registry = self._context.broker_registry
         return (
             {broker for broker, _ in broker_registry.publishable(topic, now_ms)},
             {broker for broker, _ in broker_registry.subscribable(topic, now_ms)},
@@ -288,7 +291,7 @@ class TopicAdmin:
     def _running_form(self, deployment: Deployment) -> Answer:
         publish, subscribe = self._open(deployment.topic)
         hosted = self._hosted(deployment.topic).get(deployment.broker)
-        record = self._office.catalog.broker(deployment.broker)
+        record = self._context.catalog.broker(deployment.broker)
         run: Answer = {
             "acceptPublish": "-",
             "acceptSubscribe": "-",
@@ -303,108 +306,112 @@ class TopicAdmin:
                 "numTopicStores": hosted.stores,
                 "brokerManageStatus": record.status.text,
             }
-        return {**deployment_form(self._office, deployment), "runInfo": run}
+        return {**deployment_form(self._context, deployment), "runInfo": run}
 
-    # -- where topics are
+    # -- deployments
 
     def add(self, params: Params) -> Answer:
         """admin_add_topic_deploy_info, admin_add_new_topic_record."""
-        return carry_out(self._office, self._adding(params))
+        return execute(self._context, self._add_steps(params))
 
     def add_batch(self, params: Params) -> Answer:
         """admin_bath_add_topic_deploy_info, admin_bath_add_new_topic_record."""
-        return batch(self._office, params, "topicJsonSet", self._known(self._adding))
+        return execute_batch(
+            self._context, params, "topicJsonSet", self._with_known_brokers(self._add_steps)
+        )
 
-    def _adding(self, params: Params) -> list[Step]:
-        change = adding(self._office, params)
+    def _add_steps(self, params: Params) -> list[Step]:
+        change = create_change(self._context, params)
         props = props_changes(params)
 
-        def act(topic: str, broker: int) -> None:
-            usual = self._office.catalog.broker(broker).props
+        def apply(topic: str, broker: int) -> None:
+            usual = self._context.catalog.broker(broker).props
             wanted = msgspec.structs.replace(usual, **props)
-            self._office.catalog.add_topic(topic, broker, wanted, change)
+            self._context.catalog.add_topic(topic, broker, wanted, change)
 
-        return self._steps(params, act)
+        return self._steps(params, apply)
 
     def update(self, params: Params) -> Answer:
         """admin_update_topic_deploy_info, admin_modify_topic_info."""
-        return carry_out(self._office, self._updating(params))
+        return execute(self._context, self._update_steps(params))
 
     def update_batch(self, params: Params) -> Answer:
         """admin_batch_update_topic_deploy_info."""
-        return batch(self._office, params, "topicJsonSet", self._known(self._updating))
+        return execute_batch(
+            self._context, params, "topicJsonSet", self._with_known_brokers(self._update_steps)
+        )
 
-    def _updating(self, params: Params) -> list[Step]:
-        change = updating(self._office, params)
+    def _update_steps(self, params: Params) -> list[Step]:
+        change = update_change(self._context, params)
         props = props_changes(params)
 
-        def act(topic: str, broker: int) -> None:
+        def apply(topic: str, broker: int) -> None:
             if not props:
-                raise unchanged("Nothing is to be changed!")
-            self._office.catalog.update_topic(topic, broker, props, change)
+                raise unchanged_error("The request changes nothing!")
+            self._context.catalog.update_topic(topic, broker, props, change)
 
-        return self._steps(params, act)
+        return self._steps(params, apply)
 
-    def _mover(
+    def _status_setter(
         self, move: Callable[[Catalog, str, int, Change], object]
     ) -> Callable[[Params], Answer]:
         def call(params: Params) -> Answer:
-            change = updating(self._office, params)
-            catalog = self._office.catalog
+            change = update_change(self._context, params)
+            catalog = self._context.catalog
             steps = self._steps(params, lambda topic, broker: move(catalog, topic, broker, change))
-            return carry_out(self._office, steps)
+            return execute(self._context, steps)
 
         return call
 
-    def _known(self, plan: Plan) -> Plan:
-        """The same, for brokers that are there; in a batch, another one refuses all of it."""
+    def _with_known_brokers(self, plan: Plan) -> Plan:
+        """Check that all brokers exist, so that an unknown one refuses the whole batch."""
 
         def checked(params: Params) -> Iterable[Step]:
-            for broker in ids(params):
-                if broker not in self._office.catalog.brokers:
+            for broker in broker_ids(params):
+                if broker not in self._context.catalog.brokers:
                     raise ParamError(f"Not found broker configure by brokerId = {broker}")
             return plan(params)
 
         return checked
 
-    def _steps(self, params: Params, act: Callable[[str, int], object]) -> list[Step]:
-        topics, _ = listed(params, "topicName", "brokerId")
+    def _steps(self, params: Params, apply: Callable[[str, int], object]) -> list[Step]:
+        topics, _ = required_lists(params, "topicName", "brokerId")
         return [
-            ({"brokerId": broker, "topicName": topic}, partial(act, topic, broker))
-            for broker in ids(params)
+            ({"brokerId": broker, "topicName": topic}, partial(apply, topic, broker))
+            for broker in broker_ids(params)
             for topic in topics
         ]
 
-    # -- what holds for a topic everywhere
+    # -- settings of topics
 
     def query_control(self, params: Params) -> Answer:
         """admin_query_topic_control_info."""
         topics = set(params.words("topicName"))
         return found(
             self._control_form(self._control(topic))
-            for topic in sorted(self._office.catalog.topics)
+            for topic in sorted(self._context.catalog.topics)
             if not topics or topic in topics
         )
 
     def control(self, params: Params) -> Answer:
         """admin_add_topic_control_info, admin_update_topic_control_info."""
-        return carry_out(self._office, self._controlling(params))
+        return execute(self._context, self._setting_steps(params))
 
     def control_batch(self, params: Params) -> Answer:
         """admin_batch_add_topic_control_info, admin_batch_update_topic_control_info."""
-        return batch(self._office, params, "topicCtrlJsonSet", self._controlling)
+        return execute_batch(self._context, params, "topicCtrlJsonSet", self._setting_steps)
 
     def uncontrol(self, params: Params) -> Answer:
         """admin_delete_topic_control_info: refused while the topic is on a broker."""
-        updating(self._office, params)
-        (topics,) = listed(params, "topicName")
-        catalog = self._office.catalog
-        return carry_out(
-            self._office,
+        update_change(self._context, params)
+        (topics,) = required_lists(params, "topicName")
+        catalog = self._context.catalog
+        return execute(
+            self._context,
             [({"topicName": topic}, partial(catalog.release_topic, topic)) for topic in topics],
         )
 
-    def _controlling(self, params: Params) -> list[Step]:
+    def _setting_steps(self, params: Params) -> list[Step]:
         changes: dict[str, object] = {}
         authorize, number = params.flag("enableAuthControl"), params.number("topicNameId")
         limit = params.number("maxMsgSizeInMB")
@@ -418,39 +425,39 @@ class TopicAdmin:
 
     def authorize(self, params: Params) -> Answer:
         """admin_set_topic_authorize_control."""
-        return carry_out(self._office, self._authorizing(params))
+        return execute(self._context, self._authorize_steps(params))
 
     def authorize_batch(self, params: Params) -> Answer:
         """admin_bath_add_topic_authorize_control."""
-        return batch(self._office, params, "topicJsonSet", self._authorizing)
+        return execute_batch(self._context, params, "topicJsonSet", self._authorize_steps)
 
     def unauthorize(self, params: Params) -> Answer:
-        """admin_delete_topic_authorize_control: everybody may read the topic again."""
-        change = updating(self._office, params)
-        (topics,) = listed(params, "topicName")
-        catalog = self._office.catalog
+        """admin_delete_topic_authorize_control: all groups may read the topic again."""
+        change = update_change(self._context, params)
+        (topics,) = required_lists(params, "topicName")
+        catalog = self._context.catalog
 
-        def act(topic: str) -> None:
+        def apply(topic: str) -> None:
             if self._control(topic).authorize:
                 catalog.control_topic(topic, {"authorize": False}, change)
 
-        return carry_out(
-            self._office, [({"topicName": topic}, partial(act, topic)) for topic in topics]
+        return execute(
+            self._context, [({"topicName": topic}, partial(apply, topic)) for topic in topics]
         )
 
     def query_authorized(self, params: Params) -> Answer:
-        """admin_query_topic_authorize_control: the switch and the groups, in their old form."""
+        """admin_query_topic_authorize_control: the switch and the groups, in their legacy form."""
         topics = set(params.words("topicName"))
         return found(
             self._authorized_form(topic)
-            for topic in sorted(self._office.catalog.topics)
+            for topic in sorted(self._context.catalog.topics)
             if not topics or topic in topics
         )
 
     def _authorized_form(self, topic: str) -> Answer:
         control, records = self._control(topic), self._records(topic)
         groups: list[Json] = [
-            {"topicName": topic, "groupName": record.group, **_who(record.stamp)}
+            {"topicName": topic, "groupName": record.group, **_author_form(record.stamp)}
             for record in records
         ]
         filters: list[Json] = [
@@ -459,40 +466,40 @@ class TopicAdmin:
                 "groupName": record.group,
                 "condStatus": 2 if record.filtered else 0,
                 "filterConds": filters_text(record.filters),
-                **_who(record.stamp),
+                **_author_form(record.stamp),
             }
             for record in records
         ]
         return {
             "topicName": topic,
             "isEnable": control.authorize,
-            **_who(control.stamp),
+            **_author_form(control.stamp),
             "authConsumeGroup": groups,
             "groupCount": len(groups),
             "authFilterCondSet": filters,
             "filterCount": len(filters),
         }
 
-    def _authorizing(self, params: Params) -> list[Step]:
+    def _authorize_steps(self, params: Params) -> list[Step]:
         return self._control_steps(params, {"authorize": params.flag("isEnable") or False})
 
     def _control_steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
         by_update = "modifyUser" in params
-        change = (updating if by_update else adding)(self._office, params)
-        (topics,) = listed(params, "topicName")
+        change = (update_change if by_update else create_change)(self._context, params)
+        (topics,) = required_lists(params, "topicName")
 
-        catalog = self._office.catalog
+        catalog = self._context.catalog
         return [
             ({"topicName": topic}, partial(catalog.control_topic, topic, changes, change))
             for topic in topics
         ]
 
     def _control(self, topic: str) -> TopicControl:
-        return self._office.catalog.topic_controls.get(topic) or TopicControl(topic=topic)
+        return self._context.catalog.topic_controls.get(topic) or TopicControl(topic=topic)
 
     def _megabytes(self, topic: str) -> int:
         own = self._control(topic).message_bytes_max
-        cluster = self._office.catalog.cluster.message_bytes_max
+        cluster = self._context.catalog.cluster.message_bytes_max
         return max((own if own is not None else cluster) // MIB, 1)
 
     def _control_form(self, control: TopicControl) -> Answer:
@@ -505,17 +512,17 @@ class TopicAdmin:
         }
 
     def _records(self, topic: str) -> list[ConsumeControl]:
-        controls = self._office.catalog.consume_controls.values()
+        controls = self._context.catalog.consume_controls.values()
         return sorted((c for c in controls if c.topic == topic), key=attrgetter("group"))
 
     def _rights(self, topic: str, control: TopicControl) -> Answer:
         records = self._records(topic)
         groups: list[Json] = [
-            {"groupName": record.group, **_who(record.stamp)} for record in records
+            {"groupName": record.group, **_author_form(record.stamp)} for record in records
         ]
         filters: list[Json] = []
         for record in records:
-            who = _who(record.stamp)
+            who = _author_form(record.stamp)
             del who["createUser"]
             filters.append(
                 {
@@ -537,16 +544,16 @@ class TopicAdmin:
         }
 
 
-def _counts(name: str, found_: Sequence[TopicProps | Hosted], thing: str = "broker") -> Answer:
-    """How many there are, with how many stores and partitions."""
+def _counts(name: str, items: Sequence[TopicProps | Hosted], thing: str = "broker") -> Answer:
+    """The numbers of brokers or topics, stores and partitions."""
     return {
-        name.format(thing): len(found_),
-        name.format("store"): sum(one.stores for one in found_),
-        name.format("part"): sum(one.stores * one.partitions for one in found_),
+        name.format(thing): len(items),
+        name.format("store"): sum(one.stores for one in items),
+        name.format("part"): sum(one.stores * one.partitions for one in items),
     }
 
 
-def _who(stamp: Stamp) -> Answer:
-    """Who made a record and when, in the old forms of methods."""
+def _author_form(stamp: Stamp) -> Answer:
+    """The author and times of a record, for the legacy methods."""
     form = stamp_form(stamp)
     return {name: form[name] for name in ("createUser", "createDate", "modifyUser", "modifyDate")}

@@ -1,58 +1,72 @@
-"""Methods 7 to 9: what a master does for brokers (section 7.8).
+"""Methods 7 to 9: registration and configuration of brokers (docs/protocol/tubemq.md, section 7.8).
 
-A broker registers, gets its configuration as texts with an id and a check sum, and repeats those in
-every heartbeat until the master's differ: then it gets the new texts, and says what it has made of
-them. Only what it says is told to clients (`coherer._rules.tubemq.broker_registry`).
+A broker registers and receives its configuration as texts with an id and a check sum. It repeats
+both in every heartbeat. If they differ from the master's, the answer carries the new texts, and the
+broker then reports what it has applied. Clients only see what brokers have reported
+(`coherer._rules.tubemq.registry`).
 
-Different from Java's master: a broker that nobody has configured may be added when it registers
-(`MasterOptions.auto_add_brokers`); when a broker says that it has just started, everybody who held
-partitions there is told to take them again, because the broker knows of nobody; and one that was
-stopped after errors of its disk is released by its restart, not only by an administrator.
+Differences from Java's master: an unknown broker may be added when it registers
+(`MasterOptions.auto_add_brokers`). If a broker reports that it has just started, all consumers that
+held partitions there are told to take them again, because the broker has lost its leases. A broker
+that was stopped after disk errors is released by its restart, not only by an administrator.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
 
 from coherer import limits
-from coherer._rules.tubemq.broker_registry import Hosted, RunningBroker
-from coherer._rules.tubemq.records import UNDEFINED, BrokerRecord, ManageStatus, TopicStatus
-from coherer._server.tubemq.master.broker_texts import Configurations, read_hosted
-from coherer._server.tubemq.master.state import Caller, MasterState
+from coherer._rules.tubemq.records import (
+    UNDEFINED,
+    BrokerRecord,
+    Deployment,
+    ManageStatus,
+    TopicProps,
+    TopicStatus,
+)
+from coherer._rules.tubemq.registry import Hosted, RunningBroker
+from coherer._server.tubemq.master.state import MasterState, Peer
 from coherer._server.tubemq.refusal import Refusal, check_text
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BLANK
+from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
+from coherer.errors import ProtocolError
+
+T = TypeVar("T")
 
 _DEFAULT_TLS_PORT = 8124
 
 
-class BrokerDesk:
-    """Registers brokers and tells them what to hold.
+class BrokerHandler:
+    """Answers the requests of brokers.
 
     Attributes:
-        configurations: what each of them should hold.
+        configurations: the configuration of each broker.
     """
 
     def __init__(self, state: MasterState) -> None:
         self._state = state
-        self.configurations = Configurations(state)
-
-    # -- method 7
+        self.configurations = BrokerConfigurations(state)
 
     def register(
-        self, request: pb.RegisterRequestB2M, caller: Caller, now_ms: int
+        self, request: pb.RegisterRequestB2M, peer: Peer, now_ms: int
     ) -> pb.RegisterResponseM2B:
         """Method 7: a broker has started, or has come back."""
-        del caller
+        del peer
         state = self._state
-        state.credentials.broker(request.authInfo)
+        state.authenticator.broker(request.authInfo)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         state.require_active(request.clientId)
         running = _read_broker(request)
         record = self._record(running, request)
         hosted: dict[str, Hosted] | None = None
-        if not request.brokerOnline:  # it has just started
+        if not request.brokerOnline:  # the broker has just started
             state.groups.forget_broker(running.id, now_ms)
             state.broker_registry.release(running.id, now_ms)
         elif request.brokerDefaultConfInfo.strip():
@@ -61,7 +75,7 @@ class BrokerDesk:
         state.broker_registry.set_condition(
             running, request.readStatusRpt, request.writeStatusRpt, now_ms
         )
-        state.absorb(now_ms)
+        state.apply_changes(now_ms)
         configuration = self.configurations.of(record.id)
         key = request.curBrokerConfId, request.confCheckSumId
         stop_read, stop_write = state.broker_registry.stopped(running.id)
@@ -84,7 +98,7 @@ class BrokerDesk:
         return answer
 
     def _record(self, running: RunningBroker, request: pb.RegisterRequestB2M) -> BrokerRecord:
-        """The broker's record in the catalog, which its address has to match."""
+        """The record of the broker in the catalog; its address must match."""
         state, catalog = self._state, self._state.catalog
         record = catalog.brokers.get(running.id)
         if record is None:
@@ -122,23 +136,21 @@ class BrokerDesk:
                 f"{record.tls_port}), not at {running.host}:{running.port} (TLS "
                 f"{running.tls_port}). "
                 + (
-                    f"If it has moved, it may come when the old one has been silent for "
-                    f"{silence_s:g} s; if not, it needs another number."
+                    f"If it has moved, it can register after the old one has been silent for "
+                    f"{silence_s:g} s; otherwise give it another id."
                     if state.options.auto_add_brokers
                     else "Change its record first."
                 ),
             )
         return catalog.update_broker(running.id, address, state.change("auto"))
 
-    # -- method 8
-
     def heartbeat(
-        self, request: pb.HeartRequestB2M, caller: Caller, now_ms: int
+        self, request: pb.HeartRequestB2M, peer: Peer, now_ms: int
     ) -> pb.HeartResponseM2B:
-        """Method 8: what the broker holds, and what it should hold."""
-        del caller
+        """Method 8: record what the broker reports; send its configuration if it differs."""
+        del peer
         state = self._state
-        state.credentials.broker(request.authInfo)
+        state.authenticator.broker(request.authInfo)
         broker = _read_id(request.brokerId)
         state.require_active(request.brokerId)
         running = state.broker_registry.heartbeat(
@@ -153,7 +165,7 @@ class BrokerDesk:
         state.broker_registry.set_condition(
             running, request.readStatusRpt, request.writeStatusRpt, now_ms
         )
-        state.absorb(now_ms)
+        state.apply_changes(now_ms)
         configuration = self.configurations.of(broker)
         stop_read, stop_write = state.broker_registry.stopped(broker)
         differs = key != configuration.key
@@ -182,7 +194,7 @@ class BrokerDesk:
     ) -> dict[str, Hosted] | None:
         if request.takeConfInfo and request.brokerDefaultConfInfo.strip():
             return read_hosted(request.brokerDefaultConfInfo, request.brokerTopicSetConfInfo)
-        # One that repeats our id and check sum holds just that, whether it has said so or not.
+        # A broker that repeats this id and check sum has applied the texts, reported or not.
         configuration = self.configurations.of(running.id)
         return configuration.hosted if key == configuration.key != running.configuration else None
 
@@ -193,23 +205,17 @@ class BrokerDesk:
             if deployment is not None and deployment.status >= TopicStatus.REMOVING:
                 catalog.forget_topic(topic, broker)
 
-    # -- method 9
-
-    def close(
-        self, request: pb.CloseRequestB2M, caller: Caller, now_ms: int
-    ) -> pb.CloseResponseM2B:
-        """Method 9: the broker leaves the lists at once."""
-        del caller
+    def close(self, request: pb.CloseRequestB2M, peer: Peer, now_ms: int) -> pb.CloseResponseM2B:
+        """Method 9: remove the broker at once."""
+        del peer
         state = self._state
-        state.credentials.broker(request.authInfo)
+        state.authenticator.broker(request.authInfo)
         broker = _read_id(request.brokerId)
         state.require_active(request.brokerId)
         if not state.broker_registry.close(broker, now_ms):
             raise _unknown(broker)
-        state.absorb(now_ms)
+        state.apply_changes(now_ms)
         return pb.CloseResponseM2B(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")
-
-    # -- what both answers hold
 
     def _switches(self) -> pb.EnableBrokerFunInfo:
         options = self._state.options
@@ -252,7 +258,9 @@ def _read_broker(request: pb.RegisterRequestB2M) -> RunningBroker:
     if len(parts) != 3 or not parts[0] or not parts[1].isdecimal():
         parts = [*rest.rsplit(":", 1), ""]
     if len(parts) != 3 or not parts[0] or not parts[1].isdecimal() or len(parts[1]) > 5:
-        raise Refusal(ResultCode.BAD_REQUEST, f"{request.clientId[:200]!r} is no broker.")
+        raise Refusal(
+            ResultCode.BAD_REQUEST, f"{request.clientId[:200]!r} is not a valid broker client id."
+        )
     return RunningBroker(
         id=_read_id(id_text),
         host=parts[0],
@@ -266,9 +274,170 @@ def _read_broker(request: pb.RegisterRequestB2M) -> RunningBroker:
 
 def _read_id(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < len(text) <= 10 and int(text) > 0):
-        raise Refusal(ResultCode.BAD_REQUEST, f"{text[:200]!r} is no number of a broker.")
+        raise Refusal(ResultCode.BAD_REQUEST, f"{text[:200]!r} is not a valid broker id.")
     return int(text)
 
 
 def _unknown(broker: int) -> Refusal:
     return Refusal(ResultCode.HB_NO_NODE, f"Broker {broker} is not registered here.")
+
+
+# -- configurations
+
+
+class BrokerConfiguration(msgspec.Struct, frozen=True):
+    """The configuration of a broker, as the texts that it is sent (sections 2.5.9 and 2.5.10).
+
+    Args:
+        id: raised by every change.
+        check_sum: the check sum of the texts (section 7.8.3).
+        defaults: the defaults of the broker.
+        topics: its topics, ordered by text.
+        removing: the topics to remove.
+        hosted: the topics as the broker will report them.
+    """
+
+    id: int
+    check_sum: int
+    defaults: str
+    topics: tuple[str, ...]
+    removing: tuple[str, ...]
+    hosted: dict[str, Hosted]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The id and check sum that a broker repeats."""
+        return self.id, self.check_sum
+
+
+class BrokerConfigurations:
+    """The configurations of all brokers, renewed when the catalog changes.
+
+    Args:
+        state: the state of the master.
+    """
+
+    def __init__(self, state: MasterState) -> None:
+        self._state = state
+        self._cache: dict[int, BrokerConfiguration] = {}
+        self._version = -1
+
+    def of(self, broker: int) -> BrokerConfiguration:
+        """The configuration of a broker; its id is raised whenever its texts change.
+
+        Raises:
+            CatalogError: the broker has no record.
+        """
+        catalog = self._state.catalog
+        if self._version != catalog.version:
+            self._version = catalog.version
+            for known in [known for known in self._cache if known in catalog.brokers]:
+                self._cache[known] = self._build(known, self._cache[known])
+        found = self._cache.get(broker)
+        if found is None:
+            found = self._cache[broker] = self._build(broker, None)
+        return found
+
+    def _build(self, broker: int, before: BrokerConfiguration | None) -> BrokerConfiguration:
+        catalog = self._state.catalog
+        record = catalog.broker(broker)
+        deployments = catalog.topics_of(broker)
+        kept = [d for d in deployments if d.status < TopicStatus.REMOVING]
+        removed = [d for d in deployments if d.status >= TopicStatus.REMOVING]
+        defaults = _defaults(record.props).text()
+        topics = tuple(sorted(self._text(record, deployment) for deployment in kept))
+        removing = tuple(sorted(self._text(record, deployment) for deployment in removed))
+        if before is not None and (defaults, topics) == (before.defaults, before.topics):
+            if removing == before.removing:
+                return before
+            return msgspec.structs.replace(before, removing=removing)
+        return BrokerConfiguration(
+            id=self._state.new_id(),
+            check_sum=check_sum(defaults, topics),
+            defaults=defaults,
+            topics=topics,
+            removing=removing,
+            hosted=read_hosted(defaults, topics),
+        )
+
+    def _text(self, record: BrokerRecord, deployment: Deployment) -> str:
+        limit = self._state.catalog.message_bytes_max(deployment.topic)
+        if limit == self._state.catalog.cluster.message_bytes_max:
+            limit = None
+        return _topic_text(record.props, deployment, limit)
+
+
+# Every change rebuilds, sends and parses all texts of a broker; nearly all of them are unchanged.
+
+
+@lru_cache(limits.TOPICS_MAX)
+def _topic_text(broker: TopicProps, deployment: Deployment, message_bytes_max: int | None) -> str:
+    usual = msgspec.structs.asdict(_defaults(broker))
+    own = msgspec.structs.asdict(_defaults(deployment.props))
+    return TopicSettings(
+        topic=deployment.topic,
+        status=int(deployment.status),
+        max_message_bytes=message_bytes_max,
+        **{name: value for name, value in own.items() if value != usual[name]},
+    ).text()
+
+
+@lru_cache(limits.TOPICS_MAX)
+def _hosted(topic_text: str, defaults_text: str) -> tuple[str, Hosted] | None:
+    topic, defaults = TopicSettings.parse(topic_text), BrokerDefaults.parse(defaults_text)
+    if topic.status:
+        return None
+    return topic.topic, Hosted(
+        partitions=_either(topic.partitions, defaults.partitions),
+        stores=_either(topic.stores, defaults.stores),
+        publish=_either(topic.accept_publish, defaults.accept_publish),
+        subscribe=_either(topic.accept_subscribe, defaults.accept_subscribe),
+    )
+
+
+def check_sum(defaults: str, topics: Iterable[str]) -> int:
+    """Java's check sum: CRC-32 without its highest bit, over the texts and as many zeros again.
+
+    >>> check_sum(
+    ...     "1:true:true:1000:10000: :delete,168h:1:0:3:10:20000",
+    ...     ["__offset_history__:10: : : : : : : :0: : : : : ", "demo:3: : : : : : :2:0: : : : : "],
+    ... )
+    2044385142
+    """
+    text = defaults + "".join(sorted(topics))
+    return zlib.crc32(text.encode().ljust(2 * len(text), b"\0")) & 0x7FFFFFFF
+
+
+def _defaults(props: TopicProps) -> BrokerDefaults:
+    return BrokerDefaults(
+        partitions=props.partitions,
+        accept_publish=props.accept_publish,
+        accept_subscribe=props.accept_subscribe,
+        unflush_threshold=props.unflush_messages,
+        unflush_interval_ms=props.unflush_ms,
+        delete_policy=props.delete_policy,
+        stores=props.stores,
+        unflush_data_hold_bytes=props.unflush_hold,
+        cache_megabytes=props.cache_mb,
+        cache_thousands=props.cache_k,
+        cache_flush_interval_ms=props.cache_flush_ms,
+    )
+
+
+def read_hosted(defaults_text: str, topic_texts: Iterable[str]) -> dict[str, Hosted]:
+    """The topics that the texts of a broker describe.
+
+    Raises:
+        Refusal: with 400 if a text is not valid.
+    """
+    if not defaults_text.strip():
+        return {}
+    try:
+        BrokerDefaults.parse(defaults_text)
+        return dict(filter(None, (_hosted(text, defaults_text) for text in topic_texts)))
+    except ProtocolError as error:
+        raise Refusal(ResultCode.BAD_REQUEST, error.text) from None
+
+
+def _either(own: T | None, default: T) -> T:
+    return default if own is None else own

@@ -1,10 +1,10 @@
-"""Methods 4 to 6: consumers that the master gives partitions to (sections 4.2, 4.3, 7.5, 7.6).
+"""Methods 4 to 6: consumers (docs/protocol/tubemq.md, sections 4.2, 4.3, 7.5 and 7.6).
 
-Balance itself stands in `_rules.tubemq.groups`. Different from Java's master: a group that has
-changed is balanced in the heartbeat that asks, before it is answered, so that a new consumer has
-its partitions with its first heartbeat and the rest of a move travels as fast as members report.
-Our own consumers are told how often to report (`heartbeatMs`): more often while something is to be
-moved.
+The rules of balancing are in `coherer._rules.tubemq.groups`. Difference from Java's master: a group
+that has changed is balanced during a member's heartbeat, before it is answered. A new consumer thus
+gets its partitions with its first heartbeat, and a rebalance takes no longer than the reports of
+the members. Coherer's own consumers are told how often to report (`heartbeatMs`): more often while
+partitions are being moved.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coherer._rules.tubemq.assignment import Partition
-from coherer._rules.tubemq.groups import Event, Group, GroupKind, Member, Subscription
+from coherer._rules.tubemq.groups import ConsumerGroup, Event, GroupKind, GroupSubscription, Member
 from coherer._rules.tubemq.records import UNDEFINED
-from coherer._server.tubemq.master.entry import Entry, read_filters, unknown
-from coherer._server.tubemq.master.state import Caller, MasterState
+from coherer._server.tubemq.master.admission import (
+    ConsumerAdmission,
+    not_registered,
+    read_filters,
+)
+from coherer._server.tubemq.master.state import MasterState, Peer
 from coherer._server.tubemq.refusal import Refusal, check_text
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import names
@@ -23,61 +27,59 @@ from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import ProtocolError
 
 MOVING_HEARTBEAT_MS = 50
-"""How often our own consumers report while their group is being moved."""
+"""How often Coherer's consumers report while their group is rebalanced."""
 
 
-class ConsumerDesk:
-    """Registers consumers and tells them which partitions to take and to give up."""
+class ConsumerHandler:
+    """Answers the requests of consumers whose partitions the master assigns."""
 
-    def __init__(self, state: MasterState, entry: Entry) -> None:
+    def __init__(self, state: MasterState, admission: ConsumerAdmission) -> None:
         self._state = state
-        self._entry = entry
-
-    # -- method 4
+        self._admission = admission
 
     def register(
-        self, request: pb.RegisterRequestC2M, caller: Caller, now_ms: int
+        self, request: pb.RegisterRequestC2M, peer: Peer, now_ms: int
     ) -> pb.RegisterResponseM2C:
-        """Method 4: checks in Java's order, then the consumer is in its group."""
+        """Method 4: check the consumer, in Java's order, and add it to its group."""
         client_id, group_name = request.clientId, request.groupName
 
-        def enter(time_ms: int) -> Group:
-            return self._enter(request, caller, time_ms)
+        def join(time_ms: int) -> ConsumerGroup:
+            return self._join(request, peer, time_ms)
 
-        proof = self._entry.proof(request.authInfo, client_id, now_ms)
-        self._entry.check_names(client_id, request.hostName, group_name)
+        identity = self._admission.identify(request.authInfo, client_id, now_ms)
+        self._admission.check_names(client_id, request.hostName, group_name)
         answer = pb.RegisterResponseM2C(
             success=True,
             errCode=ResultCode.SUCCESS,
             errMsg="OK!",
             notAllocated=True,
-            authorizedInfo=self._state.authorized(proof),
+            authorizedInfo=self._state.authorized(identity),
             heartbeatMs=MOVING_HEARTBEAT_MS,
         )
-        if proof is None:
-            self._entry.wait(request, (group_name, client_id), enter, now_ms)
+        if identity is None:
+            self._admission.defer(request, (group_name, client_id), join, now_ms)
         else:
-            answer.notAllocated = not enter(now_ms).allocated
+            answer.notAllocated = not join(now_ms).allocated
         if request.HasField("defFlowCheckId") or request.HasField("groupFlowCheckId"):
             self._add_rules(answer, group_name, request.defFlowCheckId, request.groupFlowCheckId)
         return answer
 
-    def _enter(self, request: pb.RegisterRequestC2M, caller: Caller, now_ms: int) -> Group:
-        topics = self._entry.check_topics(request.topicList, request.clientId)
+    def _join(self, request: pb.RegisterRequestC2M, peer: Peer, now_ms: int) -> ConsumerGroup:
+        topics = self._admission.check_topics(request.topicList, request.clientId)
         filters = read_filters(request.topicCondition, topics)
         member = Member(
             id=request.clientId,
             host=request.hostName,
-            address=caller.host,
-            secure=caller.secure,
+            address=peer.host,
+            secure=peer.secure,
         )
         member.held = self._held(request.subscribeInfo, member)
         kind = GroupKind.BOUND if request.requireBound else GroupKind.NORMAL
         if request.requireBound:
             member.named = self._check_bound(request, topics, now_ms)
             member.allocated = request.HasField("notAllocated") and not request.notAllocated
-        self._entry.check_rights(request.groupName, topics, filters)
-        subscription = Subscription(
+        self._admission.check_rights(request.groupName, topics, filters)
+        subscription = GroupSubscription(
             kind=kind,
             topics=topics,
             filters=filters,
@@ -85,7 +87,7 @@ class ConsumerDesk:
             select_big=_selects_big(request) if request.requireBound else False,
             source_count=request.totalCount if request.requireBound else UNDEFINED,
         )
-        return self._entry.join(request.groupName, member, subscription, now_ms)
+        return self._admission.join(request.groupName, member, subscription, now_ms)
 
     def _check_bound(
         self, request: pb.RegisterRequestC2M, topics: Iterable[str], now_ms: int
@@ -95,7 +97,7 @@ class ConsumerDesk:
         check_text("sessionKey", request.sessionKey, 1024)
         if request.totalCount <= 0:
             raise Refusal(
-                ResultCode.BAD_REQUEST, f"totalCount is {request.totalCount}, not above 0."
+                ResultCode.BAD_REQUEST, f"totalCount is {request.totalCount}; it must be above 0."
             )
         if (
             state.options.start_offset_check
@@ -103,48 +105,48 @@ class ConsumerDesk:
         ):
             raise Refusal(
                 ResultCode.BAD_REQUEST,
-                f"Group {request.groupName} has no record that lets it name offsets.",
+                f"Group {request.groupName} has no record that permits it to name offsets.",
             )
         brokers = max(len(state.broker_registry.subscribable(topic, now_ms)) for topic in topics)
         rate_max = state.broker_rate_max(request.groupName)
         if brokers // request.totalCount > rate_max:
             raise Refusal(
                 ResultCode.BAD_REQUEST,
-                f"{brokers} brokers for {request.totalCount} consumers; {rate_max} for each are "
-                f"allowed.",
+                f"{brokers} brokers for {request.totalCount} consumers; {rate_max} per consumer "
+                f"are allowed.",
             )
         return named
 
-    # -- method 5
-
     def heartbeat(
-        self, request: pb.HeartRequestC2M, caller: Caller, now_ms: int
+        self, request: pb.HeartRequestC2M, peer: Peer, now_ms: int
     ) -> pb.HeartResponseM2C:
-        """Method 5: takes reports and acknowledgements, and gives at most one event."""
-        del caller
+        """Method 5: record reports and acknowledgements; send at most one event."""
+        del peer
         client_id, group_name = request.clientId, request.groupName
-        proof = self._entry.proof(request.authInfo, client_id, now_ms)
-        self._entry.check_names(client_id, None, group_name)
+        identity = self._admission.identify(request.authInfo, client_id, now_ms)
+        self._admission.check_names(client_id, None, group_name)
         answer = pb.HeartResponseM2C(
             success=True,
             errCode=ResultCode.SUCCESS,
             errMsg="OK!",
             notAllocated=True,
-            authorizedInfo=self._state.authorized(proof),
+            authorizedInfo=self._state.authorized(identity),
             heartbeatMs=MOVING_HEARTBEAT_MS,
         )
-        if proof is None or proof.require:
+        if identity is None or identity.must_sign:
             answer.requireAuth = True
-        if self._entry.admit(group_name, client_id, proof, now_ms):
-            self._book(request, answer, now_ms)
+        if self._admission.admit(group_name, client_id, identity, now_ms):
+            self._process(request, answer, now_ms)
         if request.HasField("defFlowCheckId") or request.HasField("groupFlowCheckId"):
             self._add_rules(answer, group_name, request.defFlowCheckId, request.groupFlowCheckId)
         return answer
 
-    def _book(self, request: pb.HeartRequestC2M, answer: pb.HeartResponseM2C, now_ms: int) -> None:
+    def _process(
+        self, request: pb.HeartRequestC2M, answer: pb.HeartResponseM2C, now_ms: int
+    ) -> None:
         found = self._state.groups.seen(request.groupName, request.clientId, now_ms)
         if found is None:
-            raise unknown(request.groupName, request.clientId)
+            raise not_registered(request.groupName, request.clientId)
         group, member = found
         if request.reportSubscribeInfo:
             group.report(member, self._held(request.subscribeInfo, member), now_ms)
@@ -163,7 +165,7 @@ class ConsumerDesk:
         if not group.unfinished:
             answer.heartbeatMs = self._state.options.consumer_heartbeat_ms
 
-    def _event(self, event: Event, group: Group, member: Member) -> pb.EventProto:
+    def _event(self, event: Event, group: ConsumerGroup, member: Member) -> pb.EventProto:
         catalog = self._state.catalog.brokers
         brokers = {
             broker: self._state.broker_info(broker, secure=member.secure)
@@ -184,24 +186,20 @@ class ConsumerDesk:
             ],
         )
 
-    # -- method 6
-
-    def close(
-        self, request: pb.CloseRequestC2M, caller: Caller, now_ms: int
-    ) -> pb.CloseResponseM2C:
-        """Method 6: the consumer leaves its group, of whichever kind it is."""
-        del caller
+    def close(self, request: pb.CloseRequestC2M, peer: Peer, now_ms: int) -> pb.CloseResponseM2C:
+        """Method 6: remove the consumer from its group, client-balanced ones included."""
+        del peer
         client_id, group_name = request.clientId, request.groupName
-        proof = self._entry.proof(request.authInfo, client_id, now_ms)
-        self._entry.check_names(client_id, None, group_name)
-        if proof is None:
-            self._entry.forget(group_name, client_id)
+        identity = self._admission.identify(request.authInfo, client_id, now_ms)
+        self._admission.check_names(client_id, None, group_name)
+        if identity is None:
+            self._admission.forget(group_name, client_id)
         else:
             self._state.groups.leave(group_name, client_id, now_ms)
         return pb.CloseResponseM2C(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")
 
     def _held(self, texts: Iterable[str], member: Member) -> frozenset[Partition]:
-        """What a consumer says that it holds; what cannot be read is not held."""
+        """The partitions that a consumer reports to hold; malformed texts are ignored."""
         found: set[Partition] = set()
         for text in texts:
             try:
@@ -226,7 +224,7 @@ class ConsumerDesk:
 
 
 def _selects_big(request: pb.RegisterRequestC2M) -> bool:
-    """Whether the larger wins where two name an offset for one partition; Java's default."""
+    """Whether the larger of two named offsets is used; Java's default is yes."""
     return request.selectBig or not request.HasField("selectBig")
 
 
@@ -241,7 +239,8 @@ def _named(text: str, topics: frozenset[str]) -> dict[Partition, int]:
         broker, topic, number = key.split(":")
         if topic not in topics:
             raise Refusal(
-                ResultCode.BAD_REQUEST, f"Partition {key[:200]} is of a topic that is not consumed."
+                ResultCode.BAD_REQUEST,
+                f"Partition {key[:200]} belongs to a topic that is not subscribed.",
             )
         named[Partition(int(broker), topic, int(number))] = offset
     return named

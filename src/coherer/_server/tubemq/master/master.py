@@ -1,41 +1,52 @@
-"""The TubeMQ master: who may send and read what, and where (section 7).
+"""The TubeMQ master, and its end of a connection (docs/protocol/tubemq.md, section 7).
 
-`Master.handle` turns one request into one answer and knows no sockets; `tick` does what nobody asks
-for: timeouts, balance, new tokens. Desks do the work, for producers, consumers and brokers; what
-they share is `MasterState`. The rules stand in `coherer._rules`.
+`Master` works without sockets. `Master.handle` answers one request; `Master.tick` does periodic
+work: timeouts, balance, new tokens. The table of methods is in `Master._open`. Handlers answer the
+requests of producers (`producers`), consumers (`consumers`, `client_balanced`) and brokers
+(`brokers`), share a `MasterState`, and decide by the rules in `coherer._rules.tubemq`.
 
-Where this master does better than Java's is said in the docstrings of the desks, of `access`
-and of the modules of rules (`rebalance`, `membership`, `broker_registry`, `balance`, `catalog`). In short: it
-acts when something changes instead of every 30 to 60 seconds, it does not lose instructions, it
-checks passwords, and it can create topics and book brokers by itself.
+`MasterConnection` decodes the requests of one connection. Requests are answered in the socket
+read that brings them, except that a request which writes the master's file is answered once the
+file is on disk.
+
+The docstrings of the handlers, of `access` and of the rules list the differences from Java's
+master. In short: it acts when something changes instead of every 30 to 60 seconds, it does not lose
+events, it checks passwords, and it can create topics and add brokers automatically.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf.message import Message as PbMessage
 
 from coherer._common import clock
+from coherer._common.logs import Log
+from coherer._net import Connection
 from coherer._rules.tubemq.groups import GroupKind
 from coherer._rules.tubemq.records import CatalogError, TopicStatus
-from coherer._server.tubemq.master.brokers import BrokerDesk
-from coherer._server.tubemq.master.choosers import ChooserDesk
-from coherer._server.tubemq.master.consumers import ConsumerDesk
-from coherer._server.tubemq.master.entry import Entry
+from coherer._server.core.saving import Saver
+from coherer._server.tubemq.master.admission import ConsumerAdmission
+from coherer._server.tubemq.master.brokers import BrokerHandler
+from coherer._server.tubemq.master.client_balanced import ClientBalancedHandler
+from coherer._server.tubemq.master.consumers import ConsumerHandler
 from coherer._server.tubemq.master.options import MasterOptions
-from coherer._server.tubemq.master.producers import ProducerDesk
-from coherer._server.tubemq.master.state import Caller, MasterState, StandbyError
+from coherer._server.tubemq.master.producers import ProducerHandler
+from coherer._server.tubemq.master.state import MasterState, Peer, StandbyError
 from coherer._server.tubemq.refusal import Refusal
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
-from coherer.errors import UsageError
+from coherer._wire.tubemq.session import JAVA_EXCEPTION, STANDBY, Request, ServerSession
+from coherer.errors import ProtocolError, StoreError, UsageError
 
-__all__ = ["Master", "MasterOptions", "StandbyError"]
+_log = Log(logging.getLogger(__name__))
 
-# What an answer that refuses must hold besides success, errCode and errMsg.
-_REFUSED: dict[int, dict[str, object]] = {
+# The fields that an error answer must have besides success, errCode and errMsg.
+_ERROR_FIELDS: dict[int, dict[str, object]] = {
     methods.PRODUCER_REGISTER: {"brokerCheckSum": -1},
     methods.PRODUCER_HEARTBEAT: {"brokerCheckSum": -1},
     methods.BROKER_REGISTER: {"stopRead": False, "stopWrite": False, "takeConfInfo": False},
@@ -58,12 +69,11 @@ class Master:
     """A TubeMQ master without sockets.
 
     Args:
-        options: how it behaves.
-        load: gives what `save` was given last, or None.
-        save: keeps what this function gives, now or soon; it replaces what was kept before at once
-            or not at all.
-        now_ms: a clock that is not set, ms since 1970.
-        wall_ms: the time of day, ms since 1970; where only `now_ms` is given, that.
+        options: the options.
+        load: returns the content that was saved last, or None.
+        save: saves the content that the given function returns, now or soon, and atomically.
+        now_ms: a monotonic clock, ms since 1970.
+        wall_ms: the time of day, ms since 1970; defaults to `now_ms` if only that is given.
 
     >>> from coherer._wire.tubemq import messages as pb
     >>> master = Master(now_ms=lambda: 1000)
@@ -72,8 +82,8 @@ class Master:
     'OK!'
 
     Attributes:
-        state: what the desks share; for the HTTP administration and for tests.
-        brokers: the desk for brokers.
+        state: what the handlers share; for the HTTP administration and for tests.
+        brokers: the handler for requests of brokers.
     """
 
     def __init__(
@@ -92,11 +102,12 @@ class Master:
 
     def _open(self) -> None:
         state = self.state
-        entry = Entry(state)
-        producers, consumers = ProducerDesk(state), ConsumerDesk(state, entry)
-        self.brokers, choosers = BrokerDesk(state), ChooserDesk(state, entry)
-        # Any: each handler takes the class of its own method; `methods.METHODS` pairs them.
-        self._handlers: dict[int, Callable[[Any, Caller, int], PbMessage]] = {
+        admission = ConsumerAdmission(state)
+        producers, consumers = ProducerHandler(state), ConsumerHandler(state, admission)
+        client_balanced = ClientBalancedHandler(state, admission)
+        self.brokers = BrokerHandler(state)
+        # Any: each handler takes the request class of its method; `methods.METHODS` pairs them.
+        self._handlers: dict[int, Callable[[Any, Peer, int], PbMessage]] = {
             methods.PRODUCER_REGISTER: producers.register,
             methods.PRODUCER_HEARTBEAT: producers.heartbeat,
             methods.PRODUCER_CLOSE: producers.close,
@@ -106,9 +117,9 @@ class Master:
             methods.BROKER_REGISTER: self.brokers.register,
             methods.BROKER_HEARTBEAT: self.brokers.heartbeat,
             methods.BROKER_CLOSE: self.brokers.close,
-            methods.CONSUMER_REGISTER_V2: choosers.register,
-            methods.CONSUMER_HEARTBEAT_V2: choosers.heartbeat,
-            methods.GET_PARTITION_META: choosers.partitions,
+            methods.CONSUMER_REGISTER_V2: client_balanced.register,
+            methods.CONSUMER_HEARTBEAT_V2: client_balanced.heartbeat,
+            methods.GET_PARTITION_META: client_balanced.partition_metadata,
         }
 
     def __repr__(self) -> str:
@@ -122,62 +133,62 @@ class Master:
     # -- requests
 
     def handle(self, method: int, message: PbMessage, peer_host: str, secure: bool) -> PbMessage:
-        """Answers a request.
+        """Answer a request.
 
         Args:
-            method: its number.
-            message: of the class that belongs to the method.
+            method: the number of the method.
+            message: the request, of the class that belongs to the method.
             peer_host: where it came from.
-            secure: whether over TLS.
+            secure: whether it came over TLS.
 
         Returns:
-            The answer, which may be a refusal by its own fields.
+            The answer, which may be an error answer.
 
         Raises:
             StandbyError: this master is a standby.
         """
         handler = self._handlers[method]
         try:
-            return handler(message, Caller(peer_host, secure), self.state.now_ms())
+            return handler(message, Peer(peer_host, secure), self.state.now_ms())
         except Refusal as refusal:
-            return _refusal(method, refusal.code, refusal.text)
+            return _error_answer(method, refusal.code, refusal.text)
         except CatalogError as error:
-            return _refusal(method, ResultCode.BAD_REQUEST, error.text)
+            return _error_answer(method, ResultCode.BAD_REQUEST, error.text)
 
-    # -- what nobody asks for
+    # -- periodic work
 
     def tick(self) -> None:
-        """Timeouts, balance and tokens; to be called every 100 ms to 1 s."""
+        """Apply timeouts, balance groups and renew tokens; call it every 100 ms to 1 s."""
         state = self.state
         if state.standby:
             return
         now_ms = state.now_ms()
-        counts, kinds = state.counts, {g.name: g.subscription.kind for g in state.groups}
-        counts.producers_timed_out += len(state.producers.expire(now_ms))
-        lost = state.groups.expire(now_ms)
-        counts.consumers_timed_out += len(lost)
-        gone = {name for name, _ in lost if state.groups.get(name) is None}
-        counts.groups_timed_out += len(gone)
-        chose = [name for name in gone if kinds[name] is GroupKind.CLIENT_BALANCED]
-        counts.choosers_timed_out += len(chose)
-        counts.brokers_timed_out += len(state.broker_registry.expire(now_ms))
+        counters, kinds = state.counters, {g.name: g.subscription.kind for g in state.groups}
+        counters.producers_timed_out += len(state.producers.expire(now_ms))
+        consumers = state.groups.expire(now_ms)
+        counters.consumers_timed_out += len(consumers)
+        groups = {name for name, _ in consumers if state.groups.get(name) is None}
+        counters.groups_timed_out += len(groups)
+        client_balanced = [name for name in groups if kinds[name] is GroupKind.CLIENT_BALANCED]
+        counters.client_balanced_timed_out += len(client_balanced)
+        counters.brokers_timed_out += len(state.broker_registry.expire(now_ms))
         state.visit_tokens.rotate(now_ms)
-        state.absorb(now_ms)
+        state.apply_changes(now_ms)
         for group in state.groups.due(now_ms):
             state.balance(group, now_ms)
-        state.remember(now_ms)
+        state.save_members(now_ms)
 
     def close(self) -> None:
-        """Write who is here: after a restart groups wait for them, and for nobody who has left."""
+        """Save the members of groups, for which the groups wait after a restart."""
         if not self.standby:
-            self.state.remember(self.state.now_ms())
+            self.state.save_members(self.state.now_ms())
 
     @property
     def standby(self) -> bool:
-        """Whether this master refuses all business.
+        """Whether this master refuses all requests.
 
-        A standby that becomes active reads its catalog again and knows nobody: clients and brokers
-        are told to register.
+        A standby that becomes active loads its catalog again and starts without registered clients
+        and brokers, which are told to register.
         """
         return self.state.standby
 
@@ -189,10 +200,10 @@ class Master:
         self.state.standby = standby
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever the configuration of brokers may be new.
+        """Call `changed` whenever the configuration of brokers may have changed.
 
-        A broker in the same process sends its heartbeat then, and has new topics at once. It may
-        call `handle` from inside.
+        A broker in the same process then sends a heartbeat, and has new topics at once. `changed`
+        may call `handle`.
         """
         self.state.watchers.append(changed)
 
@@ -206,22 +217,22 @@ class Master:
         *,
         user: str = "coherer",
     ) -> int:
-        """Creates a topic.
+        """Create a topic.
 
         Args:
-            name: a letter, then letters, digits, `_` and `-`, at most 64.
-            partitions: how many on each broker; None: the options' number.
-            brokers: ids of the brokers; None: all that are in the catalog.
-            user: who does it.
+            name: a letter, then letters, digits, `_` and `-`; at most 64 characters.
+            partitions: the number of partitions on each broker; None for the default.
+            brokers: the ids of the brokers; None for all brokers of the catalog.
+            user: the user who makes the change.
 
         Returns:
-            On how many brokers it is new; those that have it keep it as it is.
+            The number of brokers it was added to. Brokers that have the topic keep it unchanged.
 
         Raises:
-            CatalogError: the name or the number cannot be.
+            CatalogError: the name or the number of partitions is not valid.
             UsageError: there is no broker.
             StandbyError: this master is a standby.
-            StoreError: it is created, but will not survive a restart yet.
+            StoreError: the topic is created, but not saved yet.
         """
         state = self.state
         state.require_active(user)
@@ -231,15 +242,15 @@ class Master:
         for broker in chosen:
             state.catalog.broker(broker)
         count = state.create_topic(name, partitions, chosen, user)
-        state.settle()
+        state.commit_changes()
         return count
 
     def delete_topic(self, name: str, *, user: str = "coherer") -> bool:
-        """Orders all brokers to delete a topic with its messages; False when there is none.
+        """Order all brokers to delete a topic with its messages. Returns whether it existed.
 
         Raises:
             StandbyError: this master is a standby.
-            StoreError: it is ordered, but a restart may forget it.
+            StoreError: the order is in effect, but not saved yet.
         """
         state = self.state
         state.require_active(user)
@@ -250,11 +261,11 @@ class Master:
         ]
         for deployment in found:
             state.catalog.remove_topic(name, deployment.broker, state.change(user))
-        state.settle()
+        state.commit_changes()
         return bool(found)
 
     def topics(self) -> dict[str, dict[int, int]]:
-        """The topics that are not being deleted: partitions by broker id."""
+        """The topics that are not being deleted: the number of partitions by broker id."""
         return {
             name: {
                 deployment.broker: deployment.props.partitions * deployment.props.stores
@@ -266,12 +277,88 @@ class Master:
         }
 
     def groups(self) -> dict[str, list[str]]:
-        """The consumer groups that have members, and their members' client ids."""
+        """The consumer groups that have members, and the client ids of their members."""
         return {group.name: list(group.members) for group in self.state.groups}
 
 
-def _refusal(method: int, code: ResultCode, text: str) -> PbMessage:
-    fields = _REFUSED.get(method, {})
+def _error_answer(method: int, code: ResultCode, text: str) -> PbMessage:
+    fields = _ERROR_FIELDS.get(method, {})
     if method not in _CODE_ONLY:
         fields = {**fields, "success": False}
     return methods.METHODS[method].response(errCode=int(code), errMsg=text, **fields)
+
+
+class MasterConnection:
+    """The master's end of one connection: service 1 of the protocol.
+
+    Args:
+        master: answers the requests.
+        connection: the connection.
+        files: writes the master's file; a request that has it written is answered when it is on
+            disk.
+    """
+
+    def __init__(self, master: Master, connection: Connection, files: Saver | None = None) -> None:
+        self._master = master
+        self._files = files
+        self._deferred: set[asyncio.Task[None]] = set()
+        self._connection = connection
+        self._session = ServerSession()
+
+    def received(self, data: bytes) -> None:
+        """Handle the data of one socket read."""
+        requests, answers = self._session.receive(data)
+        self._connection.keeps(self._session.unfinished)
+        self._connection.write_many(answers)
+        for request in requests:
+            before = self._saves
+            answer = self._answer(request)
+            if request.timeout_ms <= 0:
+                continue
+            if self._saves == before:
+                self._connection.write(answer)
+            else:
+                task = asyncio.get_running_loop().create_task(self._answer_when_saved(answer))
+                self._deferred.add(task)
+                task.add_done_callback(self._deferred.discard)
+
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason is irrelevant
+        """Drop deferred answers. Registrations do not end with their connection."""
+        for task in self._deferred:
+            task.cancel()
+
+    @property
+    def _saves(self) -> int:
+        return 0 if self._files is None else self._files.turn
+
+    async def _answer_when_saved(self, answer: bytes) -> None:
+        if self._files is not None:
+            with suppress(StoreError):  # a full disk must not make the master refuse heartbeats
+                await self._files.saved()
+        self._connection.write(answer)
+
+    def _answer(self, request: Request) -> bytes:
+        session = self._session
+        if request.service != methods.MASTER:
+            text = f"No service {request.service} found on the server"
+            return session.error(request, JAVA_EXCEPTION, text)
+        try:
+            message = methods.parse(methods.METHODS[request.method].request, request.body)
+        except ProtocolError as error:
+            return session.fatal(request, JAVA_EXCEPTION, error.text)
+        connection = self._connection
+        try:
+            answer = self._master.handle(
+                request.method, message, connection.peer_host, connection.secure
+            )
+        except StandbyError as error:
+            return session.error(request, STANDBY, error.text)
+        except Exception:  # noqa: BLE001 - a bug in one handler must not end the connection
+            _log.exception(
+                "Unhandled error in method %d from %s",
+                request.method,
+                connection.peer,
+                about=request.method,
+            )
+            return session.error(request, JAVA_EXCEPTION, "The master failed; see its log.")
+        return session.reply(request, answer)

@@ -1,4 +1,4 @@
-"""What a TubeMQ master can be told. Every period is in milliseconds."""
+"""The options of a TubeMQ master. All periods are in milliseconds."""
 
 from __future__ import annotations
 
@@ -14,54 +14,53 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a `Master`.
 
     Args:
-        host: where it can be reached; only named in texts.
-        port: the same.
-        standby: whether it begins as a standby that refuses all business; see `Master.standby`.
-        active_admin_url: where a standby sends users of its HTTP administration.
+        host: the host of the master, used in messages only.
+        port: the port of the master, used in messages only.
+        standby: whether it starts as a standby that refuses all requests; see `Master.standby`.
+        active_admin_url: where a standby redirects users of its HTTP administration.
         auto_create_topics: whether a topic that a producer or consumer names for the first time
-            is created on all brokers that are online. Readers and other consumers that choose
-            their partitions themselves create none.
-        default_partitions: how many partitions it gets on each.
-        auto_add_brokers: whether a broker that is not in the catalog may register; it is added,
-            online, and one that returns with another address gets its record changed. Without, it
-            is refused until an administrator has added it, as Java's master does.
-        max_message_bytes: the cluster's limit for a message; None leaves what is in the catalog.
-        producer_timeout_ms: a producer that is silent for so long is forgotten.
-        consumer_timeout_ms: a consumer that is silent for so long loses its partitions.
-        broker_timeout_ms: a broker that is silent for so long is taken out of all lists.
-        balance_period_ms: how long after a failed move of a partition the next attempt is made.
-            Changes of members and topics are acted on at once.
-        consumer_heartbeat_ms: how often our own consumers are asked to report. What they are to
-            do travels in answers to heartbeats, so this bounds how long balance takes.
-        event_resend_ms: an instruction that was not acknowledged for so long is sent again.
-        event_expiry_ms: an instruction that was not acknowledged for so long is forgotten.
-        return_ms: after a restart, how long groups wait for the consumers that were there before.
-        absent_ms: after a restart, how long groups wait for our own consumers. They report every
-            `consumer_heartbeat_ms`, so that those that live are back sooner; Java's report every
-            13 s.
-        broker_return_ms: how long groups wait for a broker that went away.
-        subscribe_delay_ms: between a broker's word that it has a topic and telling consumers.
-        publish_delay_ms: between telling consumers and telling producers.
-        meta_update_ms: how often consumers that balance themselves get the list of partitions.
-        group_broker_rate_max: brokers per consumer that a group may have at most.
+            is created on all online brokers. Client-balanced consumers and readers do not create
+            topics.
+        default_partitions: the number of partitions per broker of such topics.
+        auto_add_brokers: whether a broker that is not in the catalog may register. It is added as
+            online; if it returns with another address, its record is changed. Otherwise, as in
+            Java, it is refused until an administrator has added it.
+        max_message_bytes: the cluster's limit for a message; None keeps the limit in the catalog.
+        producer_timeout_ms: a producer that is silent for this long is removed.
+        consumer_timeout_ms: a consumer that is silent for this long loses its partitions.
+        broker_timeout_ms: a broker that is silent for this long is removed from all lists.
+        balance_period_ms: the time between a failed move of a partition and the next attempt.
+            Changes of members and topics take effect at once.
+        consumer_heartbeat_ms: how often Coherer's own consumers are asked to report. Assignments
+            travel in answers to heartbeats, so this bounds the duration of a rebalance.
+        event_resend_ms: an event that is not acknowledged for this long is sent again.
+        event_expiry_ms: an event that is not acknowledged for this long is dropped.
+        return_ms: after a restart, how long groups wait for their earlier members.
+        absent_ms: after a restart, how long groups wait for Coherer's own consumers. These report
+            every `consumer_heartbeat_ms` and are thus back sooner; Java's report every 13 s.
+        broker_return_ms: how long groups wait for a broker that has left.
+        subscribe_delay_ms: from a broker's report of a topic until consumers may use it.
+        publish_delay_ms: from opening a topic to consumers until producers may use it.
+        meta_update_ms: how often client-balanced consumers get the list of partitions.
+        group_broker_rate_max: the maximum number of brokers per consumer of a group.
         start_offset_check: whether a bound group needs a record in the catalog.
-        stopped_brokers_max: how many brokers are stopped at a time after errors of their disks.
-        users: passwords by name, for the three following; None for no users. It is read anew at
-            each request, so that it may change.
+        stopped_brokers_max: how many brokers can be stopped at a time after disk errors.
+        users: passwords by user name, for the following three options; None without users. The
+            mapping is read at each request, so it may change.
         authenticate_producers: whether producers must sign with the password of a user.
         authenticate_consumers: whether consumers must.
         authenticate_brokers: whether brokers must sign as `broker_user`, or as one of `users`.
-        broker_user: the name that brokers use.
+        broker_user: the user name of brokers.
         broker_password: its password.
-        signature_age_ms: how old a signature may be.
-        token_life_ms: how long a client may show the token instead of signing again.
-        visit_token_check: whether brokers refuse clients that did not come through a master.
-        visit_token_ms: how long such a token is valid.
-        admin_token: what changes over HTTP must give as `confModAuthToken`.
-        web_port: where the master's HTTP administration is, told to clients; 0 for nowhere.
+        signature_age_ms: the maximum age of a signature.
+        token_life_ms: how long a client may send its token instead of a signature.
+        visit_token_check: whether brokers refuse clients that have not registered at a master.
+        visit_token_ms: how long a visit token is valid.
+        admin_token: the value of `confModAuthToken` that changes over HTTP need.
+        web_port: the port of the master's HTTP administration, sent to clients; 0 without one.
 
     Raises:
-        UsageError: a value makes no sense.
+        UsageError: a value is not valid.
     """
 
     host: str = "127.0.0.1"
@@ -105,13 +104,13 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value: object = getattr(self, name)
             if name.endswith("_ms") and isinstance(value, int):
-                least = int(name.endswith("_timeout_ms"))  # 0 would forget everybody at once
+                least = int(name.endswith("_timeout_ms"))  # 0 would remove every client at once
                 if value < least:
-                    raise UsageError(f"`{name}` is {value}; it is {least} or more.")
+                    raise UsageError(f"`{name}` is {value}; it must be {least} or more.")
         if (self.authenticate_producers or self.authenticate_consumers) and self.users is None:
-            raise UsageError("Authentication needs users.", hint="Name them in `users`.")
+            raise UsageError("Authentication needs users.", hint="Set `users`.")
         if bool(self.broker_user) != bool(self.broker_password):
-            raise UsageError("`broker_user` and `broker_password` go together.")
+            raise UsageError("`broker_user` and `broker_password` must be set together.")
         if self.authenticate_brokers and not (self.broker_user or self.users is not None):
             raise UsageError("Authentication of brokers needs `broker_user` and `broker_password`.")
 

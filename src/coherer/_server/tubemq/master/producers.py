@@ -1,42 +1,42 @@
-"""Methods 1 to 3: what a master does for producers (sections 3.2, 3.3, 3.8)."""
+"""Methods 1 to 3: producers (docs/protocol/tubemq.md, sections 3.2, 3.3 and 3.8).
+
+Difference from Java's master: a topic that a producer names for the first time may be created
+(`MasterOptions.auto_create_topics`). It is in the same answer if its broker runs in the same
+process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from coherer import limits
-from coherer._rules.tubemq.membership import Producer
 from coherer._rules.tubemq.records import HISTORY_TOPIC, valid_topic
-from coherer._server.tubemq.master.access import Proof
-from coherer._server.tubemq.master.state import Caller, MasterState
+from coherer._rules.tubemq.registry import Producer
+from coherer._server.tubemq.master.access import Identity
+from coherer._server.tubemq.master.state import MasterState, Peer
 from coherer._server.tubemq.refusal import Refusal, check_text
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import TopicInfo
 
 
-class ProducerDesk:
-    """Registers producers and tells them where they can send.
-
-    Different from Java's master: a topic that a producer names for the first time may be created
-    (`MasterOptions.auto_create_topics`), and is in the same answer when its broker runs in the
-    same process.
-    """
+class ProducerHandler:
+    """Answers the requests of producers."""
 
     def __init__(self, state: MasterState) -> None:
         self._state = state
 
     def register(
-        self, request: pb.RegisterRequestP2M, caller: Caller, now_ms: int
+        self, request: pb.RegisterRequestP2M, peer: Peer, now_ms: int
     ) -> pb.RegisterResponseM2P:
-        """Method 1: checks in Java's order, then the list of brokers."""
+        """Method 1: check the producer, in Java's order, and send the list of brokers."""
         state = self._state
-        proof = state.credentials.producer(request.clientId, request.authInfo, now_ms)
+        identity = state.authenticator.producer(request.clientId, request.authInfo, now_ms)
         topics = _check(request.clientId, request.hostName, request.topicList)
         state.require_active(request.clientId)
         if len(state.producers) >= limits.CLIENTS_MAX:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many producers.")
-        producer = Producer(request.clientId, request.hostName, caller.secure, topics)
+        producer = Producer(request.clientId, request.hostName, peer.secure, topics)
         producer.settled.update(topic for topic in topics if topic in state.catalog.topics)
         state.producers.register(producer, now_ms)
         return pb.RegisterResponseM2P(
@@ -44,24 +44,24 @@ class ProducerDesk:
             errCode=ResultCode.SUCCESS,
             errMsg="OK!",
             brokerCheckSum=state.broker_list_id,
-            brokerInfos=state.broker_list(secure=caller.secure),
-            authorizedInfo=state.authorized(proof),
+            brokerInfos=state.broker_list(secure=peer.secure),
+            authorizedInfo=state.authorized(identity),
             appdConfig=self._limits(request.appdConfig),
             webPort=state.options.web_port or None,
             masterId=state.master_id,
         )
 
     def heartbeat(
-        self, request: pb.HeartRequestP2M, caller: Caller, now_ms: int
+        self, request: pb.HeartRequestP2M, peer: Peer, now_ms: int
     ) -> pb.HeartResponseM2P:
-        """Method 2: where the producer's topics can be written."""
+        """Method 2: send the writable partitions of the producer's topics."""
         state = self._state
-        proof = self._proof(request, now_ms)
+        identity = self._identify(request, now_ms)
         topics = _check(request.clientId, request.hostName, request.topicList)
         state.require_active(request.clientId)
         producer = state.producers.seen(request.clientId, now_ms)
         if producer is None:
-            raise _unknown(request.clientId)
+            raise _not_registered(request.clientId)
         producer.topics = topics
         new = [topic for topic in topics if topic not in producer.settled]
         if new:
@@ -72,53 +72,51 @@ class ProducerDesk:
             errCode=ResultCode.SUCCESS,
             errMsg="OK!",
             brokerCheckSum=state.broker_list_id,
-            # The time anew: what was created just now was reported a moment after this began.
-            topicInfos=self._places(topics, state.now_ms()),
-            authorizedInfo=state.authorized(proof),
+            # Not `now_ms`: a topic created above is reported by its broker at a later time.
+            topicInfos=self._topic_infos(topics, state.now_ms()),
+            authorizedInfo=state.authorized(identity),
             appdConfig=self._limits(request.appdConfig),
         )
         if request.brokerCheckSum != state.broker_list_id:
-            answer.brokerInfos.extend(state.broker_list(secure=caller.secure))
-        if proof.require:
+            answer.brokerInfos.extend(state.broker_list(secure=peer.secure))
+        if identity.must_sign:
             answer.requireAuth = True
         return answer
 
-    def close(
-        self, request: pb.CloseRequestP2M, caller: Caller, now_ms: int
-    ) -> pb.CloseResponseM2P:
-        """Method 3: the producer is forgotten."""
-        del caller
+    def close(self, request: pb.CloseRequestP2M, peer: Peer, now_ms: int) -> pb.CloseResponseM2P:
+        """Method 3: remove the producer."""
+        del peer
         state = self._state
-        state.credentials.producer(request.clientId, request.authInfo, now_ms)
+        state.authenticator.producer(request.clientId, request.authInfo, now_ms)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         state.require_active(request.clientId)
         state.producers.close(request.clientId)
         return pb.CloseResponseM2P(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")
 
-    def _proof(self, request: pb.HeartRequestP2M, now_ms: int) -> Proof:
+    def _identify(self, request: pb.HeartRequestP2M, now_ms: int) -> Identity:
         try:
-            return self._state.credentials.producer(request.clientId, request.authInfo, now_ms)
+            return self._state.authenticator.producer(request.clientId, request.authInfo, now_ms)
         except Refusal:
-            # Somebody whom this run of the master has not seen yet can only have a token of an
-            # earlier one. A Java producer that is told 415 goes on as before for ever, one that
-            # is told 411 registers, and signs.
+            # An unknown producer can only have a token from an earlier run of the master. After
+            # 415, a Java producer would repeat the same heartbeat forever; after 411 it registers
+            # again, and signs.
             if not request.authInfo.HasField("authInfo") and not self._state.producers.known(
                 request.clientId
             ):
                 self._state.require_active(request.clientId)
-                raise _unknown(request.clientId) from None
+                raise _not_registered(request.clientId) from None
             raise
 
-    def _places(self, topics: Iterable[str], now_ms: int) -> list[str]:
+    def _topic_infos(self, topics: Iterable[str], now_ms: int) -> list[str]:
         state = self._state
-        places: list[str] = []
+        infos: list[str] = []
         for topic in topics:
             found = state.broker_registry.publishable(topic, now_ms)
             if found:
-                brokers = {broker: (place.partitions, place.stores) for broker, place in found}
+                brokers = {broker: (hosted.partitions, hosted.stores) for broker, hosted in found}
                 limit = state.catalog.message_bytes_max(topic)
-                places.append(TopicInfo(topic, brokers, limit).text())
-        return places
+                infos.append(TopicInfo(topic, brokers, limit).text())
+        return infos
 
     def _limits(self, held: pb.ApprovedClientConfig) -> pb.ApprovedClientConfig:
         cluster = self._state.catalog.cluster
@@ -139,9 +137,8 @@ def _check(client_id: str, host: str, topics: Iterable[str]) -> tuple[str, ...]:
             ResultCode.BAD_REQUEST,
             f"{len(named)} topics; {limits.TOPICS_PER_CLIENT_MAX} are allowed.",
         )
-    # What cannot be the name of a topic is not worth remembering.
     return tuple(topic for topic in named if valid_topic(topic))
 
 
-def _unknown(client_id: str) -> Refusal:
+def _not_registered(client_id: str) -> Refusal:
     return Refusal(ResultCode.HB_NO_NODE, f"Producer {client_id} is not registered here.")

@@ -1,8 +1,9 @@
-"""What the parts of a master share: its options, the rules' tables, its clock and its memory.
+"""The state of a master: catalog, registries, clocks, and the file that survives a restart.
 
-Whoever changes the catalog, or books something of a broker, calls `MasterState.absorb` before it
-answers: that saves what has to survive, tells the groups whose topics have changed, and tells
-those who watch the configuration (the broker in the same process, which then takes it at once).
+A handler that changes the catalog, or records a report of a broker, calls
+`MasterState.apply_changes` before it answers. That saves the catalog, makes a balance due for
+groups whose topics have changed, and notifies watchers of the configuration (a broker in the same
+process, which then applies it at once).
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from coherer._common.logs import Log
 from coherer._common.masking import masked
 from coherer._record.reserved import is_system_topic
 from coherer._rules.tubemq.assignment import Partition
-from coherer._rules.tubemq.broker_registry import BrokerRegistry, BrokerRegistryTiming
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.groups import Group, GroupTiming, Member
-from coherer._rules.tubemq.membership import Groups, Producers
+from coherer._rules.tubemq.groups import ConsumerGroup, ConsumerGroups, GroupTiming, Member
 from coherer._rules.tubemq.records import UNDEFINED, Change, valid_topic
+from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming, Producers
 from coherer._server.node.admin_figures import Histogram
-from coherer._server.tubemq.master.access import Credentials, Proof, VisitTokens
+from coherer._server.tubemq.master.access import Authenticator, Identity, VisitTokens
 from coherer._server.tubemq.master.options import MasterOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.names import BLANK, BrokerInfo, is_own_client
@@ -33,22 +33,22 @@ from coherer.errors import CohererError, DamagedStoreError, StoreError
 
 _log = Log(logging.getLogger(__name__))
 
-_ROLL_AGE_MS_MAX = 600_000
-"""A roll of members that is older says nothing about who is still alive."""
+_MEMBERS_AGE_MS_MAX = 600_000
+"""Saved members of groups are ignored if they are older, because few of them will return."""
 
-_WRITE_AGAIN_MS = 5_000
-"""How long after a failed write the next is tried."""
+_SAVE_RETRY_MS = 5_000
+"""The time between a failed save and the next attempt."""
 
-_ROLL_PERIOD_MS = 60_000
-"""How often the roll is written anew while it stays the same, to say that it still holds."""
+_MEMBERS_SAVE_MS = 60_000
+"""How often unchanged members are saved again, to renew their age."""
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Peer(msgspec.Struct, frozen=True):
     """Where a request came from.
 
     Args:
-        host: the peer's address.
-        secure: whether over TLS: then brokers are named with their TLS ports.
+        host: the address of the client.
+        secure: whether it uses TLS; then it is told the TLS ports of brokers.
     """
 
     host: str
@@ -56,34 +56,34 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class StandbyError(CohererError):
-    """This master is a standby and does no business; another one has to be asked."""
+    """This master is a standby and refuses requests; ask the active one."""
 
 
 class _Saved(msgspec.Struct, kw_only=True):
-    """What a master keeps on disk.
+    """The content of the master's file.
 
-    Beside its catalog: who was in which group when, and the key of the visit tokens, where brokers
-    check these.
+    Besides the catalog: the members of each group and when they were saved, and the key of the
+    visit tokens if brokers check these.
     """
 
     catalog: msgspec.Raw
-    roll: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
-    roll_ms: int = 0
+    members: dict[str, list[str]] = msgspec.field(name="roll", default_factory=dict[str, list[str]])
+    members_ms: int = msgspec.field(name="roll_ms", default=0)
     visit_key: str = ""
 
     def __repr__(self) -> str:
         return masked(self, "visit_key")
 
 
-class Counts:
-    """What a master has seen happen since somebody asked for it to be counted anew.
+class MasterCounters:
+    """Events of a master since the counters were last reset.
 
     Attributes:
-        since_ms: when that was, ms since 1970.
-        producers_timed_out: producers that were silent for too long; consumers, brokers likewise.
-        groups_timed_out: groups whose last member was; `choosers_timed_out` those among them that
-            balance themselves.
-        balances: how long the balance of a group took.
+        since_ms: when they were reset, ms since 1970.
+        producers_timed_out: producers that have timed out; consumers and brokers likewise.
+        groups_timed_out: groups whose last member has timed out.
+        client_balanced_timed_out: the client-balanced ones of these groups.
+        balances: the durations of balances.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -91,18 +91,18 @@ class Counts:
         self.clear(now_ms)
 
     def clear(self, now_ms: int) -> None:
-        """Begin anew."""
+        """Reset all counters."""
         self.since_ms = now_ms
         self.producers_timed_out = self.consumers_timed_out = self.brokers_timed_out = 0
-        self.groups_timed_out = self.choosers_timed_out = 0
+        self.groups_timed_out = self.client_balanced_timed_out = 0
         self.balances.clear()
 
 
 def check_saved(data: bytes) -> None:
-    """Check that this is what a master keeps.
+    """Check the content of a master's file.
 
     Raises:
-        DamagedStoreError: it is not.
+        DamagedStoreError: the content is not valid.
     """
     _parse(data)
 
@@ -116,31 +116,31 @@ def _parse(data: bytes) -> tuple[_Saved, Catalog]:
 
 
 class MasterState:
-    """The parts of a master meet here.
+    """What the handlers of a master share.
 
     Attributes:
-        options: what the master was told.
-        now_ms: a clock that is not set.
+        options: the options of the master.
+        now_ms: a monotonic clock.
         wall_ms: the time of day.
-        standby: whether it refuses all business.
+        standby: whether it refuses requests.
         watchers: called when the configuration of brokers has changed.
-        catalog: what survives.
-        broker_registry: the brokers that are there.
-        producers: the producers that are there.
-        groups: the consumers that are there.
-        credentials: who may come in.
-        visit_tokens: what shows brokers that a client came through a master.
+        catalog: the persistent configuration.
+        broker_registry: the registered brokers.
+        producers: the registered producers.
+        groups: the registered consumers.
+        authenticator: checks signatures and tokens.
+        visit_tokens: the tokens that prove to brokers that a client has registered at a master.
         broker_list_id: changes with the list of brokers; clients echo it.
-        master_id: a random name of this run of the master. Clients hear it, and the HTTP
-            administration repeats it, so that both are known to be of one master.
-        counts: what the administration shows.
+        master_id: a random id of this run of the master. Clients receive it, and the HTTP
+            administration shows it, which proves that both belong to the same master.
+        counters: the figures of the HTTP administration.
     """
 
     catalog: Catalog
     broker_registry: BrokerRegistry
     producers: Producers
-    groups: Groups
-    credentials: Credentials
+    groups: ConsumerGroups
+    authenticator: Authenticator
     visit_tokens: VisitTokens
     broker_list_id: int
 
@@ -160,17 +160,17 @@ class MasterState:
         self.watchers: list[Callable[[], None]] = []
         self._load = load
         self._save = save
-        self._unsaved: StoreError | None = None
-        self._write_again_ms = 0
+        self._save_error: StoreError | None = None
+        self._save_retry_ms = 0
         self._last_id = 0
-        self.counts = Counts(wall_ms())
+        self.counters = MasterCounters(wall_ms())
         self.begin()
 
     def begin(self) -> None:
-        """Start with what is on disk and nobody there.
+        """Load the file, and start without registered clients and brokers.
 
         Raises:
-            DamagedStoreError: nobody can read it.
+            DamagedStoreError: the file is not valid.
         """
         options, now_ms = self.options, self.now_ms()
         stored, self.catalog = self._stored()
@@ -190,24 +190,24 @@ class MasterState:
             event_resend_ms=options.event_resend_ms,
             event_expiry_ms=options.event_expiry_ms,
         )
-        self.groups = Groups(options.consumer_timeout_ms, timing)
-        # A roll from the future is young: the clock was set back since.
-        if stored and self.wall_ms() < stored.roll_ms + _ROLL_AGE_MS_MAX:
-            self.groups.await_members(
-                stored.roll,
+        self.groups = ConsumerGroups(options.consumer_timeout_ms, timing)
+        # Members saved in the future are recent: the clock has been set back since.
+        if stored and self.wall_ms() < stored.members_ms + _MEMBERS_AGE_MS_MAX:
+            self.groups.expect_members(
+                stored.members,
                 now_ms + options.return_ms,
-                prompt=is_own_client,
+                reports_often=is_own_client,
                 absent_ms=options.absent_ms,
             )
-        self.credentials = Credentials(options, self.wall_ms)
+        self.authenticator = Authenticator(options, self.wall_ms)
         key = bytes.fromhex(stored.visit_key) if stored and options.checks_visit_tokens else None
         self.visit_tokens = VisitTokens(options.visit_token_ms, now_ms, key)
         self.broker_list_id = self.new_id()
         self._brokers_version = self.catalog.brokers_version
         self._saved_version = self.catalog.version
-        self._roll: dict[str, list[str]] = stored.roll if stored else {}
-        self._roll_ms = stored.roll_ms if stored else 0
-        self._roll_again_ms = 0
+        self._members: dict[str, list[str]] = stored.members if stored else {}
+        self._members_ms = stored.members_ms if stored else 0
+        self._members_due_ms = 0
         wanted = options.max_message_bytes
         if wanted is not None and wanted != self.catalog.cluster.message_bytes_max:
             self.catalog.set_cluster({"message_bytes_max": wanted}, self.change("options"))
@@ -219,19 +219,19 @@ class MasterState:
         return _parse(saved)
 
     def new_id(self) -> int:
-        """An id that is larger than all before, those of earlier runs too: it looks like a time."""
+        """An id larger than all earlier ones, also of earlier runs: at least the time in ms."""
         self._last_id = max(self._last_id + 1, self.wall_ms())
         return self._last_id
 
     def change(self, user: str) -> Change:
-        """A change by this user, now."""
+        """A change by this user at the current time."""
         return Change(user=user, now_ms=self.wall_ms())
 
     def require_active(self, client_id: str) -> None:
-        """Refuse business when this is a standby.
+        """Refuse a request if this master is a standby.
 
         Raises:
-            StandbyError: it is.
+            StandbyError: it is a standby.
         """
         if self.standby:
             address = f"{self.options.host}:{self.options.port}"
@@ -239,11 +239,11 @@ class MasterState:
                 f"{address} is not master now. the connecting client id is {client_id}"
             )
 
-    # -- when something has changed
+    # -- after changes
 
-    def absorb(self, now_ms: int) -> None:
-        """Act on what has changed in the catalog and with the brokers; cheap when nothing has."""
-        touched = self.catalog.take_touched() | self.broker_registry.news(now_ms)
+    def apply_changes(self, now_ms: int) -> None:
+        """Act on changes of the catalog and of brokers. Cheap if there are none."""
+        touched = self.catalog.take_touched() | self.broker_registry.take_changed_topics(now_ms)
         if touched:
             self.groups.touch(touched, now_ms)
         if self.catalog.brokers_version != self._brokers_version:
@@ -255,44 +255,44 @@ class MasterState:
             for watcher in self.watchers:
                 watcher()
 
-    def settle(self) -> None:
-        """Act on what an administrator has changed.
+    def commit_changes(self) -> None:
+        """Act on changes by an administrator.
 
         Raises:
-            StoreError: it counts, but could not be saved; that is tried again.
+            StoreError: the changes are in effect, but could not be saved; that is retried.
         """
-        self.absorb(self.now_ms())
-        if self._unsaved is not None:
-            raise self._unsaved
+        self.apply_changes(self.now_ms())
+        if self._save_error is not None:
+            raise self._save_error
 
-    def remember(self, now_ms: int) -> None:
-        """Write who is in which group, if that is news, and what could not be written before."""
-        roll = self.groups.roll(now_ms)
-        old = roll and now_ms >= self._roll_again_ms
-        if old or roll != self._roll:
-            self._roll, self._roll_ms = roll, self.wall_ms()
-            self._roll_again_ms = now_ms + _ROLL_PERIOD_MS
+    def save_members(self, now_ms: int) -> None:
+        """Save the members of groups if they have changed, and retry a failed save."""
+        members = self.groups.member_ids(now_ms)
+        old = members and now_ms >= self._members_due_ms
+        if old or members != self._members:
+            self._members, self._members_ms = members, self.wall_ms()
+            self._members_due_ms = now_ms + _MEMBERS_SAVE_MS
             self._write(now_ms)
-        elif self._unsaved is not None and now_ms >= self._write_again_ms:
+        elif self._save_error is not None and now_ms >= self._save_retry_ms:
             self._write(now_ms)
 
     def _write(self, now_ms: int) -> None:
-        """Write everything that has to survive. A full disk is no reason to refuse heartbeats."""
+        # A full disk must not make the master refuse heartbeats, so errors are only noted.
         try:
             self._save(self._content)
         except StoreError as error:
-            if self._unsaved is None:
-                _log.error("The master's catalog is not saved; it will be tried again: %s", error)
-            self._unsaved = error
-            self._write_again_ms = now_ms + _WRITE_AGAIN_MS
+            if self._save_error is None:
+                _log.error("Saving the master's catalog failed; will retry: %s", error)
+            self._save_error = error
+            self._save_retry_ms = now_ms + _SAVE_RETRY_MS
         else:
-            self._unsaved = None
+            self._save_error = None
 
     def _content(self) -> bytes:
         saved = _Saved(
             catalog=msgspec.Raw(self.catalog.dump()),
-            roll=self._roll,
-            roll_ms=self._roll_ms,
+            members=self._members,
+            members_ms=self._members_ms,
             visit_key=self.visit_tokens.key.hex() if self.options.checks_visit_tokens else "",
         )
         return msgspec.json.encode(saved)
@@ -300,24 +300,24 @@ class MasterState:
     # -- topics and partitions
 
     def create_missing(self, topics: Iterable[str], user: str) -> None:
-        """Create the topics that are not there, if that is wanted, on all brokers that serve."""
+        """Create missing topics on all online brokers, if the options permit it."""
         online = [running.id for running in self.broker_registry if running.online]
         if not self.options.auto_create_topics or not online:
             return
         created = False
         for topic in topics:
             if topic in self.catalog.topics or not valid_topic(topic) or is_system_topic(topic):
-                continue  # what is RocketMQ's own is no topic of our broker's TubeMQ door
+                continue  # RocketMQ's system topics are not available over TubeMQ
             if len(self.catalog.topics) >= limits.TOPICS_MAX:
                 break
             created = bool(self.create_topic(topic, None, online, user)) or created
         if created:
-            self.absorb(self.now_ms())
+            self.apply_changes(self.now_ms())
 
     def create_topic(
         self, topic: str, partitions: int | None, brokers: Iterable[int], user: str
     ) -> int:
-        """Book a topic on these brokers, and return on how many it is new."""
+        """Add a topic to these brokers. Returns to how many of them it was added."""
         count = 0
         for broker in brokers:
             record = self.catalog.brokers.get(broker)
@@ -330,8 +330,8 @@ class MasterState:
             count += 1
         return count
 
-    def balance(self, group: Group, now_ms: int) -> None:
-        """Balance a group if it is due: its members hear of it in answers to their heartbeats."""
+    def balance(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Balance a group if it is due. The answers to its members' heartbeats carry the events."""
         if not self.groups.is_due(group, now_ms):
             return
         topics = [
@@ -352,13 +352,13 @@ class MasterState:
             new_id=self.new_id,
             now_ms=now_ms,
         )
-        self.counts.balances.count(int((time.perf_counter() - began_s) * 1000))
+        self.counters.balances.count(int((time.perf_counter() - began_s) * 1000))
 
     def plausible(self, reported: set[Partition], member: Member) -> frozenset[Partition]:
-        """What a consumer may hold of what it says: partitions that exist, or that we gave it.
+        """The reported partitions that exist, or that the member is known to hold.
 
-        So a consumer cannot fill our memory with inventions, and still has to give up what was
-        removed meanwhile.
+        So a consumer cannot fill the master's memory with invented partitions, but still has to
+        give up partitions that have been removed.
         """
         return frozenset(
             partition
@@ -374,40 +374,40 @@ class MasterState:
         return 0 <= store < deployment.props.stores and number < deployment.props.partitions
 
     def broker_rate_max(self, group: str) -> int:
-        """Brokers per consumer that a group may have."""
+        """The maximum number of brokers per consumer of the group."""
         control = self.catalog.group_controls.get(group)
         own = control.broker_rate_max if control and control.check_resources else 0
         return own or self.options.group_broker_rate_max
 
-    # -- what several answers hold
+    # -- parts of answers
 
     def broker_list(self, *, secure: bool) -> list[str]:
-        """All brokers that have a record, also those that are away."""
+        """All brokers of the catalog, whether registered or not."""
         return [
             self.broker_info(broker, secure=secure).text(tls=secure)
             for broker in sorted(self.catalog.brokers)
         ]
 
     def broker_info(self, broker: int, *, secure: bool) -> BrokerInfo:
-        """A broker as its clients know it.
+        """The id and address of a broker.
 
         Raises:
-            CatalogError: it has no record.
+            CatalogError: the broker has no record.
         """
         record = self.catalog.broker(broker)
         return BrokerInfo(record.id, record.host, record.tls_port if secure else record.port)
 
-    def authorized(self, proof: Proof | None) -> pb.MasterAuthorizedInfo | None:
-        """The tokens that a client is given; None while it has proven nothing."""
-        if proof is None:
+    def authorized(self, identity: Identity | None) -> pb.MasterAuthorizedInfo | None:
+        """The tokens for a client; None if it is not authenticated."""
+        if identity is None:
             return None
         info = pb.MasterAuthorizedInfo(visitAuthorizedToken=self.visit_tokens.valid)
-        if proof.token:
-            info.authAuthorizedToken = proof.token
+        if identity.token:
+            info.authAuthorizedToken = identity.token
         return info
 
     def flow_rules(self, held_id: int) -> tuple[int, str]:
-        """Id and text of the cluster's flow rules; a blank when the client has them already."""
+        """Id and text of the cluster's flow rules; a blank text if the client has them already."""
         cluster = self.catalog.cluster
         if not cluster.flow_enabled:
             return UNDEFINED, BLANK

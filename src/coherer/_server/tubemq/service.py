@@ -1,0 +1,233 @@
+"""The TubeMQ service of a node: its master, its broker, their ports, and the link between them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from coherer import _net as net
+from coherer._server.core.adoption import Adoption
+from coherer._server.core.core import Core
+from coherer._server.core.saving import Saver
+from coherer._server.node.node_options import NodeOptions
+from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
+from coherer._server.tubemq.broker.master_link import (
+    EmbeddedMasterLink,
+    MasterClient,
+    MasterExchange,
+    RemoteMasterLink,
+)
+from coherer._server.tubemq.broker.state import BrokerOptions
+from coherer._server.tubemq.master.master import Master, MasterConnection
+from coherer._server.tubemq.master.state import check_saved
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.credentials import NONCE_LIMIT, authenticate_info
+from coherer.errors import ClosedError, UsageError
+
+if TYPE_CHECKING:  # the parser of ACL files is slow to load, and few nodes need it
+    from coherer._server.rocketmq.acl import Access
+
+MASTER_FILE: Final = "tubemqMaster.json"
+
+
+class Listen(Protocol):
+    """Opens a port of the node; `secure` ports accept TLS only."""
+
+    def __call__(
+        self,
+        port: int,
+        make: Callable[[net.Connection], net.Receiver],
+        *,
+        secure: bool = False,
+    ) -> Awaitable[net.Listener]:
+        """Raises UsageError: the port is not available."""
+        ...
+
+
+class TubeMqService:
+    """A TubeMQ master, a broker, or both.
+
+    Args:
+        options: the options of the node.
+        now_ms: a monotonic clock.
+        listen: opens ports; the node closes them.
+        wall_ms: the time of day; defaults to `now_ms`.
+
+    Attributes:
+        master: the master; None in a node without one.
+        broker: the broker; None in a node without one.
+        master_port: the port of the master; -1 without one. The other ports likewise.
+    """
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        now_ms: Callable[[], int],
+        listen: Listen,
+        *,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self.master: Master | None = None
+        self.broker: Broker | None = None
+        self.master_port = self.broker_port = -1
+        self.master_tls_port = self.broker_tls_port = -1
+        self._options = options
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms or now_ms
+        self._listen = listen
+        self._embedded: EmbeddedMasterLink | None = None
+        self._adoption: Adoption | None = None
+        self._remote: RemoteMasterLink | None = None
+        self._next_report_ms = 0
+        self._access: Access | None = None
+
+    async def open_broker(self, core: Core, web_port: int) -> None:
+        """Open the ports of the broker. It serves requests after `connect`.
+
+        Args:
+            core: the state that both protocols share.
+            web_port: the port of the HTTP administration; 0 without one.
+
+        Raises:
+            UsageError: a port is not available.
+        """
+        options = self._options
+        # The broker needs its port, so connections that come before it exists are refused.
+        self.broker_port = (await self._listen(options.broker_port, self._accept_broker)).port
+        if options.tls is not None:
+            secure = await self._listen(options.broker_tls_port, self._accept_broker, secure=True)
+            self.broker_tls_port = secure.port
+        self.broker = Broker(
+            BrokerOptions(
+                broker_id=options.broker_id,
+                host=options.reachable_host,
+                port=options.advertised_broker_port or self.broker_port,
+                tls_port=None if options.tls is None else self.broker_tls_port,
+                web_port=web_port,
+                lease_timeout_ms=options.lease_timeout_ms,
+                hold_ms=options.held_ms,
+                transfer_bytes=options.transfer_bytes,
+            ),
+            core,
+        )
+
+    async def open_master(
+        self,
+        load: Callable[[str, Callable[[bytes], object]], bytes | None],
+        files: Saver,
+        *,
+        access: Access | None = None,
+        web_port: int = 0,
+    ) -> None:
+        """Open the ports of the master.
+
+        Args:
+            load: loads a file and checks its content; None if the file does not exist.
+            files: writes the file.
+            access: the accounts of the node; None without accounts.
+            web_port: the port of the HTTP administration; 0 without one.
+
+        Raises:
+            UsageError: a port is not available.
+        """
+        options = self._options
+        self._access = access
+        passwords = None if access is None else access.passwords
+        self.master = Master(
+            options.master_options(passwords, web_port),
+            lambda: load(MASTER_FILE, check_saved),
+            lambda take: files.save(MASTER_FILE, take),
+            now_ms=self._now_ms,
+            wall_ms=self._wall_ms,
+        )
+        accept = partial(MasterConnection, self.master, files=files)
+        self.master_port = (await self._listen(options.master_port, accept)).port
+        if options.tls is not None:
+            secure = await self._listen(options.master_tls_port, accept, secure=True)
+            self.master_tls_port = secure.port
+
+    def connect(self) -> None:
+        """Register the broker at its master, in this node or elsewhere.
+
+        Raises:
+            UsageError: the master of this node rejects the broker.
+        """
+        if self.broker is None:
+            return
+        options = self._options
+        exchange = MasterExchange(
+            self.broker.state,
+            self.broker.configuration,
+            self._certificate(),
+        )
+        if self.master is None:
+            masters = MasterClient(options.masters)
+            self._remote = RemoteMasterLink(exchange, masters, heartbeat_ms=options.heartbeat_ms)
+            self._remote.start()
+            return
+        self._embedded = EmbeddedMasterLink(exchange, self.master.handle, options.reachable_host)
+        self._embedded.sync()
+        if not self.broker.state.serving:
+            raise UsageError("The node's master rejects its own broker; see the log.")
+        self.master.watch(self._embedded.sync)
+        self._adoption = Adoption(self.master, options.broker_id, self.broker.core)
+        self._adoption.sync()
+
+    async def ready(self) -> None:
+        """Wait until a remote master has accepted the broker."""
+        if self._remote is not None:
+            await self._remote.ready.wait()
+
+    def tick(self) -> None:
+        """Do periodic work; call it about every 100 ms."""
+        now_ms = self._now_ms()
+        if self.master is not None:
+            self.master.tick()
+        if self._embedded is not None and now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + self._options.heartbeat_ms
+            self._embedded.sync()
+        if self.broker is not None:
+            self.broker.tick()
+
+    async def leave(self) -> None:
+        """Unregister the broker at the master."""
+        if self._remote is not None:
+            await self._remote.close()
+        if self._adoption is not None:
+            self._adoption.close()
+        if self._embedded is not None:
+            self._embedded.close()
+        self._remote = self._embedded = self._adoption = None
+
+    def close(self) -> None:
+        """Stop serving requests. Pending sends are answered when the core is closed."""
+        if self.broker is not None:
+            self.broker.close()
+
+    def closed(self) -> None:
+        """Save the state of the master after the last request."""
+        if self.master is not None:
+            self.master.close()
+
+    def _certificate(self) -> Callable[[], pb.MasterCertificateInfo] | None:
+        account = self._options.account
+        if self.master is not None and self._access is not None:
+            account = self._access.node_account
+        return None if account is None else _certificate(account, self._wall_ms)
+
+    def _accept_broker(self, connection: net.Connection) -> net.Receiver:
+        if self.broker is None:
+            raise ClosedError("The broker has not started yet.")
+        return BrokerConnection(self.broker, connection)
+
+
+def _certificate(
+    account: tuple[str, str], wall_ms: Callable[[], int]
+) -> Callable[[], pb.MasterCertificateInfo]:
+    def make() -> pb.MasterCertificateInfo:
+        nonce = secrets.randbelow(NONCE_LIMIT)
+        return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, wall_ms(), nonce))
+
+    return make
