@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 
 import pytest
-from tests.server.master_harness import Broker, Consumer, Producer, Stage
 
 from coherer import limits
 from coherer._wire.tubemq import credentials
@@ -226,12 +225,12 @@ def test_an_unsigned_close_only_drops_a_deferred_registration(harness: MasterHar
 def test_unsigned_registrations_are_limited(
     harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "UNSIGNED_MAX", 2)
+    monkeypatch.setattr(limits, "UNSIGNED_REGISTRATIONS_MAX", 2)
     for name in "ab":
         assert Consumer(harness, name).register().success
     assert refused(Consumer(harness, "c").register(), CODE.SERVICE_UNAVAILABLE)
     assert Consumer(harness, "a").register().success
-    long = ["x" * limits.UNSIGNED_BYTES_MAX]
+    long = ["x" * limits.UNSIGNED_REGISTRATION_BYTES_MAX]
     assert refused(Consumer(harness, "a").register(topicCondition=long))
 
 

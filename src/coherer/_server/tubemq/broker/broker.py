@@ -102,7 +102,7 @@ class BrokerConnection:
         """Handle the data of one socket read."""
         channel = self._channel
         requests, failures = channel.session.receive(data)
-        channel.connection.keeps(channel.session.unfinished)
+        channel.connection.report_unfinished(channel.session.unfinished)
         if failures:
             channel.connection.write_many(failures)
         wall_ms = self._broker.state.wall_ms()

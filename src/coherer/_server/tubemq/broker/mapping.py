@@ -58,7 +58,7 @@ _14_BITS = (1 << 14) - 1
 _FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
 _join = b"".join
 _INFLATED_PER_BYTE = 1032  # zlib's maximum ratio
-_INFLATED = limits.INFLATED_PER_GET_BYTES
+_INFLATED = limits.DECOMPRESSED_BYTES_PER_GET
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _LENGTH = struct.Struct(">I")
 

@@ -30,8 +30,8 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode, refused
 from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.methods import UNDEFINED
+from coherer._wire.tubemq.names import BrokerDefaults, TopicSettings
 from coherer._wire.tubemq.session import ClientSession, Response
-from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
 from coherer.errors import (
     CohererError,
     DisconnectedError,

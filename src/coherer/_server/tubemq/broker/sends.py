@@ -11,7 +11,7 @@ are parsed by protobuf and checked in the order of section 3.7.
 
 The replies of a batch are encoded together. Their common parts are encoded once: the time, the
 upper bits of the ids, and, for each length of the offset, everything from the sizes of the frame to
-the text. The bytes are those of `_wire.tubemq.sending.send_reply`, which the tests compare.
+the text. The bytes are those of `_wire.tubemq.sending.encode_send_response`, which the tests compare.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import Appended, Draft
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.envelope import answer_head
+from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, encode_field, response_head, varint
 from coherer._wire.tubemq.frame import TOKEN, encode_frame
 from coherer._wire.tubemq.methods import SEND_MESSAGE, parse
 from coherer._wire.tubemq.payload import checksum
-from coherer._wire.tubemq.wire import CONTINUED, VARINTS, field, varint
 from coherer.errors import CohererError, StoreFullError
 
 _HOST = Struct(">iI")
@@ -95,13 +94,13 @@ class SendCache:
 
     def add_prefix(self, known: _Prefix) -> None:
         """Add a prefix."""
-        if len(self.prefixes) >= limits.LANES_CACHED:
+        if len(self.prefixes) >= limits.SEND_PERMISSIONS_CACHED:
             self.prefixes.clear()
         self.prefixes[known.prefix] = known
 
     def add_suffix(self, rest: bytes) -> _Suffix | None:
         """Add the suffix of a permitted request. Returns None if it cannot be cached."""
-        if len(rest) > limits.TAIL_BYTES_CACHED:
+        if len(rest) > limits.SEND_TAIL_BYTES_CACHED:
             return None
         try:
             request = pb.SendMessageRequestP2B.FromString(rest)
@@ -113,7 +112,7 @@ class SendCache:
             return None
         if access.denial(request.authInfo, produce=True, now_ms=now_ms):
             return None
-        if len(self.suffixes) >= limits.TAILS_CACHED:
+        if len(self.suffixes) >= limits.SEND_TAILS_CACHED:
             self.suffixes.clear()
         suffix = _Suffix(request.flag, request.sentAddr, request.msgType.strip())
         self.suffixes[rest] = suffix
@@ -228,7 +227,11 @@ class SendDecoder:
             raise Refusal(ResultCode.FORBIDDEN, "The check sum does not match the data.")
 
     def _cache_prefix(self, body: bytes, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
-        prefix = field(1, request.clientId.encode()) + field(2, topic.name.encode()) + b"\x18"
+        prefix = (
+            encode_field(1, request.clientId.encode())
+            + encode_field(2, topic.name.encode())
+            + b"\x18"
+        )
         if body.startswith(prefix):
             state = self._state
             self._cache.refresh()
@@ -297,7 +300,7 @@ def refuse_send(serial: int, code: ResultCode, text: str) -> bytes:
     """The frame of an error answer to a send."""
     answer = pb.SendMessageResponseB2P(success=False, errCode=code, errMsg=text)
     body = answer.SerializeToString()
-    return encode_frame(serial, answer_head(SEND_MESSAGE, len(body)) + body)
+    return encode_frame(serial, response_head(SEND_MESSAGE, len(body)) + body)
 
 
 def _error(error: CohererError) -> tuple[ResultCode, str]:
@@ -351,6 +354,6 @@ def _heads(digits: int, id_end_size: int) -> list[bytes]:
     heads: list[bytes] = []
     for offset_size in range(10):
         size = len(_BEGIN) + 1 + digits + 3 + 4 + id_end_size + offset_size
-        head = answer_head(SEND_MESSAGE, size)
+        head = response_head(SEND_MESSAGE, size)
         heads.append(_SIZES(1, len(head) + size) + head + _BEGIN + VARINTS[digits])
     return heads

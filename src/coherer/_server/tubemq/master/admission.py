@@ -167,9 +167,9 @@ class ConsumerAdmission:
             Refusal: too many registrations are kept, or this one is too large to be kept unsigned.
         """
         self._expire(now_ms)
-        if request.ByteSize() > limits.UNSIGNED_BYTES_MAX:
+        if request.ByteSize() > limits.UNSIGNED_REGISTRATION_BYTES_MAX:
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, "A request of this size must be signed.")
-        if len(self._unsigned) >= limits.UNSIGNED_MAX and key not in self._unsigned:
+        if len(self._unsigned) >= limits.UNSIGNED_REGISTRATIONS_MAX and key not in self._unsigned:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many consumers have not signed.")
         self._unsigned[key] = join
         self._liveness.seen(key, now_ms)

@@ -34,8 +34,7 @@ from coherer._server.tubemq.master.state import MasterState, Peer
 from coherer._server.tubemq.refusal import Refusal, check_text
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.names import BLANK
-from coherer._wire.tubemq.settings import BrokerDefaults, TopicSettings
+from coherer._wire.tubemq.names import BLANK, BrokerDefaults, TopicSettings
 from coherer.errors import ProtocolError
 
 T = TypeVar("T")
