@@ -13,11 +13,11 @@ from coherer._rules.rocketmq.clients import (
     ConsumerManager,
     Event,
     GroupSettings,
+    ProducerManager,
     Registered,
     Subscription,
     Unregistered,
 )
-from coherer._rules.rocketmq.producers import ProducerManager
 
 
 def client(channel: str, now_ms: int = 0, client_id: str = "") -> ClientInfo[str]:

@@ -6,13 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from coherer._rules.common.java_json import DataVersion
 
 from coherer._record.reserved import SYSTEM_GROUPS
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
-from coherer._rules.rocketmq.groups import Group, GroupTable
-from coherer._rules.rocketmq.topic_defaults import TopicDefaults
+from coherer._rules.rocketmq.groups import Group, GroupTable, TopicDefaults
 from coherer._wire.rocketmq import fastjson
 from coherer.errors import DamagedStoreError
 

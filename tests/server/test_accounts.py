@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.node_harness import message, options, producer, to_broker, to_master
 
 import coherer
 from coherer import Message
@@ -24,7 +25,6 @@ from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
-from tests.server.node_stage import message, options, producer, to_broker, to_master
 from tests.server.rocketmq_caller import Caller
 
 ANN = {"user": "ann", "password": "secret"}

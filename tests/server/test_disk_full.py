@@ -8,12 +8,12 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.server.node_harness import options
 
 import coherer
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import OsFiles
 from coherer.errors import RefusedError, UsageError
-from tests.server.node_stage import options
 
 
 class Disk:

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.server.node_harness import options
 
 from coherer._server.node.node import Node
 from coherer._store import Draft
 from coherer.errors import DamagedStoreError, UsageError
-from tests.server.node_stage import options
 
 
 async def start_and_stop(directory: Path, **changes: object) -> None:

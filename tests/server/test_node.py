@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from coherer._server.node.node import Node
-from coherer._store import Store
-from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq import methods
-from coherer.errors import StoreError, UsageError
-from tests.server.node_stage import (
+from tests.server.node_harness import (
     WHO,
     get,
     message,
@@ -27,6 +21,12 @@ from tests.server.node_stage import (
     to_master,
     topic_infos,
 )
+
+from coherer._server.node.node import Node
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer.errors import StoreError, UsageError
 
 CHILD = Path(__file__).with_name("node_child.py")
 

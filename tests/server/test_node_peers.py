@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.server.raw_client import RawClient
+from tests.server.node_harness import WHO, message, options, register, to_broker
+from tests.server.rocket_harness import long_fields
 
 from coherer import _net as net
 from coherer import limits
@@ -16,9 +17,7 @@ from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
-from tests.server.node_stage import WHO, message, options, register, to_broker
 from tests.server.raw_client import RawClient
-from tests.server.rocket_stage import long_fields
 from tests.server.rocketmq_caller import Caller
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.server.raw_client import RawClient
+from tests.server.node_harness import WHO, get, message, options, register, to_broker, to_master
 
 from coherer._server.node.node import Node
 from coherer._wire.tubemq import messages as pb
@@ -13,7 +13,6 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.testing import ManualClock
-from tests.server.node_stage import WHO, get, message, options, register, to_broker, to_master
 from tests.server.raw_client import RawClient
 
 SLOW, NEXT = (f"g_127.0.0.1-{number}-2-3-Pull-coherer1.0" for number in (1, 2))

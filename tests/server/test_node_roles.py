@@ -8,15 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.server.raw_client import RawClient
-
-from coherer import _net as net
-from coherer._server.node.node import Node
-from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq import methods
-from coherer.errors import StoreError, UsageError
-from coherer.testing import ManualClock
-from tests.server.node_stage import (
+from tests.server.node_harness import (
     WHO,
     get,
     message,
@@ -27,6 +19,13 @@ from tests.server.node_stage import (
     to_master,
     topic_infos,
 )
+
+from coherer import _net as net
+from coherer._server.node.node import Node
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer.errors import StoreError, UsageError
+from coherer.testing import ManualClock
 from tests.server.raw_client import RawClient
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.broker_harness import OPTIONS as BROKER_OPTIONS
-from tests.server.broker_harness import Peer, close, serve
-from tests.server.master_harness import Consumer, Producer
-from tests.server.master_harness import Stage as MasterStage
+from tests.server.client_harness import Stage as ClientStage
+from tests.server.client_harness import tags
+from tests.server.node_harness import options
+from tests.server.rocket_harness import running
 
 import coherer
 import coherer._client.rocketmq.client
@@ -25,10 +25,9 @@ from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
-from tests.server.client_stage import Stage as ClientStage
-from tests.server.client_stage import tags
-from tests.server.node_stage import options
-from tests.server.rocket_stage import running
+from tests.server.broker_harness import OPTIONS as BROKER_OPTIONS
+from tests.server.broker_harness import close, serve
+from tests.server.master_harness import Consumer, Producer
 
 HOUR_MS = 3_600_000
 both_ways = pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.raw_client import RawClient
+from tests.server.node_harness import options
+from tests.server.rocket_harness import Client, pull_fields, send_fields
 
 from coherer import _net as net
 from coherer._record.layout import decode
@@ -21,9 +22,7 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.sending import parse_send_response
 from coherer._wire.tubemq.session import Response
 from coherer.errors import CohererError, StoreError, StoreFullError
-from tests.server.node_stage import options
 from tests.server.raw_client import RawClient
-from tests.server.rocket_stage import Client, pull_fields, send_fields
 
 SEND, PULL, NOT_FOUND = 310, 11, 19
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.server.client_harness import Client as BeatingClient
+from tests.server.client_harness import Stage
+from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer.testing import ManualClock
-from tests.server.client_stage import Client as BeatingClient
-from tests.server.client_stage import Stage
-from tests.server.rocket_stage import BrokerStage, Client, running
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def broker_stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerStage]:
+async def broker_stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
     async with running(tmp_path, clock) as stage:
         yield stage
 
 
 @pytest.fixture
-async def peer(broker_stage: BrokerStage) -> AsyncIterator[Client]:
+async def peer(broker_stage: BrokerHarness) -> AsyncIterator[Client]:
     client = await broker_stage.dial()
     yield client
     client.connection.close()

@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from coherer._server.rocketmq.remoting_client import RemotingClient
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
 
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_signer
-from coherer._server.rocketmq.outgoing import Outgoing
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.acl import signer
 from coherer._wire.rocketmq.codes import RequestCode as Code
@@ -20,8 +22,6 @@ from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
-from tests.server.client_stage import consumer, heartbeat, tags
-from tests.server.rocket_stage import BrokerStage, Client, pull_fields, running, send_fields
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 # The example of 10.3, with an administrator and without this machine's address.
@@ -60,14 +60,14 @@ def conf(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, conf: Path, clock: ManualClock) -> AsyncIterator[BrokerStage]:
+async def stage(tmp_path: Path, conf: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
     access = Access(conf.parent, clock.now_ms())
     async with running(tmp_path / "store", clock, access=access) as stage:
         yield stage
 
 
 @pytest.fixture
-async def client(stage: BrokerStage) -> Client:
+async def client(stage: BrokerHarness) -> Client:
     return await stage.dial()
 
 
@@ -135,7 +135,9 @@ async def test_everything_that_is_refused(client: Client) -> None:
     assert "JSON" in fault(answer)
 
 
-async def test_one_way_requests_are_dropped_in_silence(stage: BrokerStage, client: Client) -> None:
+async def test_one_way_requests_are_dropped_in_silence(
+    stage: BrokerHarness, client: Client
+) -> None:
     client.tell(Code.SEND_MESSAGE_V2, send("topicB"), b"x")
     client.tell(Code.SEND_MESSAGE_V2, signer(*USER)(send("topicB"), b"y"), b"y")
     await ask(client, Code.GET_MAX_OFFSET, {"topic": "topicB", "queueId": "0"})
@@ -162,7 +164,7 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
     (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
     options = NodeOptions(
         directory=tmp_path,
-        doors=frozenset({"rocketmq"}),
+        protocols=frozenset({"rocketmq"}),
         admin_port=None,
         rocketmq_port=0,
         namesrv_port=0,
@@ -182,7 +184,7 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
 
 
 async def test_a_changed_file_holds_after_a_moment(
-    stage: BrokerStage, client: Client, conf: Path
+    stage: BrokerHarness, client: Client, conf: Path
 ) -> None:
     async def allowed() -> bool:
         return (await ask(client, Code.SEND_MESSAGE_V2, send("topicA"), b"x")).code == 0
@@ -245,7 +247,7 @@ async def everything(client: Client) -> bodies.AclConfig:
 
 
 async def test_an_account_is_made_changed_and_deleted(
-    stage: BrokerStage, client: Client, conf: Path
+    stage: BrokerHarness, client: Client, conf: Path
 ) -> None:
     new = ("new_user", "new_secret")
     fields = {
@@ -370,15 +372,15 @@ async def test_without_access_control(peer: Client) -> None:
         assert (await peer.ask(code)).code == result
 
 
-async def test_a_broker_asks_others_with_its_own_account(stage: BrokerStage, conf: Path) -> None:
+async def test_a_broker_asks_others_with_its_own_account(stage: BrokerHarness, conf: Path) -> None:
     address = f"127.0.0.1:{stage.port}"
     assert tools_signer(conf.parent) is None
-    plain = Outgoing()
+    plain = RemotingClient()
     answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)
     assert fault(answer) == "No accessKey is configured"
     plain.close()
     (conf / "tools.yml").write_text("accessKey: operator\nsecretKey: 87654321\n")
-    signing = Outgoing(sign=tools_signer(conf.parent))
+    signing = RemotingClient(sign=tools_signer(conf.parent))
     assert (await signing.ask(address, Code.GET_ALL_TOPIC_CONFIG)).code == 0
     assert (
         await signing.ask(address, Code.GET_MAX_OFFSET, {"topic": "t", "queueId": "0"})

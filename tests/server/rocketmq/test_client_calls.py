@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.server.client_harness import Client, Stage, heartbeat, queue, tags
 
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import decode
@@ -12,7 +13,6 @@ from coherer._rules.rocketmq.transactions import Question
 from coherer._store import Draft
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies import ResetOffset
-from tests.server.client_stage import Client, Stage, heartbeat, queue, tags
 
 TOPIC = "TopicTest"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])

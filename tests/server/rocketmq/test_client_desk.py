@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.server.client_harness import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import EXPIRED_MS
@@ -17,7 +18,6 @@ from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._wire.rocketmq.command import Command, encode
 from coherer.testing import ManualClock
-from tests.server.client_stage import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 CONSUMERS, PRODUCERS = 203, 204
 

@@ -10,23 +10,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from coherer._server.rocketmq.broker.client_calls import Calls
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.server.client_harness import OPTIONS, consumer, heartbeat, sql, tags
 
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.calls import Calls
 from coherer._server.rocketmq.broker.clients import ClientDesk
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
 from coherer._server.rocketmq.broker.sending import Sends
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Store
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 from coherer.testing import ManualClock
-from tests.server.client_stage import OPTIONS, consumer, heartbeat, sql, tags
 
 HEARTBEAT_BODY = heartbeat("me", [consumer("g", tags("t"), sql("u", "a > 5"))], "p")
 LOCK_BODY = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.server.client_harness import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.clients import LOCK_CHECK_MS
-from tests.server.client_stage import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 IDS, LOCK, UNLOCK, CHECK, CONSUMERS, PRODUCERS, WHO = 38, 41, 42, 46, 203, 204, 300
 

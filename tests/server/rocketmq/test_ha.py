@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.ha_harness import Peer, Side, Stage, running, until
 
 from coherer import _net as net
 from coherer._record.layout import decode
@@ -18,7 +19,6 @@ from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
 from coherer._server.rocketmq.ha.slave import HaSlave
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
-from tests.server.ha_stage import Peer, Side, Stage, running, until
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
 
 from coherer import _net as net
 from coherer._record.properties import encode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.node.node import Node, NodeOptions
-from coherer._server.rocketmq.ha.metadata import MetadataSync
+from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UsageError
-from tests.server.rocket_stage import Client, bodies_of, pull_fields, send_fields
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 
@@ -42,7 +42,7 @@ class Stage:
 
     async def node(self, name: str, **options: Any) -> Node:
         usual: dict[str, Any] = {
-            "doors": frozenset({"rocketmq"}),
+            "protocols": frozenset({"rocketmq"}),
             "admin_port": None,
             "rocketmq_port": 0,
             "segment_bytes": 1 << 20,

@@ -6,12 +6,12 @@ import asyncio
 import logging
 
 import pytest
+from tests.server.rocket_harness import SUBSCRIPTION, SUSPEND, BrokerHarness, Client, bodies_of
 
 from coherer import limits
-from coherer._server.rocketmq.broker.holding import OVERLOAD, Held
+from coherer._server.rocketmq.broker.pulling import OVERLOAD, Held
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
-from tests.server.rocket_stage import SUBSCRIPTION, SUSPEND, BrokerStage, Client, bodies_of
 
 FOUND, BUSY, NOT_FOUND = 0, 2, 19
 
@@ -28,7 +28,7 @@ def wait(peer: Client, count: int = 1) -> list[asyncio.Future[Command]]:
 
 
 async def test_one_message_wakes_many_and_others_have_their_turn(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     await ready(peer)
     count = 3 * limits.WAITING_PULLS_PER_TURN
@@ -45,7 +45,7 @@ async def test_one_message_wakes_many_and_others_have_their_turn(
 
 
 async def test_waking_is_no_matter_of_how_many_wait(
-    broker_stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+    broker_stage: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Comparing each that waits with each that is woken took minutes for 100,000."""
     compared = 0
@@ -68,7 +68,7 @@ async def test_waking_is_no_matter_of_how_many_wait(
 
 
 async def test_so_many_may_wait(
-    broker_stage: BrokerStage, peer: Client, monkeypatch: pytest.MonkeyPatch
+    broker_stage: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "WAITING_PULLS_MAX", 3)
     await ready(peer)
@@ -81,7 +81,7 @@ async def test_so_many_may_wait(
         assert {(await pull).code for pull in waiting[:3]} == {FOUND}
 
 
-async def test_who_goes_takes_along_what_waits(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_who_goes_takes_along_what_waits(broker_stage: BrokerHarness, peer: Client) -> None:
     await ready(peer)
     gone, holding = await broker_stage.dial(), broker_stage.broker.pulls.holding
     wait(gone, 5)
@@ -98,7 +98,7 @@ async def test_who_goes_takes_along_what_waits(broker_stage: BrokerStage, peer: 
 
 
 async def test_a_stop_answers_who_waits(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await ready(peer)
     waiting = wait(peer, limits.WAITING_PULLS_PER_TURN + 1)
@@ -109,7 +109,7 @@ async def test_a_stop_answers_who_waits(
 
 
 async def test_an_error_of_ours_is_answered_and_the_others_are_woken(
-    broker_stage: BrokerStage,
+    broker_stage: BrokerHarness,
     peer: Client,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

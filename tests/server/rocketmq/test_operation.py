@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._rules.common.topics import Topic
 from coherer._wire.rocketmq import bodies
@@ -16,8 +18,6 @@ from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer.testing import ManualClock
-from tests.server.client_stage import consumer, heartbeat, tags
-from tests.server.rocket_stage import BrokerStage, Client, running
 
 Q0, Q1 = Queue("demo", "broker-a", 0), Queue("demo", "broker-a", 1)
 
@@ -37,12 +37,12 @@ def topic_fields(**changes: object) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items() if value is not None}
 
 
-def put_topic(stage: BrokerStage, name: str, queues: int = 2, *, order: bool = False) -> None:
+def put_topic(stage: BrokerHarness, name: str, queues: int = 2, *, order: bool = False) -> None:
     topic = Topic(name=name, read_queues=queues, write_queues=queues, order=order)
     stage.state.topics.put(topic, stage.clock.now_ms())
 
 
-def place(stage: BrokerStage, group: str, topic: str, *offsets: int) -> None:
+def place(stage: BrokerHarness, group: str, topic: str, *offsets: int) -> None:
     for queue, offset in enumerate(offsets):
         stage.state.offsets.open(group, topic, queue).move_to(offset)
 
@@ -55,7 +55,7 @@ async def online(client: Client, group: str, *topics: str) -> None:
 # -- topics
 
 
-async def test_a_topic_is_made_and_changed(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_topic_is_made_and_changed(broker_stage: BrokerHarness, peer: Client) -> None:
     before = broker_stage.state.topics.version
     answer = await peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields())
     assert (answer.code, answer.remark) == (0, NOT_SET)
@@ -98,7 +98,7 @@ async def test_a_topic_is_made_and_changed(broker_stage: BrokerStage, peer: Clie
     ],
 )
 async def test_topics_that_cannot_be(
-    broker_stage: BrokerStage, peer: Client, changes: dict[str, object], remark: str
+    broker_stage: BrokerHarness, peer: Client, changes: dict[str, object], remark: str
 ) -> None:
     before = broker_stage.state.topics.version
     answer = await peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(**changes))
@@ -108,7 +108,7 @@ async def test_topics_that_cannot_be(
 
 
 async def test_a_topic_is_deleted_with_all_that_belongs_to_it(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     await peer.send()
     place(broker_stage, "g", "demo", 1)
@@ -144,7 +144,7 @@ async def test_a_topic_for_traces_from_the_start(tmp_path: Path, clock: ManualCl
             assert "RMQ_SYS_TRACE_TOPIC" in stage.state.topics.system_names()
 
 
-async def test_unused_queues_are_deleted(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_unused_queues_are_deleted(broker_stage: BrokerHarness, peer: Client) -> None:
     await peer.send()
     await peer.send(b="kept")
     broker_stage.state.topics.remove("demo", 0)
@@ -166,7 +166,9 @@ async def test_old_files_are_deleted_now(tmp_path: Path, clock: ManualClock) -> 
 # -- groups
 
 
-async def test_a_group_is_made_listed_and_deleted(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_group_is_made_listed_and_deleted(
+    broker_stage: BrokerHarness, peer: Client
+) -> None:
     group = bodies.SubscriptionGroup(group_name="g", retry_max_times=3, consume_enable=False)
     answer = await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode())
     assert answer.code == 0
@@ -184,21 +186,23 @@ async def test_a_group_is_made_listed_and_deleted(broker_stage: BrokerStage, pee
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]"])
-async def test_no_group_at_all(broker_stage: BrokerStage, peer: Client, body: bytes) -> None:
+async def test_no_group_at_all(broker_stage: BrokerHarness, peer: Client, body: bytes) -> None:
     before = len(broker_stage.state.groups)
     assert (await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
     assert len(broker_stage.state.groups) == before
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":null}', b'{"retryQueueNums":"x"}'])
-async def test_groups_that_cannot_be(broker_stage: BrokerStage, peer: Client, body: bytes) -> None:
+async def test_groups_that_cannot_be(
+    broker_stage: BrokerHarness, peer: Client, body: bytes
+) -> None:
     before = len(broker_stage.state.groups)
     answer = await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert answer.code == Result.SYSTEM_ERROR
     assert len(broker_stage.state.groups) == before
 
 
-async def test_the_smallest_offsets_of_a_topic(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_the_smallest_offsets_of_a_topic(broker_stage: BrokerHarness, peer: Client) -> None:
     for group, offsets in {"a": (5, 7), "b": (3, 9), "c": (1, 1)}.items():
         place(broker_stage, group, "demo", *offsets)
     place(broker_stage, "a", "other", 0)
@@ -215,7 +219,7 @@ async def test_the_smallest_offsets_of_a_topic(broker_stage: BrokerStage, peer: 
 
 
 async def test_a_group_takes_the_offsets_of_another(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     for topic in ("demo", "more", "gone"):
         place(broker_stage, "a", topic, 5, 7)
@@ -240,7 +244,7 @@ async def test_a_group_takes_the_offsets_of_another(
 # -- progress
 
 
-async def filled(stage: BrokerStage, client: Client) -> None:
+async def filled(stage: BrokerHarness, client: Client) -> None:
     """Three messages in queue 0 of two, a second apart."""
     put_topic(stage, "demo")
     for _ in range(3):
@@ -248,7 +252,7 @@ async def filled(stage: BrokerStage, client: Client) -> None:
         await client.send()
 
 
-async def test_the_queues_of_a_topic(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_the_queues_of_a_topic(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
     answer = await peer.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "demo"})
     now_ms = broker_stage.clock.now_ms()
@@ -260,7 +264,7 @@ async def test_the_queues_of_a_topic(broker_stage: BrokerStage, peer: Client) ->
     assert (answer.code, answer.remark) == (Result.TOPIC_NOT_EXIST, "topic[nope] not exist")
 
 
-async def test_how_far_a_group_is(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_how_far_a_group_is(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
     place(broker_stage, "g", "demo", 2)
     place(broker_stage, "g", "gone", 9)
@@ -279,7 +283,7 @@ async def test_how_far_a_group_is(broker_stage: BrokerStage, peer: Client) -> No
     assert bodies.ConsumeStats.decode(answer.body) == bodies.ConsumeStats()
 
 
-async def test_how_far_all_groups_are(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_how_far_all_groups_are(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
     put_topic(broker_stage, "ordered", order=True)
     broker_stage.state.groups.add("g")
@@ -300,7 +304,7 @@ async def test_how_far_all_groups_are(broker_stage: BrokerStage, peer: Client) -
     assert await ask("true") == (0, {"ordered"})
 
 
-async def test_which_times_a_group_has_to_read(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_which_times_a_group_has_to_read(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
     place(broker_stage, "g", "demo", 2)
     now_ms = broker_stage.clock.now_ms()
@@ -321,7 +325,7 @@ async def test_which_times_a_group_has_to_read(broker_stage: BrokerStage, peer: 
 # -- figures
 
 
-async def test_counters(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_counters(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
     assert (await peer.pull(maxMsgNums=2)).code == 0
     record = broker_stage.records("demo")[0]
@@ -356,7 +360,7 @@ async def test_counters(broker_stage: BrokerStage, peer: Client) -> None:
     assert bodies.ConsumeStats.decode(answer.body).consume_tps > 0
 
 
-async def test_figures_of_the_broker(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_figures_of_the_broker(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
     await peer.pull()
     await peer.pull(queueId=1)
@@ -383,7 +387,7 @@ async def test_figures_of_the_broker(broker_stage: BrokerStage, peer: Client) ->
     assert int(found["commitLogMaxOffset"]) == broker_stage.store.end_offset
 
 
-async def test_entries_of_a_queue(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_entries_of_a_queue(broker_stage: BrokerHarness, peer: Client) -> None:
     await filled(broker_stage, peer)
 
     async def ask(**changes: object) -> Command:

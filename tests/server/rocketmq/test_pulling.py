@@ -7,6 +7,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.server.client_harness import consumer, heartbeat, sql, tags
+from tests.server.rocket_harness import (
+    COMMIT,
+    SEND_V2,
+    SUBSCRIPTION,
+    SUSPEND,
+    BrokerHarness,
+    Client,
+    bodies_of,
+    records_of,
+    running,
+    send_fields,
+)
 
 from coherer._record.hashing import java_hash
 from coherer._rules.common.topics import Topic
@@ -15,19 +28,6 @@ from coherer._store import StoreOptions
 from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
-from tests.server.client_stage import consumer, heartbeat, sql, tags
-from tests.server.rocket_stage import (
-    COMMIT,
-    SEND_V2,
-    SUBSCRIPTION,
-    SUSPEND,
-    BrokerStage,
-    Client,
-    bodies_of,
-    records_of,
-    running,
-    send_fields,
-)
 
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
 
@@ -50,7 +50,7 @@ async def fill(peer: Client, count: int, *, tag: str = "a", body: bytes = b"x") 
 
 
 async def test_what_was_stored_comes_as_it_lies_there(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     await fill(peer, 3)
     answer = await peer.pull()
@@ -164,7 +164,7 @@ async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: Manual
         assert (answer.code, places(answer)) == (MOVED, (end, first, end))
 
 
-async def test_a_slave_may_only_be_late(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_slave_may_only_be_late(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 5)
     broker_stage.change(role="SLAVE")
     for changes in ({"queueOffset": 9}, {"queueOffset": 9, "queueId": 1}, {"queueOffset": -1}):
@@ -173,7 +173,7 @@ async def test_a_slave_may_only_be_late(broker_stage: BrokerStage, peer: Client)
     assert broker_stage.records("OFFSET_MOVED_EVENT") == []
 
 
-async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 5)
     await peer.pull(queueOffset=9)
     await peer.settle()
@@ -188,7 +188,7 @@ async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerStage, peer
 # -- the checks
 
 
-async def test_the_checks_in_their_order(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_the_checks_in_their_order(broker_stage: BrokerHarness, peer: Client) -> None:
     state = broker_stage.state
 
     async def refused(code: int, remark: str, **changes: object) -> None:
@@ -228,7 +228,7 @@ async def test_the_checks_in_their_order(broker_stage: BrokerStage, peer: Client
     assert (await peer.pull(queueId=1)).code == NOT_FOUND
 
 
-async def test_subscriptions_of_the_group(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_subscriptions_of_the_group(broker_stage: BrokerHarness, peer: Client) -> None:
     for tag in ("a", "b"):
         await fill(peer, 1, tag=tag)
     state = broker_stage.state
@@ -273,7 +273,7 @@ async def test_a_pull_that_is_no_pull(peer: Client) -> None:
 
 @pytest.mark.parametrize("offset", [None, "", "x"])
 async def test_a_pull_without_the_offset_that_it_announces_stores_none(
-    broker_stage: BrokerStage, peer: Client, offset: str | None
+    broker_stage: BrokerHarness, peer: Client, offset: str | None
 ) -> None:
     await fill(peer, 3)
     await peer.pull(commitOffset=2, sysFlag=COMMIT | SUBSCRIPTION)
@@ -297,7 +297,7 @@ async def test_less_than_no_messages(peer: Client) -> None:
 
 
 async def test_what_comes_back_passes_the_filter_of_its_topic_where_that_is_wanted(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     retry = "%RETRY%g"
     wanted = [sql("demo", "n > 1", 1), tags(retry, 1)]  # what a client in Java says
@@ -330,7 +330,7 @@ async def test_a_filter_class_filters_nothing_here(peer: Client) -> None:
     assert len(records_of(answer)) == 2
 
 
-async def test_the_offset_that_comes_with_a_pull(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_the_offset_that_comes_with_a_pull(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 3)
     await peer.pull(commitOffset=2)
     assert broker_stage.core.offsets.find("g", "demo", 0) is None
@@ -348,7 +348,7 @@ async def test_the_offset_that_comes_with_a_pull(broker_stage: BrokerStage, peer
 
 
 async def test_who_is_far_behind_is_sent_to_a_slave(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     await fill(peer, 100, body=b"x" * 1000)
     broker_stage.change(slave_reads=True)
@@ -365,7 +365,7 @@ def waiting(**changes: object) -> dict[str, object]:
     return {"sysFlag": SUSPEND | SUBSCRIPTION, **changes}
 
 
-async def test_a_pull_waits_for_a_message(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_pull_waits_for_a_message(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     first = peer.begin_pull(**waiting(queueOffset=1))
     empty = peer.begin_pull(**waiting(queueId=1))
@@ -383,7 +383,9 @@ async def test_a_pull_waits_for_a_message(broker_stage: BrokerStage, peer: Clien
     assert len(broker_stage.broker.pulls.holding) == 0
 
 
-async def test_only_messages_that_are_wanted_wake(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_only_messages_that_are_wanted_wake(
+    broker_stage: BrokerHarness, peer: Client
+) -> None:
     await fill(peer, 1)
     tagged = peer.begin_pull(**waiting(queueOffset=1, subscription="b"))
     tested = peer.begin_pull(**waiting(queueOffset=1, subscription="n > 3", expressionType="SQL92"))
@@ -400,7 +402,7 @@ async def test_only_messages_that_are_wanted_wake(broker_stage: BrokerStage, pee
 
 
 async def test_a_pull_waits_so_long_as_it_says(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
@@ -421,7 +423,7 @@ async def test_a_pull_waits_so_long_as_it_says(
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
 async def test_a_clock_that_is_set_ends_no_pull_and_holds_none(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock, by_ms: int
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock, by_ms: int
 ) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=20_000))
@@ -438,7 +440,7 @@ async def test_a_clock_that_is_set_ends_no_pull_and_holds_none(
 
 
 async def test_nothing_after_all(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
@@ -454,7 +456,7 @@ async def test_nothing_after_all(
     assert not waits.done()
 
 
-async def test_who_is_gone_waits_for_nothing(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_who_is_gone_waits_for_nothing(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     other = await broker_stage.dial()
     other.begin_pull(**waiting(queueOffset=1))
@@ -468,7 +470,7 @@ async def test_who_is_gone_waits_for_nothing(broker_stage: BrokerStage, peer: Cl
         assert (await waits).code == FOUND
 
 
-async def test_a_waiting_pull_is_checked_again(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_waiting_pull_is_checked_again(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1))
     await peer.settle()
@@ -478,7 +480,7 @@ async def test_a_waiting_pull_is_checked_again(broker_stage: BrokerStage, peer: 
         assert (await waits).code == 16
 
 
-async def test_half_messages_wake_nobody(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_half_messages_wake_nobody(broker_stage: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1))
     await peer.send(b"maybe", f=4)  # a client's own: it is in no queue (6.2)

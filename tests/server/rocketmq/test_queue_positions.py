@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, bodies_of
 
 from coherer._server.core.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock
-from tests.server.client_stage import HEARTBEAT, consumer, heartbeat, tags
-from tests.server.rocket_stage import BrokerStage, Client, bodies_of
 
 QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, SEARCH, MAXIMUM, MINIMUM = 12, 14, 15, 29, 30, 31
 EARLIEST, VIEW, ALL_OFFSETS = 32, 33, 43
@@ -28,7 +28,7 @@ async def offset(peer: Client, code: int, fields: dict[str, str]) -> int:
     return int(answer.fields["offset"])
 
 
-async def test_where_a_group_stands(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_where_a_group_stands(broker_stage: BrokerHarness, peer: Client) -> None:
     await peer.send()
     assert await offset(peer, QUERY_OFFSET, of_group()) == 0, "the queue begins in memory"
     for place in (7, 3):  # also back, and beyond the end
@@ -42,7 +42,7 @@ async def test_where_a_group_stands(broker_stage: BrokerStage, peer: Client) -> 
 
 
 async def test_who_asks_for_it_is_told_whether_a_group_has_an_offset(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     """RocketMQ 5's field; without it, or with true, the answer is that of 4.9."""
     await peer.send()
@@ -61,7 +61,7 @@ async def test_who_asks_for_it_is_told_whether_a_group_has_an_offset(
 
 
 async def test_groups_that_read_are_not_forgotten(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send()
     subscribed = heartbeat("me", [consumer("online", tags("demo"))])
@@ -77,7 +77,7 @@ async def test_groups_that_read_are_not_forgotten(
 
 
 async def test_a_new_group_of_a_queue_with_an_old_beginning(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     for _ in range(20):
         await peer.send(b"x" * 1000)
@@ -151,7 +151,7 @@ async def test_messages_by_their_keys(peer: Client, clock: ManualClock) -> None:
     assert await query("k7", topic="other") == (22, [])
 
 
-async def test_a_message_by_its_place(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_message_by_its_place(broker_stage: BrokerHarness, peer: Client) -> None:
     await peer.send(b"one")
     answer = await peer.send(b"two")
     place = int(answer.fields["msgId"][16:], 16)

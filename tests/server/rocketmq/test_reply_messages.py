@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.server.client_harness import Client, Stage, heartbeat
 
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import decode
@@ -13,7 +14,6 @@ from coherer._record.properties import encode as encode_properties
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
-from tests.server.client_stage import Client, Stage, heartbeat
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

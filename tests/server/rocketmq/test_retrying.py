@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.server.rocket_harness import SEND_BACK, STORE, BrokerHarness, Client, bodies_of, running
 
 from coherer._record.layout import Record
 from coherer._record.properties import decode
@@ -15,7 +16,6 @@ from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command, encode
 from coherer.errors import StoreError
 from coherer.testing import ManualClock
-from tests.server.rocket_stage import SEND_BACK, STORE, BrokerStage, Client, bodies_of, running
 
 
 def back(**changes: object) -> dict[str, str]:
@@ -23,12 +23,12 @@ def back(**changes: object) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items() if value is not None}
 
 
-def last(stage: BrokerStage, topic: str, queue: int = 0) -> Record:
+def last(stage: BrokerHarness, topic: str, queue: int = 0) -> Record:
     return stage.records(topic, queue)[-1]
 
 
 async def test_a_message_comes_again_later_and_later(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"again", i="TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x010A\x02TUBE\x01a")
     offset, first_id = 0, "7F00000100002A9F0000000000000000"
@@ -55,7 +55,7 @@ async def test_a_message_comes_again_later_and_later(
 
 @pytest.mark.parametrize("changes", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}])
 async def test_dead_letters(
-    broker_stage: BrokerStage, peer: Client, changes: dict[str, object]
+    broker_stage: BrokerHarness, peer: Client, changes: dict[str, object]
 ) -> None:
     await peer.send(b"bad")
     assert (await peer.ask(SEND_BACK, back(**changes))).code == 0
@@ -66,7 +66,7 @@ async def test_dead_letters(
 
 
 async def test_old_clients_have_the_limit_of_their_group(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     broker_stage.state.groups.put(Group(group_name="g", retry_max_times=1), 0)
     await peer.send(b"x")
@@ -83,7 +83,7 @@ async def test_old_clients_have_the_limit_of_their_group(
     assert len(broker_stage.records("%DLQ%g")) == 1
 
 
-async def test_a_level_that_the_consumer_chose(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_level_that_the_consumer_chose(broker_stage: BrokerHarness, peer: Client) -> None:
     await peer.send(b"x")
     for level, queue in ((1, 0), (18, 17), (40, 17)):
         await peer.ask(SEND_BACK, back(delayLevel=level))

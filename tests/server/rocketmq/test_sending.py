@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.rocket_harness import (
+    SEND,
+    SEND_V2,
+    BrokerHarness,
+    Client,
+    long_fields,
+    running,
+    send_fields,
+)
 
 from coherer._record.properties import decode
 from coherer._rules.common.topics import Topic
@@ -18,21 +27,12 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
-from tests.server.rocket_stage import (
-    SEND,
-    SEND_V2,
-    BrokerStage,
-    Client,
-    long_fields,
-    running,
-    send_fields,
-)
 
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 BATCH = 320
 
 
-async def test_a_send_is_stored_and_answered(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_send_is_stored_and_answered(broker_stage: BrokerHarness, peer: Client) -> None:
     answer = await peer.send(b"hello", e=3)
     [record] = broker_stage.records("demo", 3)
     assert answer.code == 0
@@ -55,7 +55,7 @@ async def test_a_send_is_stored_and_answered(broker_stage: BrokerStage, peer: Cl
 
 
 async def test_the_second_send_of_a_topic_is_as_the_first(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     texts = ["TAGS\x01a\x02UNIQ_KEY\x010A\x02KEYS\x01x y", "KEYS\x01z\x02k\x01v", "", "\x02\x02"]
     for _ in range(2):
@@ -73,7 +73,7 @@ async def test_the_second_send_of_a_topic_is_as_the_first(
 
 
 async def test_one_read_is_one_append_and_answers_come_in_order(
-    broker_stage: BrokerStage, peer: Client, monkeypatch: pytest.MonkeyPatch
+    broker_stage: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await peer.send()
     sizes: list[int] = []
@@ -91,7 +91,7 @@ async def test_one_read_is_one_append_and_answers_come_in_order(
     assert offsets[0:8] == [1, 0, 0, 0, 2, 1, 1, 1]
 
 
-async def test_code_10_has_the_long_names(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_code_10_has_the_long_names(broker_stage: BrokerHarness, peer: Client) -> None:
     assert (await peer.ask(SEND, long_fields(e=2), b"x")).code == 0
     assert broker_stage.records("demo", 2)[0].body == b"x"
     assert (
@@ -99,13 +99,13 @@ async def test_code_10_has_the_long_names(broker_stage: BrokerStage, peer: Clien
     ).remark == "The specified topic is blank."
 
 
-async def test_an_empty_body_is_stored(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_an_empty_body_is_stored(broker_stage: BrokerHarness, peer: Client) -> None:
     assert (await peer.send(b"")).code == 0
     assert broker_stage.records("demo")[0].body == b""
 
 
 async def test_one_way_sends_are_stored_and_not_answered(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     peer.tell(SEND_V2, send_fields(), b"one")
     peer.tell(SEND_V2, send_fields(b=""), b"two")
@@ -142,7 +142,7 @@ async def test_refusals(peer: Client, changes: dict[str, object], code: int, rem
     assert answer.fields == expected, "also refusals say so, but where Java throws (1.4)"
 
 
-async def test_a_queue_that_is_not_there(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_queue_that_is_not_there(broker_stage: BrokerHarness, peer: Client) -> None:
     for _ in range(2):  # the first makes the topic
         answer = await peer.send(e=4)
         assert answer.code == 1
@@ -155,7 +155,7 @@ async def test_a_queue_that_is_not_there(broker_stage: BrokerStage, peer: Client
     assert broker_stage.state.topics["demo"].write_queues == 4
 
 
-async def test_the_broker_chooses_a_queue(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_the_broker_chooses_a_queue(broker_stage: BrokerHarness, peer: Client) -> None:
     answers = [await peer.send(e=-1) for _ in range(40)]
     chosen = {int(answer.fields["queueId"]) for answer in answers}
     assert {answer.code for answer in answers} == {0}
@@ -163,7 +163,7 @@ async def test_the_broker_chooses_a_queue(broker_stage: BrokerStage, peer: Clien
     assert chosen <= {0, 1, 2, 3}
 
 
-async def test_numbers_that_are_none(peer: Client, broker_stage: BrokerStage) -> None:
+async def test_numbers_that_are_none(peer: Client, broker_stage: BrokerHarness) -> None:
     await peer.send()
     for wrong in ({"e": "x"}, {"g": "now"}, {"h": "3000000000"}, {"f": ""}, {"e": "9" * 30}):
         answer = await peer.send(**wrong)
@@ -179,7 +179,7 @@ async def test_topics_are_not_made_where_that_is_off(tmp_path: Path, clock: Manu
 
 
 async def test_a_broker_that_does_not_accept_yet(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send()
     broker_stage.change(accept_sends_from_ms=clock.now_ms() + 60_000)
@@ -192,7 +192,7 @@ async def test_a_broker_that_does_not_accept_yet(
 
 
 async def test_a_read_only_broker_refuses_ordered_topics_only(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     state = broker_stage.state
     state.topics.put(Topic(name="ordered", order=True), 0)
@@ -229,7 +229,7 @@ async def test_what_does_not_fit_a_file_of_the_log(tmp_path: Path, clock: Manual
     ("error", "code"), [(StoreFullError("No room."), 14), (StoreError("Broken."), 1)]
 )
 async def test_what_cannot_be_stored(
-    broker_stage: BrokerStage,
+    broker_stage: BrokerHarness,
     peer: Client,
     monkeypatch: pytest.MonkeyPatch,
     error: StoreError,
@@ -247,7 +247,7 @@ async def test_what_cannot_be_stored(
     assert (await peer.send()).code == 0
 
 
-async def test_a_slave_takes_nothing(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_slave_takes_nothing(broker_stage: BrokerHarness, peer: Client) -> None:
     await peer.send()
     broker_stage.change(role="SLAVE")
     assert (await peer.send()).code == 14
@@ -257,14 +257,16 @@ async def test_a_slave_takes_nothing(broker_stage: BrokerStage, peer: Client) ->
 
 
 async def test_the_mark_of_the_other_door_is_taken_out(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     await peer.send(i="TUBE\x01a\x02k\x01v")
     [record] = broker_stage.records("demo")
     assert decode(record.properties) == {"k": "v", "CLUSTER": "DefaultCluster"}
 
 
-async def test_several_tags_of_a_topic_are_marked(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_several_tags_of_a_topic_are_marked(
+    broker_stage: BrokerHarness, peer: Client
+) -> None:
     broker_stage.state.topics.put(Topic(name="demo", filter_type="MULTI_TAG"), 0)
     for _ in range(2):
         await peer.send(f=1)
@@ -272,7 +274,7 @@ async def test_several_tags_of_a_topic_are_marked(broker_stage: BrokerStage, pee
 
 
 async def test_a_delayed_message_waits(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send()
     answer = await peer.send(b"later", i="DELAY\x012\x02TAGS\x01a", e=1)
@@ -290,7 +292,7 @@ async def test_a_delayed_message_waits(
     assert (await peer.send(i="DELAY\x01soon")).code == 1
 
 
-async def test_a_half_message_is_nobodys(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_half_message_is_nobodys(broker_stage: BrokerHarness, peer: Client) -> None:
     text = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x010A"
     answer = await peer.send(b"maybe", i=text, f=4, e=2)
     assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
@@ -306,7 +308,7 @@ async def test_a_half_message_is_nobodys(broker_stage: BrokerStage, peer: Client
 
 
 async def test_messages_that_consumers_send_back_themselves(
-    broker_stage: BrokerStage, peer: Client
+    broker_stage: BrokerHarness, peer: Client
 ) -> None:
     again = {"b": "%RETRY%g", "c": "none", "i": "DELAY\x013\x02TAGS\x01a"}
     assert (await peer.send(b"try", **again, j=15)).code == 0
@@ -333,7 +335,7 @@ async def test_retries_of_a_group_that_may_not_be_made(tmp_path: Path, clock: Ma
 # -- batches
 
 
-async def test_a_batch(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_batch(broker_stage: BrokerHarness, peer: Client) -> None:
     body = encode_batch_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_batch_item(
         b"two", b"", 5
     )
@@ -351,7 +353,9 @@ async def test_a_batch(broker_stage: BrokerStage, peer: Client) -> None:
     assert decode(records[1].properties) == {"WAIT": "true", "CLUSTER": "DefaultCluster"}
 
 
-async def test_a_batch_for_a_topic_of_several_tags(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_batch_for_a_topic_of_several_tags(
+    broker_stage: BrokerHarness, peer: Client
+) -> None:
     topic = Topic(name="demo", read_queues=1, write_queues=1, filter_type="MULTI_TAG")
     broker_stage.state.topics.put(topic, 0)
     await peer.ask(BATCH, send_fields(m="true"), encode_batch_item(b"one", b""))
@@ -359,7 +363,7 @@ async def test_a_batch_for_a_topic_of_several_tags(broker_stage: BrokerStage, pe
     assert [record.sys_flag for record in broker_stage.records("demo")] == [2, 2]
 
 
-async def test_the_flag_decides_not_the_code(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_the_flag_decides_not_the_code(broker_stage: BrokerHarness, peer: Client) -> None:
     body = encode_batch_item(b"one", b"")
     assert (await peer.ask(SEND_V2, send_fields(m="true"), body)).code == 0
     assert (await peer.ask(BATCH, send_fields(m="false"), body)).code == 0
@@ -378,7 +382,7 @@ async def test_the_flag_decides_not_the_code(broker_stage: BrokerStage, peer: Cl
     ],
 )
 async def test_batches_that_are_none(
-    broker_stage: BrokerStage, peer: Client, fields: dict[str, object], body: bytes, code: int
+    broker_stage: BrokerHarness, peer: Client, fields: dict[str, object], body: bytes, code: int
 ) -> None:
     answer = await peer.ask(BATCH, send_fields(m="true", **fields), body)
     assert answer.code == code
@@ -457,7 +461,9 @@ class _Slaves:
 
 
 @pytest.mark.parametrize("code", [0, 11, 12])
-async def test_answers_wait_for_a_slave(broker_stage: BrokerStage, peer: Client, code: int) -> None:
+async def test_answers_wait_for_a_slave(
+    broker_stage: BrokerHarness, peer: Client, code: int
+) -> None:
     slaves = broker_stage.state.replication = _Slaves(code)
     answer = await peer.send()
     assert (answer.code, answer.fields["queueOffset"]) == (code, "0")
@@ -483,7 +489,7 @@ async def test_the_slave_is_named_when_both_fail(
         never.set()
 
 
-async def test_the_fast_port_takes_sends_but_no_pulls(broker_stage: BrokerStage) -> None:
+async def test_the_fast_port_takes_sends_but_no_pulls(broker_stage: BrokerHarness) -> None:
     client = await Client.dial(broker_stage.fast_port)
     assert isinstance(client, Client)
     assert (await client.send()).code == 0

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
 from coherer._server.rocketmq.broker.options import RocketOptions
@@ -13,7 +14,6 @@ from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer.testing import ManualClock
-from tests.server.rocket_stage import BrokerStage, Client, running
 
 
 def test_every_option_has_a_name_of_java() -> None:
@@ -22,7 +22,7 @@ def test_every_option_has_a_name_of_java() -> None:
     assert len(named) == len(FIXED) + len(CHANGEABLE)
 
 
-async def test_settings_are_shown(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_settings_are_shown(broker_stage: BrokerHarness, peer: Client) -> None:
     answer = await peer.ask(Code.GET_BROKER_CONFIG)
     found = texts.parse(bytes(answer.body).decode())
     assert json.loads(answer.fields["version"]) == {"counter": 0, "timestamp": 0}
@@ -69,7 +69,7 @@ async def test_a_value_with_signs_of_the_file_is_the_same_after_a_start(
         assert stage.state.options.region == "\\users\n x=y"
 
 
-async def test_settings_that_nobody_can_read(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_settings_that_nobody_can_read(broker_stage: BrokerHarness, peer: Client) -> None:
     answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=b"regionId=\\u00zz")
     assert (answer.code, answer.remark) == (1, "string2Properties error")
     for body in (b"", b"\xff\xfe"):  # no settings at all, to Java, too
@@ -78,7 +78,7 @@ async def test_settings_that_nobody_can_read(broker_stage: BrokerStage, peer: Cl
 
 
 @pytest.mark.parametrize("value", ["-1", "9", "x", "", "1e3"])
-async def test_values_that_cannot_be(broker_stage: BrokerStage, peer: Client, value: str) -> None:
+async def test_values_that_cannot_be(broker_stage: BrokerHarness, peer: Client, value: str) -> None:
     answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=f"brokerPermission={value}".encode())
     assert answer.code == 0
     assert broker_stage.state.options == RocketOptions()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.server.rocket_harness import (
+    SEND_BACK,
+    SUBSCRIPTION,
+    SUSPEND,
+    BrokerHarness,
+    Client,
+    send_fields,
+)
 
 from coherer._record.properties import decode
 from coherer._rules.rocketmq.timers import TIMER_TOPIC
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.testing import ManualClock
-from tests.server.rocket_stage import (
-    SEND_BACK,
-    SUBSCRIPTION,
-    SUSPEND,
-    BrokerStage,
-    Client,
-    send_fields,
-)
 
 BATCH, END, LITE_PULL, TOPIC_CONFIG = 320, 37, 361, 351
 PREPARED, COMMIT = 4, 8
@@ -28,7 +28,7 @@ TOO_FAR = (
 )
 
 
-async def pass_time(stage: BrokerStage, clock: ManualClock, ms: int) -> None:
+async def pass_time(stage: BrokerHarness, clock: ManualClock, ms: int) -> None:
     clock.advance(ms)
     stage.broker.tick()
     for _ in range(50):
@@ -36,7 +36,7 @@ async def pass_time(stage: BrokerStage, clock: ManualClock, ms: int) -> None:
 
 
 async def test_a_timed_message_is_answered_at_once_and_stored_later(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     answer = await peer.send(
         b"later", e=3, i="TAGS\x01a\x02UNIQ_KEY\x010F\x02TIMER_DELAY_SEC\x0160"
@@ -55,7 +55,7 @@ async def test_a_timed_message_is_answered_at_once_and_stored_later(
 
 
 async def test_a_held_pull_gets_it(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"makes the topic")
     await peer.send(b"later", i="TIMER_DELAY_MS\x01500")
@@ -76,7 +76,7 @@ async def test_a_time_that_cannot_be_is_refused_as_by_java(peer: Client, text: s
 
 
 async def test_a_level_counts_more_than_a_time(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"m", i="DELAY\x011\x02TIMER_DELAY_SEC\x0160")
     await pass_time(broker_stage, clock, 1_000)
@@ -84,7 +84,7 @@ async def test_a_level_counts_more_than_a_time(
 
 
 @pytest.mark.parametrize("own", ["", "TIMER_DELAY_SEC\x015"])
-async def test_a_batch_is_never_timed(broker_stage: BrokerStage, peer: Client, own: str) -> None:
+async def test_a_batch_is_never_timed(broker_stage: BrokerHarness, peer: Client, own: str) -> None:
     item = b"k\x01v" if own else b"TIMER_DELAY_SEC\x015"
     body = encode_batch_item(b"a", b"k\x01v") + encode_batch_item(b"b", item)
     answer = await peer.ask(BATCH, send_fields(m="true", i=own), body)
@@ -94,7 +94,7 @@ async def test_a_batch_is_never_timed(broker_stage: BrokerStage, peer: Client, o
 
 
 async def test_a_transaction_first_ends_and_then_waits(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     text = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02TIMER_DELAY_SEC\x0110"
     sent = await peer.send(b"m", f=PREPARED, i=text)
@@ -123,7 +123,7 @@ async def test_a_half_message_whose_time_cannot_be(peer: Client) -> None:
 
 
 async def test_a_message_that_has_waited_goes_back_and_comes_again_by_its_level(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"m", i="TIMER_DELAY_SEC\x0160")
     await pass_time(broker_stage, clock, 60_000)
@@ -147,7 +147,7 @@ async def test_nobody_sends_to_the_timer_topic(peer: Client) -> None:
 
 
 async def test_a_lite_pull_is_a_pull(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"one")
     pull = {

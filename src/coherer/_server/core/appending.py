@@ -23,7 +23,7 @@ from functools import partial
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._server.core.flusher import Flusher
+from coherer._server.core.appending import Flusher
 from coherer._store import Appended, Draft, Drafts, Store
 from coherer.errors import CohererError, StoreError, UsageError
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from coherer import _net as net
-from coherer._server.core.adoption import Adoption
 from coherer._server.core.core import Core
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.core.topic_sync import TopicSync
 from coherer._server.node.node_options import NodeOptions
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
@@ -78,7 +78,7 @@ class TubeMqService:
         self._wall_ms = wall_ms or now_ms
         self._listen = listen
         self._embedded: EmbeddedMasterLink | None = None
-        self._adoption: Adoption | None = None
+        self._adoption: TopicSync | None = None
         self._remote: RemoteMasterLink | None = None
         self._next_report_ms = 0
         self._access: Access | None = None
@@ -116,7 +116,7 @@ class TubeMqService:
     async def open_master(
         self,
         load: Callable[[str, Callable[[bytes], object]], bytes | None],
-        files: Saver,
+        files: DeferredSaver,
         *,
         access: Access | None = None,
         web_port: int = 0,
@@ -172,7 +172,7 @@ class TubeMqService:
         if not self.broker.state.serving:
             raise UsageError("The node's master rejects its own broker; see the log.")
         self.master.watch(self._embedded.sync)
-        self._adoption = Adoption(self.master, options.broker_id, self.broker.core)
+        self._adoption = TopicSync(self.master, options.broker_id, self.broker.core)
         self._adoption.sync()
 
     async def ready(self) -> None:

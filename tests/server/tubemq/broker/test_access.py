@@ -1,8 +1,6 @@
-"""Visit tokens and authorizations at the broker."""
+"""Authorization tokens and authorizations at the broker."""
 
 from __future__ import annotations
-
-from tests.server.broker_harness import Peer
 
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq import messages as pb

@@ -25,10 +25,8 @@ from coherer._rules.rocketmq.clients import (
     Subscription,
     Unregistered,
 )
-from coherer._server.rocketmq.broker.expressions import expression_fault
-from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel, Handler
+from coherer._server.rocketmq.broker.state import RocketState, expression_fault
+from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode

@@ -14,10 +14,9 @@ from typing import Final, TypeVar
 from coherer import limits
 from coherer._record.layout import ROLLED_BACK
 from coherer._record.properties import decode
+from coherer._server.rocketmq.broker.pulling import Wanted
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.broker.subscribing import Wanted
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Appended, Draft, Drafts
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command

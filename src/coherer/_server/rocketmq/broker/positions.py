@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from coherer._record.layout import store_ms_of
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.bodies.admin import ZERO_FIELD
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command

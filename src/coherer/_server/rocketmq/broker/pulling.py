@@ -17,11 +17,9 @@ from coherer._record.layout import properties_of
 from coherer._record.properties import decode, encode, index_keys
 from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ
 from coherer._rules.rocketmq.groups import Group
-from coherer._server.rocketmq.broker.holding import Held, Holding
+from coherer._server.rocketmq.broker.pulling import Held, Holding, Subscriptions, Wanted
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.broker.subscribing import Subscriptions, Wanted
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Draft, ReadStatus, Slices
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -17,11 +17,10 @@ from coherer._common.logs import Log
 from coherer._record.hashing import tag_code
 from coherer._record.layout import HOSTS_V6
 from coherer._record.properties import TAGS, decode, encode, index_keys
-from coherer._server.rocketmq.broker.calls import CALL_MS
+from coherer._server.rocketmq.broker.client_calls import CALL_MS
 from coherer._server.rocketmq.broker.sending import Sends
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel, Handler
+from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
 from coherer._store import Appended, Draft
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -15,8 +15,7 @@ from coherer._rules.common.topics import DLQ_PREFIX, RETRY_PREFIX, UNIT_SUB, WRI
 from coherer._rules.rocketmq.delays import delayed
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Appended, Draft
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -21,12 +21,11 @@ from coherer._rules.common.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, To
 from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.timers import TIMER_TOPIC, any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional
-from coherer._server.rocketmq.broker.answers import Replies, Sent
+from coherer._server.rocketmq.broker.send_properties import PropertyTexts, StoredText
+from coherer._server.rocketmq.broker.sending import Replies, Sent
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.broker.texts import PropertyTexts, StoredText
 from coherer._server.rocketmq.broker.timers import TimerService
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Draft, Drafts
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -155,7 +154,7 @@ class Sends:
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
         apart = Sent(self._state, self.replies, channel)
-        header, before = _header(request), self._state.core.files.turn
+        header, before = _header(request), self._state.core.files.changes
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
@@ -166,7 +165,7 @@ class Sends:
         else:
             draft = self._single(channel, request, header, topic, queue_id, now_ms)
         wait = self._texts.stored(header.properties or "").wait
-        unsaved = self._state.core.files.turn != before
+        unsaved = self._state.core.files.changes != before
         if wait and not unsaved:
             answers.add(request, queue_id, draft)
             return

@@ -8,15 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from coherer._rules.common.java_json import DataVersion
-from coherer._rules.rocketmq.clients import ConsumerManager
-from coherer._rules.rocketmq.groups import Group
-from coherer._rules.rocketmq.locks import QueueLocks
-from coherer._rules.rocketmq.producers import ProducerManager
-from coherer._rules.rocketmq.topic_defaults import TopicDefaults
+from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
+from coherer._rules.rocketmq.groups import Group, TopicDefaults
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.counting import Counts
-from coherer._server.rocketmq.broker.expressions import new_filters
 from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.state import Counts, new_filters
 from coherer._server.rocketmq.remoting import Channel
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue

@@ -16,7 +16,7 @@ from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG
 from coherer._rules.rocketmq.clients import Subscription as Subscribed
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.headers import PullHeader
 from coherer._wire.rocketmq.pulling import SUBSCRIPTION

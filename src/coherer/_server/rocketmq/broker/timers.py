@@ -41,7 +41,7 @@ from coherer._rules.rocketmq.timers import (
 )
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Appended, Draft, Store
 from coherer._store.beat import Beat
 from coherer._store.model import Entry

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from coherer._rules.rocketmq.routes import UNIT, UNIT_SUBSCRIPTION, BrokerAddresses, RouteTable
 from coherer._server.rocketmq.namesrv.settings import Settings
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._wire.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command

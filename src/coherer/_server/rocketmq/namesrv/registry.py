@@ -7,8 +7,7 @@ from collections.abc import Callable
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import KeyValueTable, QueueData, Registration, RouteTable
 from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import V3_0_11, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -21,7 +21,8 @@ from coherer import limits
 from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import STORE_STRIDE, Topic
 from coherer._server.node.admin import AdminApp, Guard, Method
-from coherer._server.node.admin_figures import (
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found, refused
+from coherer._server.node.admin_stats import (
     ALL,
     SERVICE,
     STORE,
@@ -31,7 +32,6 @@ from coherer._server.node.admin_figures import (
     metrics_form,
     time_text,
 )
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found, refused
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.consumers import tag_codes
 from coherer._server.tubemq.broker.state import PartitionReader

@@ -17,7 +17,8 @@ from coherer._rules.tubemq.groups import GroupKind
 from coherer._rules.tubemq.records import UNDEFINED, BrokerRecord, ClusterSetting, ManageStatus
 from coherer._rules.tubemq.registry import PAUSED_BY_ERRORS
 from coherer._server.node.admin import AdminApp, Guard, Method
-from coherer._server.node.admin_figures import (
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
+from coherer._server.node.admin_stats import (
     ALL,
     SERVICE,
     WEB,
@@ -27,7 +28,6 @@ from coherer._server.node.admin_figures import (
     metrics_form,
     time_text,
 )
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, done, found
 from coherer._server.tubemq.master.admin_forms import (
     AdminContext,
     Step,

@@ -29,7 +29,7 @@ from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._rules.tubemq.groups import GroupKind
 from coherer._rules.tubemq.records import CatalogError, TopicStatus
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.tubemq.master.admission import ConsumerAdmission
 from coherer._server.tubemq.master.brokers import BrokerHandler
 from coherer._server.tubemq.master.client_balanced import ClientBalancedHandler
@@ -298,7 +298,9 @@ class MasterConnection:
             disk.
     """
 
-    def __init__(self, master: Master, connection: Connection, files: Saver | None = None) -> None:
+    def __init__(
+        self, master: Master, connection: Connection, files: DeferredSaver | None = None
+    ) -> None:
         self._master = master
         self._files = files
         self._deferred: set[asyncio.Task[None]] = set()
@@ -329,12 +331,12 @@ class MasterConnection:
 
     @property
     def _saves(self) -> int:
-        return 0 if self._files is None else self._files.turn
+        return 0 if self._files is None else self._files.changes
 
     async def _answer_when_saved(self, answer: bytes) -> None:
         if self._files is not None:
             with suppress(StoreError):  # a full disk must not make the master refuse heartbeats
-                await self._files.saved()
+                await self._files.flush()
         self._connection.write(answer)
 
     def _answer(self, request: Request) -> bytes:

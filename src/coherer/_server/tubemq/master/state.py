@@ -24,7 +24,7 @@ from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.groups import ConsumerGroup, ConsumerGroups, GroupTiming, Member
 from coherer._rules.tubemq.records import UNDEFINED, Change, valid_topic
 from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming, Producers
-from coherer._server.node.admin_figures import Histogram
+from coherer._server.node.admin_stats import Histogram
 from coherer._server.tubemq.master.access import Authenticator, Identity, VisitTokens
 from coherer._server.tubemq.master.options import MasterOptions
 from coherer._wire.tubemq import messages as pb

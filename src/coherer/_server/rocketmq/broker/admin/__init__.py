@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coherer._server.rocketmq.broker.admin.accounts import AccountDesk
-from coherer._server.rocketmq.broker.admin.figures import FigureDesk
-from coherer._server.rocketmq.broker.admin.groups import GroupDesk
-from coherer._server.rocketmq.broker.admin.progress import ProgressDesk
-from coherer._server.rocketmq.broker.admin.settings import SettingsDesk
-from coherer._server.rocketmq.broker.admin.topics import TopicDesk
+from coherer._server.rocketmq.broker.admin.settings import AccountDesk, SettingsDesk
+from coherer._server.rocketmq.broker.admin.stats import FigureDesk, ProgressDesk
+from coherer._server.rocketmq.broker.admin.topics import GroupDesk, TopicDesk
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Handler

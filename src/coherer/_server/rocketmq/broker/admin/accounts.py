@@ -13,8 +13,7 @@ import msgspec
 from coherer._rules.rocketmq.acl import Account
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Handler, of_anyone
+from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -10,11 +10,9 @@ from coherer._rules.rocketmq.clients import ALL, Subscription
 from coherer._rules.rocketmq.delays import SCHEDULE_TOPIC
 from coherer._rules.rocketmq.stats import Sum
 from coherer._server.rocketmq.broker.admin.common import done, done_unsaid
-from coherer._server.rocketmq.broker.counting import FOUND, GOT, MISSED, PUT, PUT_BYTES
 from coherer._server.rocketmq.broker.delays import DelayService
-from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Handler, of_anyone
+from coherer._server.rocketmq.broker.state import FOUND, GOT, MISSED, PUT, PUT_BYTES, RocketState
+from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
 from coherer._store import Entry
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import V4_9_3, RequestCode, ResponseCode, version_name

@@ -21,8 +21,7 @@ from coherer._rules.common.java_json import DataVersion
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Handler, of_anyone
+from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode

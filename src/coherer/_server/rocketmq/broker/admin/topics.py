@@ -11,8 +11,7 @@ from coherer._record.reserved import is_system_topic
 from coherer._rules.common.topics import Topic
 from coherer._server.rocketmq.broker.admin.common import done, done_unsaid
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Handler, of_anyone
+from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
