@@ -15,12 +15,12 @@ import pytest
 
 from coherer import _net as net
 from coherer._rules.common.topics import Topic, TopicTable
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistry
+from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistrar
 from coherer._server.rocketmq.namesrv.nameserver import NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
-from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.blocking.portal import Portal
@@ -68,7 +68,7 @@ class OurNames:
         server = NameServer(
             NameServerOptions(),
             self.files.get,
-            Saver(self.files.__setitem__),
+            DeferredSaver(self.files.__setitem__),
             now_ms=lambda: time.time_ns() // 10**6,
         )
         return server, await net.listen("127.0.0.1", 0, server.make)
@@ -347,15 +347,15 @@ def test_our_registration_at_a_java_name_server(
         topics = TopicTable([Topic(name="OurTopic", read_queues=3, write_queues=2, perm=6)])
         options = RocketOptions(broker="our-broker", port=2, ha_port=3)
 
-        async def start() -> RemoteRegistry:
+        async def start() -> RemoteRegistrar:
             registration = Registration(lambda: options, topics, lambda: 1_000)
-            registry = RemoteRegistry(registration, [java.address, "127.0.0.1:1"], outgoing)
+            registry = RemoteRegistrar(registration, [java.address, "127.0.0.1:1"], outgoing)
             registry.start()
             async with asyncio.timeout(WAIT_S):
                 await registry.ready.wait()
             return registry
 
-        outgoing = portal.do(Outgoing)
+        outgoing = portal.do(RemotingClient)
         registry = portal.call(start)
         assert has_route(java.address, "OurTopic")
         tools = Tools(driver, java.address)

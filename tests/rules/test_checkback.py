@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coherer._record import layout
 from coherer._record.properties import decode, encode
-from coherer._rules.rocketmq.checkback import CheckOptions, Ledger, Plan
+from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from coherer._rules.rocketmq.transactions import DISCARD_TOPIC, HALF_TOPIC, done_mark, half, read_op
 from coherer._store import Draft
 
@@ -25,7 +25,7 @@ class Bench:
         self.ops: list[layout.Record] = []
         self.lost: list[layout.Record] = []
         self.now_ms = 1_000_000
-        self.ledger = Ledger(0, 0, self.options)
+        self.ledger = TransactionLedger(0, 0, self.options)
 
     def send(self, name: str = "m", *, age_ms: int = 0, **properties: str) -> int:
         text = encode({"PGROUP": "g", "TRAN_MSG": "true", **properties})
@@ -78,7 +78,9 @@ class Bench:
 
     def restart(self) -> None:
         """Only the offsets of both topics survive; the marks are read again."""
-        self.ledger = Ledger(self.ledger.half_offset, self.ledger.op_offset, self.options)
+        self.ledger = TransactionLedger(
+            self.ledger.half_offset, self.ledger.op_offset, self.options
+        )
         for record in self.ops[self.ledger.op_offset :]:
             op = read_op(record)
             self.ledger.mark(op.offset, op.half_offset)
@@ -241,7 +243,7 @@ def test_missing_half_messages_are_stepped_over() -> None:
 
 
 def test_marks_that_are_gone_are_not_waited_for() -> None:
-    ledger = Ledger(0, 3)
+    ledger = TransactionLedger(0, 3)
     ledger.skip_ops(10)
     assert (ledger.op_offset, ledger.read_to) == (10, 10)
 

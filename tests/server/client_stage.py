@@ -16,7 +16,7 @@ from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
 from coherer._server.rocketmq.broker.sending import Sends
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._store import Store, StoreOptions
 from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.names import Queue
@@ -40,7 +40,7 @@ class Stage:
         self.desk = ClientDesk(self.state)
         self.calls = Calls(self.state, call_ms=patience_ms, status_ms=patience_ms)
         replies = ReplyMessages(self.state, Sends(self.state), call_ms=patience_ms)
-        self.remoting = Remoting(
+        self.remoting = RemotingServer(
             {**self.desk.handlers(), **self.calls.handlers(), **replies.handlers()},
             closed=self._closed,
             files=self.core.files,

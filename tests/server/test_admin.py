@@ -11,7 +11,7 @@ import pytest
 
 from coherer import _net as net
 from coherer import limits
-from coherer._server.node.admin import AdminApp, AdminService, Guard, Method, Visit
+from coherer._server.node.admin import AdminApp, AdminService, Authorization, Guard, Method
 from coherer._server.node.admin_params import Answer, ParamError, Params, found
 from coherer._wire.tubemq.credentials import broker_token
 from coherer.errors import CohererError
@@ -130,7 +130,7 @@ def signed(name: str, password: str, ms: int = NOW_MS) -> str:
     ],
 )
 def test_with_accounts_all_calls_need_one(authorization: str, allowed: bool) -> None:
-    visit = Visit(authorization)
+    visit = Authorization(authorization)
     for method in METHODS:
         assert GUARDED.handle(method, {}, visit)["result"] is allowed
     assert OPEN.handle("admin_ask", {}, visit)["result"] is True, "queries are left open"
@@ -144,12 +144,12 @@ def test_with_accounts_a_token_works_only_where_one_was_chosen() -> None:
         assert GUARDED.handle(method, {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
     assert OPEN.handle("admin_change", {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
     # Our client sends the well-known token along with a signature; the signature decides.
-    visit = Visit(signed("ann", "pw"))
+    visit = Authorization(signed("ann", "pw"))
     assert OPEN.handle("admin_change", {"authToken": "abc"}, visit)["result"] is True
 
 
 def test_what_guards_shows_no_secret() -> None:
-    shown = repr(Guard("token", {"ann": "pw"})) + repr(Visit(basic("ann", "pw")))
+    shown = repr(Guard("token", {"ann": "pw"})) + repr(Authorization(basic("ann", "pw")))
     assert "token" not in shown
     assert "pw" not in shown
     assert basic("ann", "pw").split()[1] not in shown

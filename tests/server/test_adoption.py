@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coherer._rules.common.topics import Topic
-from coherer._server.core import adoption
+from coherer._server.core import topic_sync
 from coherer._server.node.node import Node, NodeOptions
 
 
@@ -39,14 +39,14 @@ async def test_changes_that_take_long_are_booked_together(
 ) -> None:
     assert node.core is not None
     booked = 0
-    sync = adoption.Adoption.sync
+    sync = topic_sync.TopicSync.sync
 
-    def counted(self: adoption.Adoption) -> None:
+    def counted(self: topic_sync.TopicSync) -> None:
         nonlocal booked
         booked += 1
         sync(self)
 
-    monkeypatch.setattr(adoption.Adoption, "sync", counted)
+    monkeypatch.setattr(topic_sync.TopicSync, "sync", counted)
     monkeypatch.setattr(adoption, "QUICK_S", 0.0)
     names = [f"t{number}" for number in range(50)]
     for name in names:

@@ -11,7 +11,7 @@ import pytest
 
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._store import Store, StoreOptions
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
@@ -50,7 +50,7 @@ def of(state: dict[str, int]) -> Callable[[], bytes]:
 
 async def test_the_loop_goes_on_while_a_file_is_written() -> None:
     disk, state = Disk(), {"n": 1}
-    saver = Saver(disk.write)
+    saver = DeferredSaver(disk.write)
     disk.hold()
     saver.save("a", of(state))
     await disk.reached()
@@ -70,7 +70,7 @@ async def test_the_loop_goes_on_while_a_file_is_written() -> None:
 
 async def test_saved_waits_for_changes_before_it_only() -> None:
     disk, state = Disk(), {"n": 1}
-    saver = Saver(disk.write)
+    saver = DeferredSaver(disk.write)
     saver.save("a", of(state))
     await saver.saved()
     disk.hold()
@@ -88,7 +88,7 @@ async def test_saved_waits_for_changes_before_it_only() -> None:
 
 async def test_what_is_on_the_disk_already_is_not_written_again() -> None:
     disk, state = Disk(), {"n": 1}
-    saver = Saver(disk.write)
+    saver = DeferredSaver(disk.write)
     saver.has("a", b"1")
     saver.save("a", of(state))
     await saver.saved()
@@ -103,7 +103,7 @@ async def test_what_is_on_the_disk_already_is_not_written_again() -> None:
 
 async def test_what_cannot_be_written_is_written_later(caplog: pytest.LogCaptureFixture) -> None:
     disk, state = Disk(), {"n": 1}
-    saver = Saver(disk.write)
+    saver = DeferredSaver(disk.write)
     disk.full = True
     saver.save("a", of(state))
     for _ in range(3):
@@ -119,7 +119,7 @@ async def test_what_cannot_be_written_is_written_later(caplog: pytest.LogCapture
 
 async def test_a_file_that_cannot_be_made_does_not_stop_the_others() -> None:
     disk = Disk()
-    saver = Saver(disk.write)
+    saver = DeferredSaver(disk.write)
     saver.save("a", lambda: str(1 // 0).encode())
     saver.save("b", lambda: b"b")
     with pytest.raises(StoreError, match="content of a"):
@@ -131,7 +131,7 @@ async def test_a_file_that_cannot_be_made_does_not_stop_the_others() -> None:
 
 async def test_what_has_to_come_first_comes_first() -> None:
     disk, order = Disk(), []
-    saver = Saver(lambda name, content: order.append(name))
+    saver = DeferredSaver(lambda name, content: order.append(name))
     saver.save("a", lambda: b"a", lambda: order.append("flush"))
     await saver.saved()
     assert order == ["flush", "a"]
@@ -148,7 +148,7 @@ async def test_what_has_to_come_first_comes_first() -> None:
 
 async def test_after_the_end_files_are_written_at_once() -> None:
     disk = Disk()
-    saver = Saver(disk.write)
+    saver = DeferredSaver(disk.write)
     await saver.close()
     saver.save("a", lambda: b"1")
     assert disk.writes == [("a", b"1")]
@@ -156,7 +156,7 @@ async def test_after_the_end_files_are_written_at_once() -> None:
 
 def test_without_a_loop_files_are_written_at_once() -> None:
     disk = Disk()
-    Saver(disk.write).save("a", lambda: b"1")
+    DeferredSaver(disk.write).save("a", lambda: b"1")
     assert disk.writes == [("a", b"1")]
 
 

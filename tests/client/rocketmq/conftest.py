@@ -21,7 +21,7 @@ from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import claims, held, member
 from coherer._client.rocketmq.client import RocketClient
 from coherer._net import Listener, listen
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
@@ -106,7 +106,7 @@ class FakeCluster:
 
     async def _listen(self, name: str) -> Listener:
         handlers = {code: lambda c, r: self._asked(name, c, r) for code in RequestCode}
-        remoting = Remoting(handlers)
+        remoting = RemotingServer(handlers)
         return await listen("127.0.0.1", 0, remoting.make)
 
     async def stop(self) -> None:

@@ -14,7 +14,7 @@ from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.consumer_options import ConsumerOptions
 from coherer._client.rocketmq.process_queue import Thresholds
 from coherer._client.rocketmq.producer_options import ProducerOptions
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
@@ -59,7 +59,7 @@ async def test_how_hard_to_compress(cluster, client: RocketClient) -> None:
     assert quick != hard
 
 
-async def two_ports(main: Remoting, fast: Remoting) -> list[net.Listener]:
+async def two_ports(main: RemotingServer, fast: RemotingServer) -> list[net.Listener]:
     """A main port, and a fast port two below it."""
     while True:
         listener = await net.listen("127.0.0.1", 0, main.make)
@@ -72,12 +72,12 @@ async def two_ports(main: Remoting, fast: Remoting) -> list[net.Listener]:
 async def test_sends_go_to_the_fast_port_and_heartbeats_do_not(cluster) -> None:
     codes: dict[str, set[int]] = {"main": set(), "fast": set()}
 
-    def port(name: str) -> Remoting:
+    def port(name: str) -> RemotingServer:
         def asked(channel: Channel, request: Command) -> None:
             codes[name].add(request.code)
             cluster._asked("broker-a", channel, request)
 
-        return Remoting(dict.fromkeys(RequestCode, asked))
+        return RemotingServer(dict.fromkeys(RequestCode, asked))
 
     listeners = await two_ports(port("main"), port("fast"))
     broker = cluster.brokers["broker-a"]
@@ -103,7 +103,7 @@ async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) ->
         stays = producer.submit(Message("demo", b"x"), order_by="a")
         assert producer.in_flight == 9
         handlers = {code: lambda c, r: cluster2._asked(back.name, c, r) for code in RequestCode}
-        listener = await net.listen("127.0.0.1", back.listener.port, Remoting(handlers).make)
+        listener = await net.listen("127.0.0.1", back.listener.port, RemotingServer(handlers).make)
         receipts = await asyncio.gather(*sends)
         assert {receipt.broker for receipt in receipts} == {back.name}
         stays.cancel()

@@ -12,7 +12,7 @@ import yaml
 
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_signer
-from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.acl import signer
 from coherer._wire.rocketmq.codes import RequestCode as Code
@@ -162,7 +162,7 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
     (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
     options = NodeOptions(
         directory=tmp_path,
-        doors=frozenset({"rocketmq"}),
+        protocols=frozenset({"rocketmq"}),
         admin_port=None,
         rocketmq_port=0,
         namesrv_port=0,
@@ -373,12 +373,12 @@ async def test_without_access_control(peer: Client) -> None:
 async def test_a_broker_asks_others_with_its_own_account(stage: BrokerStage, conf: Path) -> None:
     address = f"127.0.0.1:{stage.port}"
     assert tools_signer(conf.parent) is None
-    plain = Outgoing()
+    plain = RemotingClient()
     answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)
     assert fault(answer) == "No accessKey is configured"
     plain.close()
     (conf / "tools.yml").write_text("accessKey: operator\nsecretKey: 87654321\n")
-    signing = Outgoing(sign=tools_signer(conf.parent))
+    signing = RemotingClient(sign=tools_signer(conf.parent))
     assert (await signing.ask(address, Code.GET_ALL_TOPIC_CONFIG)).code == 0
     assert (
         await signing.ask(address, Code.GET_MAX_OFFSET, {"topic": "t", "queueId": "0"})

@@ -15,9 +15,9 @@ from coherer._client.tubemq.admin import Admin
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistry
-from coherer._server.rocketmq.outgoing import Outgoing
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistrar
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
@@ -62,7 +62,7 @@ async def listening() -> AsyncGenerator[Names]:
         Code.REGISTER_BROKER: names.register,
         Code.UNREGISTER_BROKER: lambda _channel, _request: Command(0),
     }
-    listener = await net.listen("127.0.0.1", 0, Remoting(handlers).make)  # type: ignore[arg-type]
+    listener = await net.listen("127.0.0.1", 0, RemotingServer(handlers).make)  # type: ignore[arg-type]
     names.port = listener.port
     try:
         yield names
@@ -192,11 +192,11 @@ async def test_a_request_that_changes_no_topic_does_not_wait(broker: Caller, nam
 async def test_all_name_servers_are_waited_for_but_not_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    topics, outgoing = TopicTable(), Outgoing()
+    topics, outgoing = TopicTable(), RemotingClient()
     async with listening() as quick, listening() as slow:
         registration = Registration(RocketOptions, topics, lambda: 1_000)
         addresses = [quick.address, slow.address, "127.0.0.1:1"]
-        registry = RemoteRegistry(registration, addresses, outgoing, heard_ms=200)
+        registry = RemoteRegistrar(registration, addresses, outgoing, heard_ms=200)
         registry.start()
         try:
             topics.create_for_return("one", 1, 0)

@@ -14,8 +14,8 @@ from coherer import limits
 from coherer._server.rocketmq.ha.frames import REPORT
 from coherer._server.rocketmq.ha.metadata import MetadataSync
 from coherer._server.rocketmq.ha.slave import SILENCE_MS, HaSlave
-from coherer._server.rocketmq.outgoing import Outgoing
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
@@ -222,9 +222,9 @@ async def test_a_master_that_knows_nonsense(
     def talk(_: Channel, request: Command) -> Command:
         return Command(0, body=body)
 
-    master = Remoting(dict.fromkeys(map(int, RequestCode), talk))
+    master = RemotingServer(dict.fromkeys(map(int, RequestCode), talk))
     listener = await net.listen("127.0.0.1", 0, master.make)
-    side, outgoing = Side(tmp_path / "side", clock), Outgoing()
+    side, outgoing = Side(tmp_path / "side", clock), RemotingClient()
     sync = MetadataSync(side.core, outgoing, lambda _: None)
     sync.master = f"127.0.0.1:{listener.port}"
     before = side.core.topics.dump()

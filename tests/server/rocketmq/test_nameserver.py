@@ -12,7 +12,7 @@ import pytest
 
 from coherer import _net as net
 from coherer._rules.rocketmq.routes import EXPIRE_MS
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.namesrv.nameserver import SCAN_MS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._wire.rocketmq import bodies, fastjson
@@ -54,7 +54,7 @@ class Stage:
         self.server = NameServer(
             NameServerOptions(order_messages=order_messages, directory="/store/config"),
             self.files.get,
-            Saver(self.files.__setitem__),
+            DeferredSaver(self.files.__setitem__),
             now_ms=lambda: self.now_ms,
         )
         self.listener = await net.listen("127.0.0.1", 0, self.server.make)

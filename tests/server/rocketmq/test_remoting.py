@@ -11,7 +11,7 @@ import pytest
 from coherer import _net as net
 from coherer import limits
 from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import IDLE_MS, Channel, Remoting
+from coherer._server.rocketmq.remoting import IDLE_MS, Channel, RemotingServer
 from coherer._wire.rocketmq.codes import refused
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
@@ -30,7 +30,7 @@ class Stage:
         self.channels: list[Channel] = []
         self.go_on = asyncio.Event()
         self.handled = 0
-        self.remoting = Remoting(
+        self.remoting = RemotingServer(
             {
                 ECHO: self.echo,
                 REFUSE: self.refuse,

@@ -12,7 +12,7 @@ from coherer import _net as net
 from coherer._record import layout
 from coherer._record.ids import encode_offset_id
 from coherer._record.properties import decode, encode
-from coherer._rules.rocketmq.checkback import CheckOptions
+from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._rules.rocketmq.transactions import (
     DISCARD_TOPIC,
     GROUP,
@@ -23,7 +23,7 @@ from coherer._rules.rocketmq.transactions import (
 )
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.transactions import TransactionService
-from coherer._server.rocketmq.remoting import Remoting
+from coherer._server.rocketmq.remoting import RemotingServer
 from coherer._store import Appended, Draft, Store, StoreOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
@@ -36,7 +36,7 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
 class Node:
-    """A store, what the doors share, the service, and a client."""
+    """A store, what the protocols share, the service, and a client."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock
@@ -51,7 +51,7 @@ class Node:
         self._listener: net.Listener
 
     async def start(self) -> Node:
-        remoting = Remoting({END: self.service.end, RESUME: self.service.resume})
+        remoting = RemotingServer({END: self.service.end, RESUME: self.service.resume})
         self._listener = await net.listen("127.0.0.1", 0, remoting.make)
         self.caller = await Caller.dial(self._listener.port)
         return self

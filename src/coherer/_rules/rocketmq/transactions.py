@@ -5,7 +5,7 @@ reads. Its producer ends the transaction: to commit is to store the real message
 half message as done; to roll back is only to mark it. A mark is a message in the op topic whose
 body is the half message's queue offset in decimal.
 
-A producer that said nothing is asked: `coherer._rules.rocketmq.checkback`.
+A producer that said nothing is asked: `coherer._rules.rocketmq.transaction_checks`.
 """
 
 from __future__ import annotations

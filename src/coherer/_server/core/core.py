@@ -15,8 +15,8 @@ from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.appending import Appender, Arrived
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.core.flusher import Flusher
-from coherer._server.core.saving import Saver
 from coherer._store import Appended, Draft, Drafts, Store
 from coherer._wire.rocketmq import fastjson
 
@@ -60,7 +60,7 @@ class Core:
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
         self.store = store
-        self.files = Saver(self._write_file)
+        self.files = DeferredSaver(self._write_file)
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
         self.sync_flush = sync_flush

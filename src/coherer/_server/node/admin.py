@@ -37,7 +37,7 @@ from coherer import limits
 from coherer._common.foreign import not_a_frame
 from coherer._common.logs import Log
 from coherer._net import Connection, Receiver
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin_params import Answer, ParamError, Params, refused
 from coherer._wire.tubemq import credentials
 from coherer.errors import CohererError, StoreError
@@ -71,7 +71,7 @@ class Method(msgspec.Struct, frozen=True):
     changes: bool = False
 
 
-class Visit(msgspec.Struct, frozen=True):
+class Authorization(msgspec.Struct, frozen=True):
     """What a request says about its sender, beside the parameters.
 
     Args:
@@ -83,7 +83,7 @@ class Visit(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         kind = self.authorization.partition(" ")[0]
-        return f"Visit(authorization={kind!r})"  # never what follows
+        return f"Authorization(authorization={kind!r})"  # never what follows
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -96,8 +96,8 @@ class Guard(msgspec.Struct, frozen=True):
         now_ms: the clock, ms since 1970, that signatures are compared with.
 
     >>> guard = Guard("secret", {"ann": "pw"})
-    >>> basic = Visit("Basic " + base64.b64encode(b"ann:pw").decode())
-    >>> guard.admits(None, basic), guard.admits("secret", Visit()), guard.admits("abc", Visit())
+    >>> basic = Authorization("Basic " + base64.b64encode(b"ann:pw").decode())
+    >>> guard.admits(None, basic), guard.admits("secret", Authorization()), guard.admits("abc", Authorization())
     (True, True, False)
     """
 
@@ -109,7 +109,7 @@ class Guard(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
 
-    def refuses(self, shown: str | None, visit: Visit, *, changes: bool) -> bool:
+    def refuses(self, shown: str | None, visit: Authorization, *, changes: bool) -> bool:
         """Whether a call is refused.
 
         Args:
@@ -123,7 +123,7 @@ class Guard(msgspec.Struct, frozen=True):
         # As with Java's master, a token that is given must be right, also where none is needed.
         return (needed or bool(shown)) and not self.admits(shown, visit)
 
-    def admits(self, shown: str | None, visit: Visit) -> bool:
+    def admits(self, shown: str | None, visit: Authorization) -> bool:
         """Whether the token is right, or name and password or signature are those of an account."""
         if shown and self.token is not None and _same(shown, self.token):
             return True
@@ -186,7 +186,9 @@ class AdminApp:
         row = self._methods.get(method)
         return row is not None and row.changes
 
-    def handle(self, method: str, params: Mapping[str, str], visit: Visit = Visit()) -> Answer:  # noqa: B008 - frozen
+    def handle(
+        self, method: str, params: Mapping[str, str], visit: Authorization = Authorization()
+    ) -> Answer:  # noqa: B008 - frozen
         """Calls a method; never raises for what a caller did."""
         given = Params(params)
         row = self._methods.get(method)
@@ -214,7 +216,7 @@ class Admin(Protocol):
         """Whether a method changes something."""
         ...
 
-    def handle(self, method: str, params: Mapping[str, str], visit: Visit = ...) -> Answer:
+    def handle(self, method: str, params: Mapping[str, str], visit: Authorization = ...) -> Answer:
         """Calls a method."""
         ...
 
@@ -246,7 +248,7 @@ class AdminService:
         names: Collection[str] | None = None,
         master_id: str = "",
         broker_id: str = "",
-        files: Saver | None = None,
+        files: DeferredSaver | None = None,
         news: Callable[[], Callable[[], Awaitable[None] | None]] = lambda: lambda: None,
     ) -> None:
         self.files = files
@@ -297,7 +299,7 @@ class AdminService:
         method = params.pop("method", "").strip()
         if admin.changes(method) and _is_browser(headers) and not (post and "origin" in headers):
             return _forbidden("A browser has to send a change as a POST with its Origin.")
-        visit = Visit(headers.get("authorization", ""))
+        visit = Authorization(headers.get("authorization", ""))
         answer = msgspec.json.encode(admin.handle(method, params, visit))
         callback = params.get("callback", "")
         if callback.isidentifier():
@@ -387,17 +389,19 @@ class _Visitor:
             self._send(405, [("Allow", "GET, POST")], b"")
         else:
             files = self._service.files
-            before = 0 if files is None else files.turn
+            before = 0 if files is None else files.changes
             news = self._service.news()
             reply = self._reply(request)
-            if files is not None and files.turn != before:
+            if files is not None and files.changes != before:
                 late = self._send_late(reply, files, news())
                 self._late = asyncio.get_running_loop().create_task(late)
                 return
             self._send(*reply)
         self._answered()
 
-    async def _send_late(self, reply: _Reply, files: Saver, news: Awaitable[None] | None) -> None:
+    async def _send_late(
+        self, reply: _Reply, files: DeferredSaver, news: Awaitable[None] | None
+    ) -> None:
         """Answer a change when it is on the disk, and when name servers have heard of topics."""
         if news is not None:
             await news

@@ -1,6 +1,6 @@
 """A node: master and broker in one process, or one of them, over one directory.
 
-It has two doors over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server and a
+It has two protocols over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server and a
 broker). Topics, messages, groups and positions are the same behind both.
 
 What a node does beside answering: ten times a second it looks for leases, gets and members whose
@@ -25,11 +25,11 @@ from coherer import _net as net
 from coherer._common import clock
 from coherer._common.logs import REPEATS, Log
 from coherer._server.core.core import Core
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin import AdminService, Guard
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.node_options import SCHEME, NodeOptions
-from coherer._server.rocketmq.door import RocketDoor
+from coherer._server.rocketmq.server import RocketServer
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.door import TubeDoor
@@ -65,7 +65,7 @@ class Node:
 
     Attributes:
         options: what it was made with.
-        core: what the doors share; None in a node that is only a master.
+        core: what the protocols share; None in a node that is only a master.
         tubemq: the TubeMQ door, with a master, a broker, both or nothing; ports that are not open
             are -1.
         rocketmq: the RocketMQ door likewise, with a name server and a broker.
@@ -84,12 +84,12 @@ class Node:
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
         self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
-        self.rocketmq = RocketDoor(options, now_ms, self._listen_shared)
+        self.rocketmq = RocketServer(options, now_ms, self._listen_shared)
         self.admin_port = -1
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
-        self._saver: Saver | None = None
+        self._saver: DeferredSaver | None = None
         self._listeners: list[net.Listener] = []
         self._inboxes = net.Inboxes(options.unfinished_bytes)
         self._admin: AdminService | None = None
@@ -405,12 +405,14 @@ class Node:
         self._listeners.append(listener)
         return listener
 
-    def _files(self) -> tuple[Callable[[str, Callable[[bytes], object]], bytes | None], Saver]:
+    def _files(
+        self,
+    ) -> tuple[Callable[[str, Callable[[bytes], object]], bytes | None], DeferredSaver]:
         if self._store is not None and self._saver is not None:
             return _checked(self._store.read_config), self._saver
         if self._config_files is None or self._saver is None:
             self._config_files = self._open_config_files()
-            self._saver = Saver(self._config_files.save)
+            self._saver = DeferredSaver(self._config_files.save)
         return _checked(self._config_files.read), self._saver
 
     def _open_config_files(self) -> ConfigFiles:
@@ -494,7 +496,7 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _close_files(files: Saver, core: Core | None) -> None:
+async def _close_files(files: DeferredSaver, core: Core | None) -> None:
     """Write what the files of `config/` lack; on a full disk they stay as they are."""
     try:
         try:

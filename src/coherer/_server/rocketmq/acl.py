@@ -94,7 +94,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class Access:
-    """Says which requests a broker or name server serves: `Remoting(check=access.check)`.
+    """Says which requests a broker or name server serves: `RemotingServer(check=access.check)`.
 
     Args:
         home: the directory with `conf`.

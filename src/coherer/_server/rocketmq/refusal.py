@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
-    """A request is refused; `Remoting` makes the response.
+    """A request is refused; `RemotingServer` makes the response.
 
     Args:
         code: the response code (section 2.2).

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._net import Connection
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq.command import Command
@@ -56,7 +56,7 @@ class Channel:
         closed: it is gone, or going.
     """
 
-    def __init__(self, connection: Connection, remoting: Remoting) -> None:
+    def __init__(self, connection: Connection, remoting: RemotingServer) -> None:
         self.connection = connection
         self.peer = connection.peer
         self.host_port = _host_port(connection.peer)
@@ -280,7 +280,7 @@ def of_anyone(handler: Callable[[Command], Answer]) -> Handler:
     return lambda _, request: handler(request)
 
 
-class Remoting:
+class RemotingServer:
     """The handlers of a server: `net.listen(host, port, remoting.make)`.
 
     Args:
@@ -306,7 +306,7 @@ class Remoting:
         check: Check | None = None,
         batch_codes: Collection[int] = (),
         batch: BatchHandler | None = None,
-        files: Saver | None = None,
+        files: DeferredSaver | None = None,
         silent: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
     ) -> None:
@@ -388,12 +388,12 @@ class Remoting:
                 channel.respond(request, NOT_SUPPORTED, remark)
             return
         files = self._files
-        before = files.turn if files is not None else 0
+        before = files.changes if files is not None else 0
         answer = handler(channel, request)
         if answer is None:
             return
         if isinstance(answer, Command):
-            if files is None or files.turn == before:
+            if files is None or files.changes == before:
                 self._answer(channel, request, answer)
                 return
             answer = _given(answer)
@@ -420,13 +420,13 @@ async def _given(answer: Command) -> Answer:
 
 
 class Door:
-    """The receiver of one connection; made by `Remoting.make`.
+    """The receiver of one connection; made by `RemotingServer.make`.
 
     Attributes:
         channel: the connection as handlers see it.
     """
 
-    def __init__(self, remoting: Remoting, channel: Channel) -> None:
+    def __init__(self, remoting: RemotingServer, channel: Channel) -> None:
         self.channel = channel
         self.received = channel.received
         self._remoting = remoting

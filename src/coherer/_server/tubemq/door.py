@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from coherer import _net as net
-from coherer._server.core.adoption import Adoption
 from coherer._server.core.core import Core
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.core.topic_sync import TopicSync
 from coherer._server.node.node_options import NodeOptions
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
@@ -73,7 +73,7 @@ class TubeDoor:
         self._wall_ms = wall_ms or now_ms
         self._listen = listen
         self._embedded: EmbeddedLink | None = None
-        self._adoption: Adoption | None = None
+        self._adoption: TopicSync | None = None
         self._remote: RemoteLink | None = None
         self._next_report_ms = 0
         self._access: Access | None = None
@@ -111,7 +111,7 @@ class TubeDoor:
     async def open_master(
         self,
         load: Callable[[str, Callable[[bytes], object]], bytes | None],
-        files: Saver,
+        files: DeferredSaver,
         *,
         access: Access | None = None,
         web_port: int = 0,
@@ -167,7 +167,7 @@ class TubeDoor:
         if not self.broker.state.serving:
             raise UsageError("The node's own master does not take its broker; the log says why.")
         self.master.watch(self._embedded.sync)
-        self._adoption = Adoption(self.master, options.broker_id, self.broker.core)
+        self._adoption = TopicSync(self.master, options.broker_id, self.broker.core)
         self._adoption.sync()
 
     async def ready(self) -> None:

@@ -1,4 +1,4 @@
-"""Visit tokens and credentials at the broker."""
+"""Authorization tokens and credentials at the broker."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.acl import PUB
-from coherer._rules.rocketmq.checkback import CheckOptions
+from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.admin import admin_handlers
 from coherer._server.rocketmq.broker.calls import Calls
@@ -31,7 +31,7 @@ from coherer._server.rocketmq.broker.sending import CODES, Sends
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.broker.transactions import TransactionService
-from coherer._server.rocketmq.remoting import Answer, Channel, Handler, Remoting
+from coherer._server.rocketmq.remoting import Answer, Channel, Handler, RemotingServer
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 
@@ -192,8 +192,8 @@ class RocketBroker:
         """Code 45: how far the delayed messages of each level are delivered."""
         return Command(ResponseCode.SUCCESS, body=self.delays.positions.dump())
 
-    def _remoting(self, handlers: Mapping[int, Handler]) -> Remoting:
-        return Remoting(
+    def _remoting(self, handlers: Mapping[int, Handler]) -> RemotingServer:
+        return RemotingServer(
             handlers,
             closed=self._closed,
             check=None if self.access is None else self.access.check,

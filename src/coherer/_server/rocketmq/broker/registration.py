@@ -5,7 +5,7 @@ topic, every 30 s, and to one that did not answer after 3 s again. At the end it
 a name server in the same process knows is set without a message.
 
 Whoever changes a topic can wait until the name servers in other processes know it
-(`RemoteRegistry.heard`). The wait is bounded, and does not include name servers that were silent
+(`RemoteRegistrar.heard`). The wait is bounded, and does not include name servers that were silent
 the last time.
 """
 
@@ -21,7 +21,7 @@ from coherer._rules.common.topics import Topic, TopicTable
 from coherer._rules.rocketmq.routes import Master, QueueData, RouteTable
 from coherer._rules.rocketmq.routes import Registration as Said
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import RequestCode, refused
 from coherer._wire.rocketmq.headers import (
@@ -145,7 +145,7 @@ class Registration:
         )
 
 
-class EmbeddedRegistry:
+class LocalRegistrar:
     """The tie to a name server in the same process.
 
     Unlike one behind a socket it forgets a topic as soon as the broker has it no more.
@@ -189,7 +189,7 @@ class EmbeddedRegistry:
         self._routes.unregister(options.cluster, options.broker, options.broker_id, options.address)
 
 
-class RemoteRegistry:
+class RemoteRegistrar:
     """The ties to name servers behind sockets.
 
     Args:
@@ -206,7 +206,7 @@ class RemoteRegistry:
         self,
         registration: Registration,
         addresses: Sequence[str],
-        outgoing: Outgoing,
+        outgoing: RemotingClient,
         *,
         heard_ms: int = HEARD_MS,
     ) -> None:

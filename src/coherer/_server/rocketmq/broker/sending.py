@@ -155,7 +155,7 @@ class Sends:
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
         apart = Sent(self._state, self.replies, channel)
-        header, before = _header(request), self._state.core.files.turn
+        header, before = _header(request), self._state.core.files.changes
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
@@ -166,7 +166,7 @@ class Sends:
         else:
             draft = self._single(channel, request, header, topic, queue_id, now_ms)
         wait = self._texts.stored(header.properties or "").wait
-        unsaved = self._state.core.files.turn != before
+        unsaved = self._state.core.files.changes != before
         if wait and not unsaved:
             answers.add(request, queue_id, draft)
             return

@@ -18,7 +18,7 @@ from typing import Final
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
-from coherer._rules.rocketmq.checkback import CheckOptions, Ledger, Plan
+from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from coherer._rules.rocketmq.transactions import (
     DISCARD_TOPIC,
     GROUP,
@@ -231,7 +231,7 @@ class TransactionService:
         for damaged in range(self._ledger.read_to, op_offset):
             self._ledger.mark(damaged, -1)
 
-    def _carry_out(self, ledger: Ledger, plan: Plan) -> None:
+    def _carry_out(self, ledger: TransactionLedger, plan: Plan) -> None:
         if not plan.drafts:
             self._carried_out(ledger, plan, ())
             return
@@ -249,7 +249,9 @@ class TransactionService:
 
         self._core.appender.submit(plan.drafts, done, wait_durable=False)
 
-    def _carried_out(self, ledger: Ledger, plan: Plan, placed: Sequence[Appended]) -> None:
+    def _carried_out(
+        self, ledger: TransactionLedger, plan: Plan, placed: Sequence[Appended]
+    ) -> None:
         ledger.carried_out(plan, [place.queue_offset for place in placed])
         self._note()
         if not plan.more:
@@ -277,8 +279,10 @@ class TransactionService:
 
     # -- offsets
 
-    def _open_ledger(self) -> Ledger:
-        return Ledger(self._offset_of(HALF_TOPIC), self._offset_of(OP_TOPIC), self._options)
+    def _open_ledger(self) -> TransactionLedger:
+        return TransactionLedger(
+            self._offset_of(HALF_TOPIC), self._offset_of(OP_TOPIC), self._options
+        )
 
     def _offset_of(self, topic: str) -> int:
         first, end = self._core.store.queue_range(topic, 0)

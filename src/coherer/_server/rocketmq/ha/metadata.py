@@ -17,7 +17,7 @@ from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import RequestCode, refused
 from coherer.errors import CohererError
@@ -41,7 +41,9 @@ class MetadataSync:
         master: its address as host:port; "" while it is not known.
     """
 
-    def __init__(self, core: Core, outgoing: Outgoing, delays: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, core: Core, outgoing: RemotingClient, delays: Callable[[bytes], None]
+    ) -> None:
         self.master = ""
         self._core = core
         self._outgoing = outgoing

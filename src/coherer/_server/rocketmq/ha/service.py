@@ -10,7 +10,7 @@ from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._server.rocketmq.ha.master import HaMaster
 from coherer._server.rocketmq.ha.metadata import MetadataSync
 from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave
-from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting_client import RemotingClient
 
 SYNC_MASTER: Final = "SYNC_MASTER"
 
@@ -36,7 +36,7 @@ class Replicator:
     def __init__(
         self,
         broker: RocketBroker,
-        outgoing: Outgoing,
+        outgoing: RemotingClient,
         *,
         tls: net.TlsOptions | None = None,
         retry_s: float = RETRY_S,

@@ -19,7 +19,7 @@ from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.frames import REPORT, Piece, Pieces
-from coherer._server.rocketmq.outgoing import host_and_port
+from coherer._server.rocketmq.remoting_client import host_and_port
 from coherer._store.replica import whole_bytes
 from coherer.errors import CohererError, ProtocolError
 

@@ -15,11 +15,11 @@ import msgspec
 from coherer._common.logs import Log
 from coherer._net import Connection, Receiver
 from coherer._rules.rocketmq.routes import KeyValueTable, RouteTable
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.namesrv.lookups import Lookups
 from coherer._server.rocketmq.namesrv.registry import Registry
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions, Settings
-from coherer._server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
+from coherer._server.rocketmq.remoting import Channel, Handler, RemotingServer, of_anyone
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq import settings as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
@@ -63,7 +63,7 @@ class NameServer:
         self,
         options: NameServerOptions,
         load: Callable[[str], bytes | None],
-        files: Saver,
+        files: DeferredSaver,
         *,
         now_ms: Callable[[], int],
         access: Access | None = None,
@@ -105,7 +105,7 @@ class NameServer:
             **{code: of_anyone(handler) for code, handler in anyone.items()},
         }
         self._access = access
-        self._remoting = Remoting(
+        self._remoting = RemotingServer(
             self.handlers,
             closed=self._closed,
             check=None if access is None else access.check,

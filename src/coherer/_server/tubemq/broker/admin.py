@@ -17,8 +17,8 @@ import msgspec
 from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import Topic
 from coherer._server.node.admin import AdminApp, Guard, Method
-from coherer._server.node.admin_figures import WebCalls
 from coherer._server.node.admin_params import Answer, Json, ParamError, Params
+from coherer._server.node.admin_stats import WebCalls
 from coherer._server.tubemq.broker.admin_details import Details
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq.codes import ResultCode

@@ -15,7 +15,8 @@ from coherer import limits
 from coherer._rules.common.topics import STORE_STRIDE, Topic
 from coherer._rules.tubemq.filters import tag_codes
 from coherer._server.node.admin import Method
-from coherer._server.node.admin_figures import (
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found, refused
+from coherer._server.node.admin_stats import (
     ALL,
     SERVICE,
     STORE,
@@ -25,7 +26,6 @@ from coherer._server.node.admin_figures import (
     metrics_form,
     time_text,
 )
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found, refused
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.state import Reader
 from coherer._wire.tubemq import messages as pb

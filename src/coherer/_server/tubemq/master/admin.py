@@ -14,7 +14,8 @@ from coherer._rules.tubemq.configuration import UNDEFINED, ClusterSetting
 from coherer._rules.tubemq.fleet import PAUSED_BY_ERRORS
 from coherer._rules.tubemq.rebalance import GroupKind
 from coherer._server.node.admin import AdminApp, Guard, Method
-from coherer._server.node.admin_figures import (
+from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
+from coherer._server.node.admin_stats import (
     ALL,
     SERVICE,
     WEB,
@@ -24,7 +25,6 @@ from coherer._server.node.admin_figures import (
     metrics_form,
     time_text,
 )
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
 from coherer._server.tubemq.master.admin_brokers import BrokerAdmin
 from coherer._server.tubemq.master.admin_forms import (
     Office,

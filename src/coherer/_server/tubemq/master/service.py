@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from coherer._common.logs import Log
 from coherer._net import Connection
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.state import StandbyError
 from coherer._wire.tubemq import methods
@@ -26,7 +26,7 @@ class MasterService:
         files: writes files; a request that has one written is answered when it is on the disk.
     """
 
-    def __init__(self, master: Master, files: Saver | None = None) -> None:
+    def __init__(self, master: Master, files: DeferredSaver | None = None) -> None:
         self._master = master
         self._files = files
 
@@ -38,7 +38,7 @@ class MasterService:
 class _Visitor:
     """One connection to the master."""
 
-    def __init__(self, master: Master, connection: Connection, files: Saver | None) -> None:
+    def __init__(self, master: Master, connection: Connection, files: DeferredSaver | None) -> None:
         self._master = master
         self._files = files
         self._late: set[asyncio.Task[None]] = set()

@@ -24,7 +24,7 @@ from coherer._rules.tubemq.configuration import UNDEFINED, Change, valid_topic
 from coherer._rules.tubemq.fleet import Fleet, FleetTiming
 from coherer._rules.tubemq.membership import Groups, Producers
 from coherer._rules.tubemq.rebalance import Group, GroupTiming, Member
-from coherer._server.node.admin_figures import Histogram
+from coherer._server.node.admin_stats import Histogram
 from coherer._server.tubemq.master.access import Credentials, Proof, VisitTokens
 from coherer._server.tubemq.master.options import MasterOptions
 from coherer._wire.tubemq import messages as pb

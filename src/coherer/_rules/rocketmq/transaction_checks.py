@@ -6,7 +6,7 @@ higher count of checks, and the producer is asked about the new copy; the old en
 round's position then and forgotten. Those that were asked about too often, or are too old, move to
 a topic of their own, from which a person can bring them back (protocol page, 6.7).
 
-`Ledger` knows where the rounds have come (the offsets of the group CID_RMQ_SYS_TRANS in both
+`TransactionLedger` knows where the rounds have come (the offsets of the group CID_RMQ_SYS_TRANS in both
 topics) and which half messages behind that are marked. It is told the time and reads half
 messages through a function; it only plans: what to store, and whom to ask. Who carries the plan
 out tells it so.
@@ -81,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True):
     more: bool
 
 
-class Ledger:
+class TransactionLedger:
     """Which half messages are done.
 
     Args:
@@ -92,7 +92,7 @@ class Ledger:
     Attributes:
         read_to: marks before this one are known here.
 
-    >>> ledger = Ledger(4, 2)
+    >>> ledger = TransactionLedger(4, 2)
     >>> ledger.mark(2, half_offset=5)
     >>> ledger.mark(3, half_offset=4)
     >>> ledger.advance(), ledger.half_offset, ledger.op_offset

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 
 from coherer import _net as net
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.acl import Signer
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import UsageError
 
 
-class Outgoing:
+class RemotingClient:
     """Connections to other servers, by address.
 
     Args:
@@ -23,7 +23,7 @@ class Outgoing:
     """
 
     def __init__(self, tls: net.TlsOptions | None = None, sign: Signer | None = None) -> None:
-        self._remoting = Remoting({})
+        self._remoting = RemotingServer({})
         self._tls = tls
         self._sign = sign
         self._channels: dict[str, Channel] = {}

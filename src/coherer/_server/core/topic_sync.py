@@ -40,7 +40,7 @@ REST_FACTOR: Final = 9
 """After a longer one there is rest for so many times as long."""
 
 
-class Adoption:
+class TopicSync:
     """Keeps the catalog as the table is.
 
     Args:

@@ -11,18 +11,18 @@ from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import Master
 from coherer._server.core.core import Core
-from coherer._server.core.saving import Saver
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.node_options import NodeOptions
 from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._server.rocketmq.broker.registration import (
-    EmbeddedRegistry,
+    LocalRegistrar,
     Registration,
-    RemoteRegistry,
+    RemoteRegistrar,
 )
 from coherer._server.rocketmq.ha.service import Replicator
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
-from coherer._server.rocketmq.outgoing import Outgoing
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq.acl import Signer, signer
 from coherer.errors import ClosedError
@@ -41,7 +41,7 @@ Listen: TypeAlias = (
 """Opens a port of the node, with TLS and without it."""
 
 
-class RocketDoor:
+class RocketServer:
     """A name server, a broker, or both.
 
     Args:
@@ -66,10 +66,10 @@ class RocketDoor:
         self._options = options
         self._now_ms = now_ms
         self._listen = listen
-        self._embedded: EmbeddedRegistry | None = None
-        self._remote: RemoteRegistry | None = None
+        self._embedded: LocalRegistrar | None = None
+        self._remote: RemoteRegistrar | None = None
         self.replicator: Replicator | None = None
-        self._outgoing = Outgoing(options.outgoing_tls, self._signer())
+        self._outgoing = RemotingClient(options.outgoing_tls, self._signer())
         self._register = Beat(REGISTER_MS, 0)
         self._access: Access | None = None
         self._refused = ""
@@ -78,7 +78,7 @@ class RocketDoor:
         self,
         port: int,
         load: Callable[[str, Callable[[bytes], object]], bytes | None],
-        files: Saver,
+        files: DeferredSaver,
         access: Access | None = None,
     ) -> None:
         """Open the name server's port.
@@ -147,11 +147,11 @@ class RocketDoor:
         )
         if self.name_server is not None:
             server = self.name_server
-            self._embedded = EmbeddedRegistry(registration, server.routes, server.settings.ordered)
+            self._embedded = LocalRegistrar(registration, server.routes, server.settings.ordered)
             self._embedded.sync()
         else:
             servers = self._options.name_servers
-            self._remote = RemoteRegistry(registration, servers, self._outgoing)
+            self._remote = RemoteRegistrar(registration, servers, self._outgoing)
             self._remote.start()
             state.announced = self._remote.heard
 

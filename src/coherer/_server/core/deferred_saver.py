@@ -42,7 +42,7 @@ class _File:
         self.error: StoreError | None = None
 
 
-class Saver:
+class DeferredSaver:
     """Writes files.
 
     Args:
