@@ -13,19 +13,19 @@ from coherer._rules.rocketmq.clients import (
     ConsumerManager,
     Event,
     GroupSettings,
+    GroupSubscription,
+    ProducerManager,
     Registered,
-    Subscription,
     Unregistered,
 )
-from coherer._rules.rocketmq.producers import ProducerManager
 
 
 def client(channel: str, now_ms: int = 0, client_id: str = "") -> ClientInfo[str]:
     return ClientInfo(channel, client_id or f"id-{channel}", "JAVA", 399, now_ms)
 
 
-def tags(topic: str, version: int = 1, expression: str = "*") -> Subscription:
-    return Subscription(topic=topic, version=version, expression=expression)
+def tags(topic: str, version: int = 1, expression: str = "*") -> GroupSubscription:
+    return GroupSubscription(topic=topic, version=version, expression=expression)
 
 
 class Broker:
@@ -37,7 +37,7 @@ class Broker:
     def beat(
         self,
         channel: str,
-        *topics: Subscription,
+        *topics: GroupSubscription,
         group: str = "g",
         settings: GroupSettings | None = None,
         notify: bool = True,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from coherer._rules.rocketmq.clients import Subscription
+from coherer._rules.rocketmq.clients import GroupSubscription
 from coherer._rules.rocketmq.consumer_filters import (
     CLEAN_AFTER_MS,
     BloomBits,
@@ -43,8 +43,8 @@ def compiled(expression: str, kind: str) -> Compiled:
 
 def sql(
     topic: str = "t", expression: str = "a", version: int = 10, kind: str = "SQL92"
-) -> Subscription:
-    return Subscription(topic=topic, expression=expression, version=version, type=kind)
+) -> GroupSubscription:
+    return GroupSubscription(topic=topic, expression=expression, version=version, type=kind)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_only_true_matches(filters: ConsumerFilters, caplog: pytest.LogCaptureFi
     "subscription",
     [sql(kind="TAG"), sql(expression=""), sql(expression="not this"), sql(kind="XPATH")],
 )
-def test_no_filter(filters: ConsumerFilters, subscription: Subscription) -> None:
+def test_no_filter(filters: ConsumerFilters, subscription: GroupSubscription) -> None:
     filters.register("g", [subscription], now_ms=0)
     assert filters.get("t", "g") is None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coherer._rules.rocketmq.locks import LIFE_MS, REFUSED_MAX, QueueLocks
+from coherer._rules.rocketmq.clients import LIFE_MS, REFUSED_MAX, QueueLocks
 
 
 def test_a_queue_has_one_owner() -> None:

@@ -10,10 +10,10 @@ import pytest
 from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.routes import (
     EXPIRE_MS,
+    BrokerRegistration,
     KeyValueTable,
-    Master,
+    MasterAddress,
     QueueData,
-    Registration,
     RouteTable,
 )
 
@@ -32,9 +32,9 @@ def said(
     cluster: str = "c",
     filter_servers: list[str] | None = None,
     link: Hashable = None,
-) -> Registration:
+) -> BrokerRegistration:
     address = address or f"{broker}{broker_id}:1"
-    return Registration(
+    return BrokerRegistration(
         cluster=cluster,
         broker=broker,
         broker_id=broker_id,
@@ -70,9 +70,9 @@ def test_topics_are_taken_only_with_another_version() -> None:
 
 def test_a_slave_learns_its_master_and_brings_no_topics() -> None:
     table = RouteTable()
-    assert table.register(said(broker_id=1, topics={"only-slave": queues()}), 0) == Master()
-    assert table.register(said(), 0) == Master()
-    assert table.register(said(broker_id=1), 0) == Master("a0:1", "ha-a0:1")
+    assert table.register(said(broker_id=1, topics={"only-slave": queues()}), 0) == MasterAddress()
+    assert table.register(said(), 0) == MasterAddress()
+    assert table.register(said(broker_id=1), 0) == MasterAddress("a0:1", "ha-a0:1")
     assert table.topics() == ["t"]
     assert table.brokers["a"].addresses == {1: "a1:1", 0: "a0:1"}
 

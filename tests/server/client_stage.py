@@ -10,11 +10,11 @@ import msgspec
 
 from coherer import _net as net
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.calls import Calls
-from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.client_calls import ClientCalls
+from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._store import Store, StoreOptions
@@ -37,9 +37,9 @@ class Stage:
         self.store = Store.open(directory, OPTIONS, now_ms=clock.wall_ms, steady_ms=clock.now_ms)
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.state = RocketState(options, self.core)
-        self.desk = ClientDesk(self.state)
-        self.calls = Calls(self.state, call_ms=patience_ms, status_ms=patience_ms)
-        replies = ReplyMessages(self.state, Sends(self.state), call_ms=patience_ms)
+        self.desk = ClientHandler(self.state)
+        self.calls = ClientCalls(self.state, call_ms=patience_ms, status_ms=patience_ms)
+        replies = ReplyHandler(self.state, SendHandler(self.state), call_ms=patience_ms)
         self.remoting = RemotingServer(
             {**self.desk.handlers(), **self.calls.handlers(), **replies.handlers()},
             closed=self._closed,

@@ -47,7 +47,7 @@ async def test_changes_that_take_long_are_booked_together(
         sync(self)
 
     monkeypatch.setattr(topic_sync.TopicSync, "sync", counted)
-    monkeypatch.setattr(adoption, "QUICK_S", 0.0)
+    monkeypatch.setattr(topic_sync, "QUICK_S", 0.0)
     names = [f"t{number}" for number in range(50)]
     for name in names:
         node.core.topics.put(Topic(name=name), 1)
@@ -61,8 +61,8 @@ async def test_what_is_deleted_is_forgotten_at_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node.core is not None
-    monkeypatch.setattr(adoption, "QUICK_S", 0.0)
-    monkeypatch.setattr(adoption, "REST_FACTOR", 100_000)
+    monkeypatch.setattr(topic_sync, "QUICK_S", 0.0)
+    monkeypatch.setattr(topic_sync, "REST_FACTOR", 100_000)
     core = node.core
     core.topics.put(Topic(name="short"), 1)
     await until(node, "short")

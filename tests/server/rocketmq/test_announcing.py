@@ -15,7 +15,7 @@ from coherer._client.tubemq.admin import Admin
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistrar
+from coherer._server.rocketmq.broker.registration import BrokerAnnouncement, RemoteRegistrar
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
@@ -194,7 +194,7 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
 ) -> None:
     topics, outgoing = TopicTable(), RemotingClient()
     async with listening() as quick, listening() as slow:
-        registration = Registration(RocketOptions, topics, lambda: 1_000)
+        registration = BrokerAnnouncement(RocketOptions, topics, lambda: 1_000)
         addresses = [quick.address, slow.address, "127.0.0.1:1"]
         registry = RemoteRegistrar(registration, addresses, outgoing, heard_ms=200)
         registry.start()

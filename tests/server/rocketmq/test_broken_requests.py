@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coherer._server.rocketmq.broker.texts import ItemTexts, PropertyTexts
+from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter, PropertyRewriter
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command, encode
 from tests.server.rocket_stage import SEND_V2, BrokerStage, Client, pull_fields, send_fields
@@ -62,10 +62,10 @@ async def test_junk(
 @given(st.binary(max_size=200))
 @settings(max_examples=30)
 def test_junk_as_properties(text: bytes) -> None:
-    stored = PropertyTexts("C").stored(text.decode("utf-8", "replace"))
+    stored = PropertyRewriter("C").stored(text.decode("utf-8", "replace"))
     assert b"CLUSTER\x01C" in stored.data
     assert (
-        ItemTexts("WAIT\x01true", "C")
+        BatchPropertyRewriter("WAIT\x01true", "C")
         .stored([text])[0][0]
         .startswith(text.replace(b"TUBE\x01", b""))
     )

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.calls import Calls
-from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.client_calls import ClientCalls
+from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Store
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.command import Command
@@ -104,11 +104,11 @@ class Broker:
         # Files are tested elsewhere; here they would only cost time.
         self.store.save_config = lambda name, data: None  # type: ignore[method-assign]
         self.state = RocketState(RocketOptions(), Core(self.store, clock.now_ms))
-        self.desk = ClientDesk(self.state)
+        self.desk = ClientHandler(self.state)
         options = RocketOptions(store_replies=False)
         self.state.change(options)
-        replies = ReplyMessages(self.state, Sends(self.state))
-        calls = Calls(self.state)
+        replies = ReplyHandler(self.state, SendHandler(self.state))
+        calls = ClientCalls(self.state)
         self.handlers = {**self.desk.handlers(), **calls.handlers(), **replies.handlers()}
 
     def ask(self, request: Command) -> None:

@@ -15,7 +15,7 @@ from coherer._record.properties import encode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.node.node import Node, NodeOptions
-from coherer._server.rocketmq.ha.metadata import MetadataSync
+from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UsageError
 from tests.server.rocket_stage import Client, bodies_of, pull_fields, send_fields

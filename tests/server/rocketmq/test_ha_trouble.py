@@ -12,8 +12,7 @@ import pytest
 from coherer import _net as net
 from coherer import limits
 from coherer._server.rocketmq.ha.frames import REPORT
-from coherer._server.rocketmq.ha.metadata import MetadataSync
-from coherer._server.rocketmq.ha.slave import SILENCE_MS, HaSlave
+from coherer._server.rocketmq.ha.slave import SILENCE_MS, HaSlave, MetadataSync
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq.codes import RequestCode

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from coherer import limits
-from coherer._server.rocketmq.broker.holding import OVERLOAD, Held
+from coherer._server.rocketmq.broker.pulling import OVERLOAD, SuspendedPull
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
 from tests.server.rocket_stage import SUBSCRIPTION, SUSPEND, BrokerStage, Client, bodies_of
@@ -50,13 +50,13 @@ async def test_waking_is_no_matter_of_how_many_wait(
     """Comparing each that waits with each that is woken took minutes for 100,000."""
     compared = 0
 
-    def equal(self: Held, other: object) -> bool:
+    def equal(self: SuspendedPull, other: object) -> bool:
         nonlocal compared
         compared += 1
         return self is other
 
-    monkeypatch.setattr(Held, "__eq__", equal)
-    monkeypatch.setattr(Held, "__hash__", object.__hash__)
+    monkeypatch.setattr(SuspendedPull, "__eq__", equal)
+    monkeypatch.setattr(SuspendedPull, "__hash__", object.__hash__)
     peer = await broker_stage.dial()
     await ready(peer)
     waiting = wait(peer, 500)

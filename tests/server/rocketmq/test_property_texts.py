@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coherer._record.properties import decode, index_keys
-from coherer._server.rocketmq.broker.texts import ItemTexts, PropertyTexts
+from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter, PropertyRewriter
 
 NAMES = ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "TUBE", "DELAY", "TRAN_MSG"]
 PIECES = st.sampled_from(
@@ -24,21 +24,21 @@ def _alike(text: str) -> list[str]:
 @given(st.lists(TEXTS, max_size=4))
 @settings(max_examples=200)
 def test_single_sends(texts: list[str]) -> None:
-    warm = PropertyTexts("C")
+    warm = PropertyRewriter("C")
     for text in [other for one in texts for other in _alike(one)]:
         found = warm.stored(text)
-        assert found == PropertyTexts("C").stored(text)
+        assert found == PropertyRewriter("C").stored(text)
         assert decode(found.data)["CLUSTER"] == "C"
 
 
 @given(st.lists(TEXTS, max_size=4), st.sampled_from(["", "WAIT\x01true", "KEYS\x01own"]))
 @settings(max_examples=200)
 def test_messages_of_batches(texts: list[str], own: str) -> None:
-    warm = ItemTexts(own, "C")
+    warm = BatchPropertyRewriter(own, "C")
     many = [other.encode() for one in texts for other in _alike(one)]
     rows = list(zip(*warm.stored(many), strict=True))
     assert len(rows) == len(many)
     for text, (data, code, keys) in zip(many, rows, strict=True):
-        assert ([data], [code], [keys]) == ItemTexts(own, "C").stored([text])
+        assert ([data], [code], [keys]) == BatchPropertyRewriter(own, "C").stored([text])
         assert keys == index_keys(decode(data))
     assert list(zip(*warm.stored(many), strict=True)) == rows

@@ -10,8 +10,7 @@ import pytest
 
 from coherer import _net as net
 from coherer import limits
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import IDLE_MS, Channel, RemotingServer
+from coherer._server.rocketmq.remoting import IDLE_MS, Channel, Refusal, RemotingServer
 from coherer._wire.rocketmq.codes import refused
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError

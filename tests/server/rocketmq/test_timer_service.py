@@ -18,7 +18,7 @@ from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, TIMER_TOPIC, i
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker import timers
 from coherer._server.rocketmq.broker.timers import TimerService
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Draft, Store, StoreOptions
 from coherer.errors import StoreFullError
 from coherer.testing import ManualClock

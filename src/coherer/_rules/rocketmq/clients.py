@@ -1,29 +1,42 @@
-"""Who is connected to a RocketMQ broker, and the consumers among them (rocketmq 3.6 to 3.9).
+"""The clients of a RocketMQ broker: consumers, producers and queue locks.
 
-A client shows itself with heartbeats. Consumers make up groups, and what the last heartbeat of any
-member says about the group is what holds for all: its kind, its model, and its subscriptions.
+See docs/protocol/rocketmq.md, sections 2.10 and 3.6 to 3.10.
 
-The manager decides and remembers; it tells with events what must be done about it, in that order:
+A client shows that it is alive with heartbeats. Consumers form groups. The last heartbeat of any
+member defines the group: its consume type, its message model and its subscriptions.
 
-* `Changed`: the members of a group are to be told (40) that it has changed,
-* `Registered` and `Unregistered`: the filters of a group are to be kept or laid aside.
+`ConsumerManager` keeps the members and returns events, which the broker handles in this order:
 
-A channel is whatever stands for a connection; it is only compared.
+* `Changed`: notify the members of a group (code 40).
+* `Registered` and `Unregistered`: update the filters of a group.
+
+`ProducerManager` differs from Java's: a client that has left one of its groups, or has reconnected,
+can still be found by its id, so that replies reach it (section 2.14).
+
+`QueueLocks` says which client may consume a queue in order (codes 41 and 42). A consumer renews its
+locks while it lives; a lock expires a minute after its last renewal. Locks are neither stored nor
+released when a connection ends: the consumer may reconnect within the minute. A consumer whose
+request for a lock is refused tries again at its next rebalance, for Java's clients up to 20 seconds
+later. The table therefore remembers refused consumers and returns them when the queue becomes free,
+so that the broker can make them rebalance at once. Java's broker does not do this.
+
+A channel stands for a connection. It is only compared and hashed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from coherer._common.logs import Log
 
+_log = Log(logging.getLogger(__name__))
+
 C = TypeVar("C", bound=Hashable)
 
-_log = Log(logging.getLogger(__name__))
 
 EXPIRED_MS = 120_000
 """A client that was not heard of for longer is gone."""
@@ -33,7 +46,7 @@ ALL = "*"
 BROADCASTING = "BROADCASTING"
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """What a group wants of a topic.
 
     Args:
@@ -98,7 +111,7 @@ class Registered(msgspec.Struct, frozen=True):
     """A member has said what the group subscribes to."""
 
     group: str
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[GroupSubscription, ...]
 
 
 class Unregistered(msgspec.Struct, frozen=True):
@@ -126,7 +139,7 @@ class ConsumerGroup(Generic[C]):
     def __init__(self, name: str, settings: GroupSettings) -> None:
         self.name = name
         self.settings = settings
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, GroupSubscription] = {}
         self.members: dict[C, ClientInfo[C]] = {}
         self.updated_ms = 0
 
@@ -165,7 +178,7 @@ class ConsumerGroup(Generic[C]):
             self.members[info.channel] = info
         return False
 
-    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+    def subscribe(self, subscriptions: Iterable[GroupSubscription]) -> bool:
         """Take a member's subscriptions for those of the group.
 
         Returns:
@@ -218,7 +231,7 @@ class ConsumerManager(Generic[C]):
         found = self._groups.get(group)
         return None if found is None else found.member(client_id)
 
-    def subscription(self, group: str, topic: str) -> Subscription | None:
+    def subscription(self, group: str, topic: str) -> GroupSubscription | None:
         """What a group wants of a topic, or None."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
@@ -232,7 +245,7 @@ class ConsumerManager(Generic[C]):
         group: str,
         info: ClientInfo[C],
         settings: GroupSettings,
-        subscriptions: Iterable[Subscription],
+        subscriptions: Iterable[GroupSubscription],
         *,
         notify: bool,
     ) -> tuple[bool, list[Event[C]]]:
@@ -311,3 +324,209 @@ class ConsumerManager(Generic[C]):
         del self._groups[group.name]
         _log.info("Group %s has no members any more", group.name)
         return Unregistered(group.name)
+
+
+_TRIES = 3
+
+
+class ProducerManager(Generic[C]):
+    """The groups of producers, and every producer by its client id.
+
+    >>> manager = ProducerManager[str]()
+    >>> manager.register("g", ClientInfo("channel", "me", "PYTHON", 399, 0))
+    >>> manager.available("g", lambda channel: True), manager.find("me")
+    ('channel', 'channel')
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[C, ClientInfo[C]]] = {}
+        self._channels: dict[str, C] = {}
+        self._of_channel: dict[C, set[str]] = {}
+        self._turn = 0
+
+    def members(self, group: str) -> list[ClientInfo[C]] | None:
+        """The producers of a group; None when there is no such group."""
+        found = self._groups.get(group)
+        return None if found is None else list(found.values())
+
+    def find(self, client_id: str) -> C | None:
+        """The channel of a client, or None."""
+        return self._channels.get(client_id)
+
+    def register(self, group: str, info: ClientInfo[C]) -> None:
+        """Take a producer's heartbeat."""
+        members = self._groups.setdefault(group, {})
+        known = members.get(info.channel)
+        if known is not None:
+            known.updated_ms = info.updated_ms
+            return
+        members[info.channel] = info
+        self._channels[info.client_id] = info.channel
+        self._of_channel.setdefault(info.channel, set()).add(group)
+        _log.info("Producer group %s: %s joined (%s)", group, info.client_id, info.language)
+
+    def unregister(self, group: str, channel: C) -> None:
+        """A producer says good-bye."""
+        members = self._groups.get(group, {})
+        info = members.pop(channel, None)
+        if info is None:
+            return
+        if not members:
+            del self._groups[group]
+        groups = self._of_channel[channel]
+        groups.discard(group)
+        if not groups:
+            del self._of_channel[channel]
+            if self._channels.get(info.client_id) == channel:
+                del self._channels[info.client_id]
+
+    def close(self, channel: C) -> None:
+        """A connection is gone."""
+        for group in list(self._of_channel.get(channel, ())):
+            self.unregister(group, channel)
+
+    def expire(self, now_ms: int) -> list[C]:
+        """Forget producers that were not heard of in time. Returns their channels, to be closed."""
+        gone = [
+            (group, channel)
+            for group, members in self._groups.items()
+            for channel, member in members.items()
+            if now_ms - member.updated_ms > EXPIRED_MS
+        ]
+        for group, channel in gone:
+            self.unregister(group, channel)
+        return list(dict.fromkeys(channel for _, channel in gone))
+
+    def available(
+        self,
+        group: str,
+        alive: Callable[[C], bool],
+        writable: Callable[[C], bool] = lambda _: True,
+    ) -> C | None:
+        """A producer of a group that can be asked something, by turns.
+
+        Args:
+            group: the group.
+            alive: whether a channel is connected.
+            writable: whether it takes more to send at the moment.
+
+        Returns:
+            One that is alive and writable when a few tries find it, else one that is alive.
+        """
+        channels = list(self._groups.get(group, ()))
+        if not channels:
+            return None
+        self._turn = self._turn + 1 & 0x7FFFFFFF
+        last: C | None = None
+        for step in range(_TRIES):
+            channel = channels[(self._turn + step) % len(channels)]
+            if alive(channel):
+                if writable(channel):
+                    return channel
+                last = channel
+        return last
+
+
+Q = TypeVar("Q", bound=Hashable)
+
+LIFE_MS = 60_000
+
+REFUSED_MAX: Final = 64
+"""So many refused consumers are remembered for a queue: one of them gets it, or a few in turn."""
+
+
+class _Lock:
+    """The lock of a queue.
+
+    Attributes:
+        client_id: who holds it.
+        renewed_ms: when it was taken or renewed last.
+        refused: the consumers that wanted it since, in their order.
+    """
+
+    __slots__ = ("client_id", "refused", "renewed_ms")
+
+    def __init__(self, client_id: str, now_ms: int) -> None:
+        self.client_id = client_id
+        self.renewed_ms = now_ms
+        self.refused: dict[str, None] = {}
+
+
+class QueueLocks(Generic[Q]):
+    """The locks of all groups.
+
+    Args:
+        life_ms: how long a lock lasts that is not renewed.
+
+    >>> locks = QueueLocks[int]()
+    >>> locks.lock("g", "a", [0, 1], now_ms=0), locks.lock("g", "b", [1, 2], now_ms=9)
+    ([0, 1], [2])
+    >>> locks.unlock("g", "a", [1])
+    ['b']
+    >>> locks.lock("g", "b", [1], now_ms=10)
+    [1]
+    """
+
+    def __init__(self, life_ms: int = LIFE_MS) -> None:
+        self._life_ms = life_ms
+        self._groups: dict[str, dict[Q, _Lock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[Q], now_ms: int) -> list[Q]:
+        """Take or renew locks. Returns the queues that the client holds now."""
+        held = self._groups.setdefault(group, {})
+        granted: list[Q] = []
+        for queue in dict.fromkeys(queues):
+            lock = held.get(queue)
+            if lock is None:
+                held[queue] = _Lock(client_id, now_ms)
+            elif lock.client_id == client_id or self._is_over(lock, now_ms):
+                lock.client_id, lock.renewed_ms = client_id, now_ms
+                lock.refused.pop(client_id, None)
+            else:
+                if len(lock.refused) < REFUSED_MAX:
+                    lock.refused[client_id] = None
+                continue
+            granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[Q]) -> list[str]:
+        """Give back what the client holds of these.
+
+        Returns:
+            The consumers that were refused one of the queues that are free now.
+        """
+        held = self._groups.get(group, {})
+        refused: dict[str, None] = {}
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+                refused.update(lock.refused)
+        if not held:
+            self._groups.pop(group, None)
+        return list(refused)
+
+    def owner(self, group: str, queue: Q, now_ms: int) -> str | None:
+        """Who holds a queue, or None."""
+        lock = self._groups.get(group, {}).get(queue)
+        return None if lock is None or self._is_over(lock, now_ms) else lock.client_id
+
+    def forget_expired(self, now_ms: int) -> dict[str, list[str]]:
+        """Drop locks that are over.
+
+        Returns:
+            By group, the consumers that were refused one of the queues that are free now.
+        """
+        freed: dict[str, dict[str, None]] = {}
+        for group, held in list(self._groups.items()):
+            for queue, lock in list(held.items()):
+                if self._is_over(lock, now_ms):
+                    del held[queue]
+                    if lock.refused:
+                        freed.setdefault(group, {}).update(lock.refused)
+            if not held:
+                del self._groups[group]
+        return {group: list(refused) for group, refused in freed.items()}
+
+    def _is_over(self, lock: _Lock, now_ms: int) -> bool:
+        return now_ms - lock.renewed_ms > self._life_ms

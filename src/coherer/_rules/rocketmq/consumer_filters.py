@@ -21,7 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from coherer._common.logs import Log
-from coherer._rules.rocketmq.clients import TAG, Subscription
+from coherer._rules.rocketmq.clients import TAG, GroupSubscription
 from coherer.errors import CohererError, DamagedStoreError, ProtocolError
 
 _log = Log(logging.getLogger(__name__))
@@ -104,7 +104,8 @@ class ConsumerFilters:
     >>> def compiled(expression, kind):
     ...     return lambda properties: "a" in properties
     >>> filters = ConsumerFilters(compiled, lambda text: BloomBits(112, (5, 12, 92)))
-    >>> filters.register("g", [Subscription(topic="t", type="SQL92", expression="a > 1")], 1000)
+    >>> wanted = GroupSubscription(topic="t", type="SQL92", expression="a > 1")
+    >>> filters.register("g", [wanted], 1000)
     >>> filters.get("t", "g").matches({"a": "2"})
     True
     """
@@ -122,7 +123,7 @@ class ConsumerFilters:
         """All filters of a topic, dead or alive."""
         return list(self._filters.get(topic, {}).values())
 
-    def register(self, group: str, subscriptions: Iterable[Subscription], now_ms: int) -> None:
+    def register(self, group: str, subscriptions: Iterable[GroupSubscription], now_ms: int) -> None:
         """Take what a group's heartbeat subscribes to; filters of other topics are dead."""
         topics: set[str] = set()
         for subscription in subscriptions:
@@ -137,7 +138,7 @@ class ConsumerFilters:
         for filters in self._filters.values():
             self._bury(filters.get(group), now_ms)
 
-    def build(self, group: str, subscription: Subscription, now_ms: int) -> Filter | None:
+    def build(self, group: str, subscription: GroupSubscription, now_ms: int) -> Filter | None:
         """Make a filter that nobody remembers.
 
         Returns:
@@ -230,7 +231,7 @@ class ConsumerFilters:
 
     # -- inside
 
-    def _register(self, group: str, subscription: Subscription, now_ms: int) -> None:
+    def _register(self, group: str, subscription: GroupSubscription, now_ms: int) -> None:
         if subscription.type == TAG or not subscription.expression:
             return
         filters = self._filters.setdefault(subscription.topic, {})
@@ -250,7 +251,7 @@ class ConsumerFilters:
             found.dead_ms = now_ms
 
     def _filter(self, topic: str, group: str, entry: _Entry, now_ms: int) -> Filter:
-        subscription = Subscription(
+        subscription = GroupSubscription(
             topic=topic,
             expression=entry.expression or "",
             type=entry.expression_type or "",
@@ -270,7 +271,7 @@ class ConsumerFilters:
         )
 
 
-def _replaces(new: Subscription, bloom: BloomBits, old: Filter) -> bool:
+def _replaces(new: GroupSubscription, bloom: BloomBits, old: Filter) -> bool:
     """Whether a filter has to be made anew; if not, the old one takes what is new of it."""
     same = new.expression == old.expression and new.type == old.type
     if new.version <= old.version:

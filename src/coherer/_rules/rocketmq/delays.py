@@ -33,16 +33,6 @@ from coherer._store.model import Draft, Entry
 from coherer._store.times import StoredTimes
 from coherer.errors import DamagedStoreError, UsageError
 
-__all__ = [
-    "SCHEDULE_TOPIC",
-    "DelayPositions",
-    "delay_level",
-    "delayed",
-    "due_count",
-    "due_ms",
-    "released",
-]
-
 _MARK: Final = b"DELAY\x01"
 
 

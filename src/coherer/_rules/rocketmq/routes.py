@@ -72,7 +72,7 @@ class Route(msgspec.Struct, frozen=True):
     filter_servers: dict[str, list[str]]
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker says.
 
     Args:
@@ -98,7 +98,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     link: Hashable = None
 
 
-class Master(msgspec.Struct, frozen=True):
+class MasterAddress(msgspec.Struct, frozen=True):
     """What a slave is told about its master."""
 
     address: str = ""
@@ -118,9 +118,9 @@ class RouteTable:
     >>> table = RouteTable()
     >>> queues = QueueData("broker-a", 4, 4, READ_WRITE)
     >>> table.register(
-    ...     Registration(cluster="c", broker="broker-a", broker_id=0, address="10.0.0.1:10911",
-    ...                  topics={"flights": queues}), now_ms=0)
-    Master(address='', ha_address='')
+    ...     BrokerRegistration(cluster="c", broker="broker-a", broker_id=0,
+    ...                        address="10.0.0.1:10911", topics={"flights": queues}), now_ms=0)
+    MasterAddress(address='', ha_address='')
     >>> table.route("flights").brokers[0].addresses
     {0: '10.0.0.1:10911'}
     >>> table.expire(now_ms=EXPIRE_MS + 1), table.route("flights")
@@ -136,7 +136,7 @@ class RouteTable:
 
     # -- what brokers say
 
-    def register(self, said: Registration, now_ms: int) -> Master:
+    def register(self, said: BrokerRegistration, now_ms: int) -> MasterAddress:
         """A broker is there. Returns, to a slave, where its master is."""
         self._clusters.setdefault(said.cluster, {})[said.broker] = None
         first = self._take_address(said)
@@ -274,7 +274,7 @@ class RouteTable:
                 yield topic, data
                 break
 
-    def _take_address(self, said: Registration) -> bool:
+    def _take_address(self, said: BrokerRegistration) -> bool:
         """Returns whether the broker name, or this id of it, is new."""
         broker = self._brokers.get(said.broker)
         if broker is None:
@@ -287,12 +287,12 @@ class RouteTable:
         broker.addresses[said.broker_id] = said.address
         return first
 
-    def _master_of(self, said: Registration) -> Master:
+    def _master_of(self, said: BrokerRegistration) -> MasterAddress:
         address = self._brokers[said.broker].addresses.get(MASTER_ID)
         live = self._live.get(address or "")
         if said.broker_id == MASTER_ID or address is None or live is None:
-            return Master()
-        return Master(address, live.ha_address)
+            return MasterAddress()
+        return MasterAddress(address, live.ha_address)
 
     def _remove(self, address: str) -> None:
         self._live.pop(address, None)

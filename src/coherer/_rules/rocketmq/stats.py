@@ -1,6 +1,6 @@
 """What a broker counts: per topic and group, over the last minute, hour and day (rocketmq 2.12).
 
-A counter only grows. Beside it lie a few looks back: its value ten seconds ago, twenty, and so on
+A counter only grows. Beside it lie a few snapshots back: its value ten seconds ago, twenty, and so on
 for a minute; the same every ten minutes for an hour, and every hour for a day. A sum is the
 difference of the last look and the first, and a rate is that by the time between them. So a counter
 that nobody asks for costs an addition per batch, and one look in ten seconds.
@@ -34,7 +34,7 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
 MINUTE, HOUR, DAY = range(3)
 _EVERY_MS: Final = (10_000, 600_000, 3_600_000)
-_LOOKS: Final = (7, 7, 25)
+_SNAPSHOTS: Final = (7, 7, 25)
 _RATES_S: Final = (10, 60, 600)
 """How far back the rates of `Totals` look."""
 _DAY_MS: Final = 86_400_000
@@ -54,19 +54,19 @@ class Sum(NamedTuple):
     per_time: float = 0.0
 
 
-class _Look(NamedTuple):
+class _Snapshot(NamedTuple):
     at_ms: int
     value: int
     times: int
 
 
 class _Counter:
-    __slots__ = ("looks", "times", "value")
+    __slots__ = ("snapshots", "times", "value")
 
     def __init__(self, now_ms: int) -> None:
         self.value = self.times = 0
         # It begins with nothing: what comes before the first regular look counts, too.
-        self.looks = tuple(deque([_Look(now_ms, 0, 0)], maxlen=size) for size in _LOOKS)
+        self.snapshots = tuple(deque([_Snapshot(now_ms, 0, 0)], maxlen=size) for size in _SNAPSHOTS)
 
     def add(self, count: int) -> None:
         self.value += count
@@ -133,14 +133,14 @@ class StatsTable:
         for kind, beat in enumerate(self._beats):
             if beat.is_due(now_ms):
                 for counter in self._counters.values():
-                    counter.looks[kind].append(_Look(now_ms, counter.value, counter.times))
+                    counter.snapshots[kind].append(_Snapshot(now_ms, counter.value, counter.times))
 
     def view(self, name: str, key: str) -> tuple[Sum, Sum, Sum] | None:
         """What a counter did in the last minute, hour and day; None when nothing was counted."""
         counter = self._counters.get((name, key))
         if counter is None:
             return None
-        minute, hour, day = counter.looks
+        minute, hour, day = counter.snapshots
         return _sum(minute), _sum(hour), _sum(day)
 
     def per_s(self, name: str, key: str) -> float:
@@ -178,8 +178,8 @@ class StatsTable:
         self._of_queues.clear()
 
 
-def _sum(looks: deque[_Look]) -> Sum:
-    first, last = looks[0], looks[-1]
+def _sum(snapshots: deque[_Snapshot]) -> Sum:
+    first, last = snapshots[0], snapshots[-1]
     span_ms, times = last.at_ms - first.at_ms, last.times - first.times
     total = last.value - first.value
     return Sum(
@@ -210,7 +210,7 @@ class Totals:
 
     def __init__(self, names: Iterable[str], now_ms: int, offset_ms: int) -> None:
         self.numbers = dict.fromkeys(names, 0)
-        self._looks = deque([(now_ms, tuple(self.numbers.values()))], maxlen=_RATES_S[-1] + 1)
+        self._snapshots = deque([(now_ms, tuple(self.numbers.values()))], maxlen=_RATES_S[-1] + 1)
         self._beat = Beat(1000, now_ms)
         self._offset_ms = offset_ms
         self._day = self._day_of(now_ms)
@@ -225,7 +225,7 @@ class Totals:
         """
         self._offset_ms = self._offset_ms if offset_ms is None else offset_ms
         if self._beat.is_due(now_ms):
-            self._looks.append((now_ms, tuple(self.numbers.values())))
+            self._snapshots.append((now_ms, tuple(self.numbers.values())))
         day = self._day_of(now_ms)
         if day != self._day:
             self._day = day
@@ -234,10 +234,10 @@ class Totals:
     def rates(self, name: str) -> tuple[float, ...]:
         """So many a second in the last ten seconds, minute and ten minutes, as far as it knows."""
         at = list(self.numbers).index(name)
-        last_ms, last = self._looks[-1]
+        last_ms, last = self._snapshots[-1]
         rates: list[float] = []
         for span_s in _RATES_S:
-            first_ms, first = self._looks[max(0, len(self._looks) - 1 - span_s)]
+            first_ms, first = self._snapshots[max(0, len(self._snapshots) - 1 - span_s)]
             span_ms = last_ms - first_ms
             rates.append((last[at] - first[at]) * 1000 / span_ms if span_ms > 0 else 0.0)
         return tuple(rates)

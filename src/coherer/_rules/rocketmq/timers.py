@@ -51,25 +51,6 @@ from coherer._store.model import Draft, Entry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
 
-__all__ = [
-    "MARKS",
-    "SLOTS",
-    "SLOT_MS",
-    "TIMER_TOPIC",
-    "Place",
-    "Progress",
-    "TimerError",
-    "any_timed",
-    "due_ms_of",
-    "is_timed",
-    "mark",
-    "read_mark",
-    "released",
-    "rolled",
-    "slot_of",
-    "waiting",
-]
-
 TIMER_TOPIC: Final = reserved.TIMER_TOPIC
 SLOT_MS: Final = 300_000
 """The messages due in this period are looked at together; their due times are in memory then."""
@@ -251,14 +232,14 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdecimal() else None
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class TimedEntry(msgspec.Struct, frozen=True, order=True):
     """A waiting message: when it is due, and its offset in the log."""
 
     due_ms: int
     offset: int
 
     @classmethod
-    def of(cls, entry: Entry, properties: bytes | None = None) -> Place | None:
+    def of(cls, entry: Entry, properties: bytes | None = None) -> TimedEntry | None:
         r"""Give the place of an entry of a slot's queue.
 
         Args:
@@ -266,12 +247,12 @@ class Place(msgspec.Struct, frozen=True, order=True):
             properties: the property text of its message, for an entry that holds no due time: a
                 Java broker that rebuilds consume queues puts the tag code there.
 
-        >>> Place.of(Entry(7, 800, 100, 1_700_000_000_000))
-        Place(due_ms=1700000000000, offset=800)
-        >>> Place.of(Entry(7, 800, 100, 97)) is None
+        >>> TimedEntry.of(Entry(7, 800, 100, 1_700_000_000_000))
+        TimedEntry(due_ms=1700000000000, offset=800)
+        >>> TimedEntry.of(Entry(7, 800, 100, 97)) is None
         True
-        >>> Place.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
-        Place(due_ms=1700000000000, offset=800)
+        >>> TimedEntry.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
+        TimedEntry(due_ms=1700000000000, offset=800)
         """
         if entry.code >= _PLAUSIBLE_MS:
             return cls(entry.code, entry.physical_offset)
@@ -301,20 +282,20 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         rolled_to: the messages before this offset of the log are delivered, or were stored again
             behind it.
 
-    >>> progress = Progress().delivered(Place(9_000, 400), 700)
-    >>> [progress.has(Place(9_000, offset)) for offset in (400, 500)]
+    >>> progress = Progress().delivered(TimedEntry(9_000, 400), 700)
+    >>> [progress.has(TimedEntry(9_000, offset)) for offset in (400, 500)]
     [True, False]
-    >>> [progress.has(Place(8_000, offset)) for offset in (500, 700)]
+    >>> [progress.has(TimedEntry(8_000, offset)) for offset in (500, 700)]
     [True, False]
-    >>> progress = progress.delivered(Place(5_000, 800), 900)
-    >>> len(progress.steps), len(progress.delivered(Place(9_001, 0), 950).steps)
+    >>> progress = progress.delivered(TimedEntry(5_000, 800), 900)
+    >>> len(progress.steps), len(progress.delivered(TimedEntry(9_001, 0), 950).steps)
     (2, 1)
     """
 
     steps: tuple[_Step, ...] = ()
     rolled_to: int = 0
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: TimedEntry) -> bool:
         """Say whether the message of a place is done."""
         due_ms, offset = place.due_ms, place.offset
         if offset < self.rolled_to:
@@ -324,9 +305,9 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
                 return True
         return False
 
-    def delivered(self, last: Place, log_offset: int) -> Progress:
+    def delivered(self, last: TimedEntry, log_offset: int) -> Progress:
         """Give what holds when what was stored before `log_offset` is delivered up to `last`."""
-        kept = [step for step in self.steps if Place(step.due_ms, step.offset) > last]
+        kept = [step for step in self.steps if TimedEntry(step.due_ms, step.offset) > last]
         return Progress((*kept, _Step(last.due_ms, last.offset, log_offset)), self.rolled_to)
 
     def rolling(self, log_offset: int) -> Progress:

@@ -169,7 +169,7 @@ class TransactionLedger:
             times: turns the times of half messages into those of the clock that says `now_ms`;
                 unless given, they are of that clock.
         """
-        walk = _Walk(self._options, self._marks, self._late, started_ms, now_ms, times)
+        walk = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
         at = begin = self.half_offset
         while not walk.over:
             while at in self._marks:
@@ -211,7 +211,7 @@ class TransactionLedger:
         self._moved = live if len(live) <= _MOVED_MAX else {}
 
 
-class _Walk:
+class _CheckRound:
     """Decides about one half message after the other."""
 
     def __init__(

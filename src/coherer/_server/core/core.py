@@ -14,9 +14,8 @@ from coherer._common.logs import Log
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
-from coherer._server.core.appending import Appender, Arrived
+from coherer._server.core.appending import Appender, Arrived, Flusher
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.core.flusher import Flusher
 from coherer._store import Appended, Draft, Drafts, Store
 from coherer._wire.rocketmq import fastjson
 

@@ -49,7 +49,7 @@ class DeferredSaver:
         write: replaces a file by its name, durably; called in a thread.
 
     Attributes:
-        turn: grows with every change; who compares it knows whether there is something to wait for.
+        changes: grows with every change; who compares it knows whether there is something to wait for.
     """
 
     def __init__(self, write: Callable[[str, bytes], None]) -> None:
@@ -60,7 +60,7 @@ class DeferredSaver:
         self._task: asyncio.Task[None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
-        self.turn = 0
+        self.changes = 0
 
     def save(self, name: str, take: Take, before: Callable[[], object] | None = None) -> None:
         """Have a file written.
@@ -89,7 +89,7 @@ class DeferredSaver:
                 self._mark(name)
         if self._marked or self._task is not None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((self.turn, done))
+            self._waiting.append((self.changes, done))
             await done
         for file in self._files.values():
             if file.error is not None:
@@ -112,7 +112,7 @@ class DeferredSaver:
 
     def _mark(self, name: str) -> None:
         self._marked[name] = None
-        self.turn += 1
+        self.changes += 1
         if self._task is not None:
             return
         try:
@@ -132,18 +132,18 @@ class DeferredSaver:
         loop = asyncio.get_running_loop()
         try:
             while self._marked:
-                turn, begun_s = self.turn, loop.time()
+                count, begun_s = self.changes, loop.time()
                 work = self._taken()
                 spent_s = loop.time() - begun_s
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(1, "coherer-files")
                 self._note(await loop.run_in_executor(self._pool, self._written, work))
-                self._tell(turn)
+                self._tell(count)
                 if self._marked:
                     await asyncio.sleep(min(REST_FACTOR * spent_s, REST_S_MAX))
         finally:
             self._task = None
-            self._tell(self.turn)
+            self._tell(self.changes)
 
     def _taken(self) -> list[tuple[str, _File, bytes]]:
         names, self._marked = list(self._marked), {}
@@ -186,10 +186,10 @@ class DeferredSaver:
                 error = StoreError(f"{name} is not written: {error!r}.")
             file.error = error
 
-    def _tell(self, turn: int) -> None:
+    def _tell(self, count: int) -> None:
         waiting, self._waiting = self._waiting, []
         for wanted, done in waiting:
-            if wanted > turn:
+            if wanted > count:
                 self._waiting.append((wanted, done))
             elif not done.done():
                 done.set_result(None)

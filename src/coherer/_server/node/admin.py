@@ -86,6 +86,9 @@ class Authorization(msgspec.Struct, frozen=True):
         return f"Authorization(authorization={kind!r})"  # never what follows
 
 
+ANONYMOUS: Final = Authorization()
+
+
 class Guard(msgspec.Struct, frozen=True):
     """Who may use an administration.
 
@@ -97,7 +100,7 @@ class Guard(msgspec.Struct, frozen=True):
 
     >>> guard = Guard("secret", {"ann": "pw"})
     >>> basic = Authorization("Basic " + base64.b64encode(b"ann:pw").decode())
-    >>> guard.admits(None, basic), guard.admits("secret", Authorization()), guard.admits("abc", Authorization())
+    >>> guard.admits(None, basic), guard.admits("secret", ANONYMOUS), guard.admits("abc", ANONYMOUS)
     (True, True, False)
     """
 
@@ -187,8 +190,8 @@ class AdminApp:
         return row is not None and row.changes
 
     def handle(
-        self, method: str, params: Mapping[str, str], visit: Authorization = Authorization()
-    ) -> Answer:  # noqa: B008 - frozen
+        self, method: str, params: Mapping[str, str], visit: Authorization = ANONYMOUS
+    ) -> Answer:
         """Calls a method; never raises for what a caller did."""
         given = Params(params)
         row = self._methods.get(method)
@@ -265,7 +268,7 @@ class AdminService:
 
     def make(self, connection: Connection) -> Receiver:
         """Serves a connection."""
-        return _Visitor(self, connection)
+        return _HttpConnection(self, connection)
 
     def respond(self, target: str, form: str, headers: Mapping[str, str], *, post: bool) -> _Reply:
         """Status, headers and body of an answer.
@@ -324,7 +327,7 @@ class AdminService:
         )
 
 
-class _Visitor:
+class _HttpConnection:
     """One HTTP connection."""
 
     def __init__(self, service: AdminService, connection: Connection) -> None:

@@ -29,7 +29,6 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.rocketmq.refusal import Refusal
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.session import Session
@@ -404,7 +403,7 @@ class RemotingServer:
     ) -> None:
         try:
             response = await answer
-            if self._files is not None and self._files.turn != before:
+            if self._files is not None and self._files.changes != before:
                 await self._files.saved()
             if response is not None:
                 self._answer(channel, request, response)
@@ -457,3 +456,21 @@ def _host_port(peer: str) -> bytes:
     except ValueError:  # no TCP: a test's own
         return bytes(8)
     return address.packed + int(port).to_bytes(4, "big")
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a failure of ours
+    """A request is refused; `RemotingServer` makes the response.
+
+    Args:
+        code: the response code (section 2.2).
+        remark: why, in the words of 4.9 where clients look at them.
+        fields: the response's header fields, where a refusal has some.
+    """
+
+    def __init__(
+        self, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.fields = dict(fields or {})

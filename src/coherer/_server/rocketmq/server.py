@@ -1,4 +1,4 @@
-"""The RocketMQ door of a node: its name server, its broker, their ports, and the tie between."""
+"""Replication of a broker, in whichever role it has."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from coherer import _net as net
 from coherer._common.logs import Log
-from coherer._rules.rocketmq.routes import Master
+from coherer._rules.rocketmq.routes import MasterAddress
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.node_options import NodeOptions
 from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._server.rocketmq.broker.registration import (
+    BrokerAnnouncement,
     LocalRegistrar,
-    Registration,
     RemoteRegistrar,
 )
-from coherer._server.rocketmq.ha.service import Replicator
+from coherer._server.rocketmq.ha.master import HaMaster
+from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave, MetadataSync
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
@@ -31,6 +32,86 @@ if TYPE_CHECKING:
     from coherer._server.rocketmq.acl import Access
 
 _log = Log(logging.getLogger(__name__))
+
+SYNC_MASTER: Final = "SYNC_MASTER"
+
+
+class Replicator:
+    """The replication of a broker.
+
+    A master of either kind serves slaves on its replication port (`make`); a SYNC_MASTER's sends
+    wait for one. A slave follows the master that the name servers know (`found`).
+
+    Args:
+        broker: the broker; its options say which role it has.
+        outgoing: connections to other servers; the caller closes it.
+        tls: how a slave fetches the log secretly; None for plainly.
+        retry_s: how long a slave waits before it connects again.
+
+    Attributes:
+        master: the master's side; None for a slave.
+        slave: the slave's side; None for a master.
+        metadata: what a slave knows besides the log; None for a master.
+    """
+
+    def __init__(
+        self,
+        broker: RocketBroker,
+        outgoing: RemotingClient,
+        *,
+        tls: net.TlsOptions | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.master: HaMaster | None = None
+        self.slave: HaSlave | None = None
+        self.metadata: MetadataSync | None = None
+        if broker.state.is_slave:
+            self.slave = HaSlave(broker.core, tls=tls, retry_s=retry_s)
+            self.metadata = MetadataSync(broker.core, outgoing, broker.delays.follow)
+            return
+        self.master = HaMaster(broker.core)
+        if broker.state.options.role == SYNC_MASTER:
+            broker.state.replication = self.master
+
+    def start(self) -> None:
+        """Begin to follow, as a slave."""
+        if self.slave is not None and self.metadata is not None:
+            self.slave.start()
+            self.metadata.start()
+
+    def make(self, connection: net.Connection) -> net.Receiver:
+        """Serve a connection to the replication port: `net.listen(host, port, replicator.make)`.
+
+        Raises:
+            RuntimeError: this is a slave.
+        """
+        if self.master is None:
+            raise RuntimeError("A slave has no replication port.")
+        return self.master.make(connection)
+
+    def found(self, master: MasterAddress) -> None:
+        """A name server says where the master is; for a slave only."""
+        if self.slave is not None and self.metadata is not None:
+            self.slave.found(master.ha_address)
+            if master.address:
+                self.metadata.master = master.address
+
+    def tick(self) -> None:
+        """See to the time: call it every second or more often."""
+        if self.master is not None:
+            self.master.tick()
+        if self.slave is not None:
+            self.slave.tick()
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self.master is not None:
+            self.master.close()
+        if self.metadata is not None:
+            await self.metadata.close()
+        if self.slave is not None:
+            await self.slave.close()
+
 
 REGISTER_MS: Final = 10_000
 """How often the node's own name server hears of the broker."""
@@ -142,7 +223,7 @@ class RocketServer:
         if self.broker is None:
             return
         state = self.broker.state
-        registration = Registration(
+        registration = BrokerAnnouncement(
             lambda: state.options, state.topics, self._now_ms, master_found=self._master_found
         )
         if self.name_server is not None:
@@ -216,7 +297,7 @@ class RocketServer:
     def _to_fast(self, connection: net.Connection) -> net.Receiver:
         return self._serving().fast_remoting.make(connection)
 
-    def _master_found(self, master: Master) -> None:
+    def _master_found(self, master: MasterAddress) -> None:
         if self.replicator is not None:
             self.replicator.found(master)
 

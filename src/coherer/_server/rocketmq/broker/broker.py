@@ -18,16 +18,15 @@ from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.admin import admin_handlers
-from coherer._server.rocketmq.broker.calls import Calls
-from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.client_calls import ClientCalls
+from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.positions import Positions
-from coherer._server.rocketmq.broker.pulling import Pulls
-from coherer._server.rocketmq.broker.querying import Queries
-from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer._server.rocketmq.broker.retrying import Retries
-from coherer._server.rocketmq.broker.sending import CODES, Sends
+from coherer._server.rocketmq.broker.pulling import PullHandler
+from coherer._server.rocketmq.broker.queries import MessageQueryHandler, OffsetHandler
+from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.send_back import SendBackHandler
+from coherer._server.rocketmq.broker.sending import CODES, SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.broker.transactions import TransactionService
@@ -58,15 +57,15 @@ class RocketBroker:
     def __init__(self, options: RocketOptions, core: Core, *, access: Access | None = None) -> None:
         self.core = core
         self.state = RocketState(options, core)
-        self.clients = ClientDesk(self.state)
+        self.clients = ClientHandler(self.state)
         self.timers = TimerService(core)
-        self.sends = Sends(self.state, self.timers)
-        self.pulls = Pulls(self.state)
-        self.retries = Retries(self.state)
-        self.positions = Positions(self.state)
-        self.queries = Queries(self.state, access)
+        self.sends = SendHandler(self.state, self.timers)
+        self.pulls = PullHandler(self.state)
+        self.retries = SendBackHandler(self.state)
+        self.positions = OffsetHandler(self.state)
+        self.queries = MessageQueryHandler(self.state, access)
         self.delays = DelayService(core, core.store.delay_levels_ms)
-        self.calls = Calls(self.state)
+        self.calls = ClientCalls(self.state)
         self.transactions = TransactionService(
             core,
             self.calls.check_transaction,
@@ -90,7 +89,7 @@ class RocketBroker:
         self.serve(self.clients.handlers())
         self.serve(self.calls.handlers())
         self.serve(admin_handlers(self.state, self.delays, access))
-        self.serve(ReplyMessages(self.state, self.sends).handlers())
+        self.serve(ReplyHandler(self.state, self.sends).handlers())
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Answer further codes."""
@@ -110,7 +109,7 @@ class RocketBroker:
         now_ms = self.state.now_ms()
         self.pulls.holding.expire(now_ms)
         self.clients.tick()
-        self.state.counts.tick(now_ms)
+        self.state.counters.tick(now_ms)
         if self.access is not None:
             self.access.tick(now_ms)
         if not self.state.is_slave:
@@ -146,7 +145,7 @@ class RocketBroker:
         return {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_back,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.send_back,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
             RequestCode.QUERY_CONSUMER_OFFSET: positions.query,

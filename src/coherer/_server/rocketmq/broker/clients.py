@@ -21,14 +21,12 @@ from coherer._rules.rocketmq.clients import (
     ClientInfo,
     Event,
     GroupSettings,
+    GroupSubscription,
     Registered,
-    Subscription,
     Unregistered,
 )
-from coherer._server.rocketmq.broker.expressions import expression_fault
-from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel, Handler
+from coherer._server.rocketmq.broker.state import RocketState, expression_fault
+from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -46,7 +44,7 @@ LOCK_CHECK_MS: Final = 1_000
 """How often locks are looked for that are over."""
 
 
-class ClientDesk:
+class ClientHandler:
     """Answers heartbeats, good-byes, locks, and questions about who is there.
 
     Args:
@@ -335,9 +333,9 @@ def _is_tag(kind: str) -> bool:
     return kind in ("", TAG)
 
 
-def _subscription(body: bodies.SubscriptionData, now_ms: int) -> Subscription:
+def _subscription(body: bodies.SubscriptionData, now_ms: int) -> GroupSubscription:
     """What a heartbeat says; one without a version is as new as the heartbeat (3.3)."""
-    return Subscription(
+    return GroupSubscription(
         topic=body.topic,
         expression=body.sub_string,
         version=body.sub_version or now_ms,
@@ -348,7 +346,7 @@ def _subscription(body: bodies.SubscriptionData, now_ms: int) -> Subscription:
     )
 
 
-def subscription_body(subscription: Subscription) -> bodies.SubscriptionData:
+def subscription_body(subscription: GroupSubscription) -> bodies.SubscriptionData:
     """A subscription as bodies carry it."""
     return bodies.SubscriptionData(
         topic=subscription.topic,

@@ -8,26 +8,30 @@ may wait is held until a message arrives that it wants (`holding`).
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
+import msgspec
+
+from coherer import limits
 from coherer._record.hashing import tag_code
-from coherer._record.layout import properties_of
-from coherer._record.properties import decode, encode, index_keys
-from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ
+from coherer._record.layout import ROLLED_BACK, properties_of
+from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys
+from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ, RETRY_PREFIX
+from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG, GroupSubscription
 from coherer._rules.rocketmq.groups import Group
-from coherer._server.rocketmq.broker.holding import Held, Holding
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.broker.subscribing import Subscriptions, Wanted
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Draft, ReadStatus, Slices
+from coherer._server.rocketmq.remoting import Channel, Refusal
+from coherer._store import Appended, Draft, Drafts, ReadStatus, Slices
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PullHeader, missing, negative_count, parse
-from coherer._wire.rocketmq.pulling import COMMIT, SUSPEND
-from coherer.errors import DamagedStoreError
+from coherer._wire.rocketmq.pulling import COMMIT, SUBSCRIPTION, SUSPEND
+from coherer._wire.rocketmq.subscription import Subscription
+from coherer.errors import DamagedStoreError, UsageError
 
 FOUND: Final = ResponseCode.SUCCESS
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
@@ -39,13 +43,13 @@ _SCAN_ENTRIES = 16_000
 _TESTED_AT_ONCE = 256
 
 
-class Pulls:
+class PullHandler:
     """Answers pulls and holds those that find nothing."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
-        self._subscriptions = Subscriptions(state)
-        self.holding = Holding(state, self._again)
+        self._subscriptions = PullFilters(state)
+        self.holding = LongPolling(state, self._again)
 
     def pull(self, channel: Channel, request: Command) -> Command | None:
         """One request.
@@ -56,7 +60,7 @@ class Pulls:
         self._pull(channel, request, parse(PullHeader, request.fields), may_wait=True)
         return None
 
-    def _again(self, held: Held) -> None:
+    def _again(self, held: SuspendedPull) -> None:
         """A message has come that a held pull wants, or its time is up."""
         channel, request = held.channel, held.request
         try:
@@ -83,11 +87,13 @@ class Pulls:
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         if code is NOT_FOUND and may_wait and header.sys_flag & SUSPEND:
-            self.holding.hold(Held(channel, request, header, wanted))
+            self.holding.hold(SuspendedPull(channel, request, header, wanted))
             return
         if code is MOVED:
             self._tell_moved(header, next_offset)
-        self._state.counts.read(header.consumer_group, header.topic, header.queue_id, found.records)
+        self._state.counters.read(
+            header.consumer_group, header.topic, header.queue_id, found.records
+        )
         fields = {
             "suggestWhichBrokerId": str(self._suggested(group, found)),
             "nextBeginOffset": str(next_offset),
@@ -125,7 +131,7 @@ class Pulls:
 
     # -- the store
 
-    def _read(self, header: PullHeader, wanted: Wanted) -> Slices:
+    def _read(self, header: PullHeader, wanted: PullFilter) -> Slices:
         options = self._state.options
         if header.max_msg_nums < 0:
             raise negative_count(header.max_msg_nums)
@@ -233,3 +239,283 @@ def _passes(record: memoryview, test: Callable[[Mapping[str, str]], bool]) -> bo
         return test(decode(properties_of(record)))
     except DamagedStoreError:
         return False
+
+
+_CACHED_MAX = 1024
+
+
+class PullFilter(msgspec.Struct, frozen=True):
+    """What a pull wants.
+
+    Args:
+        tags: the codes of its tags; None for all.
+        test: whether a message with such properties is wanted; None for all.
+    """
+
+    tags: frozenset[int] | None = None
+    test: Callable[[Mapping[str, str]], bool] | None = None
+
+
+EVERYTHING = PullFilter()
+
+
+class PullFilters:
+    """Finds out what pulls want."""
+
+    def __init__(self, state: RocketState) -> None:
+        self._state = state
+        self._filters = state.filters
+        self._said: dict[tuple[str, str | None, str | None], PullFilter] = {}
+
+    def wanted(self, header: PullHeader, group: Group) -> PullFilter:
+        """What the pull wants.
+
+        Raises:
+            Refusal: it does not say so, in one of the ways of 2.6.
+        """
+        if header.sys_flag & SUBSCRIPTION:
+            wanted = self._in_request(header)
+        else:
+            wanted = self._of_group(header, group)
+        if self._state.options.filter_retries and header.topic.startswith(RETRY_PREFIX):
+            return self._as_at_first(header.topic, wanted)
+        return wanted
+
+    def _in_request(self, header: PullHeader) -> PullFilter:
+        key = header.topic, header.subscription, header.expression_type
+        wanted = self._said.get(key)
+        if wanted is None:
+            wanted = self._build(header)
+            if len(self._said) >= _CACHED_MAX:
+                self._said.clear()
+            self._said[key] = wanted
+        elif not self._is_tags(header.expression_type):
+            self._check_allowed(header.expression_type)
+        return wanted
+
+    def _build(self, header: PullHeader) -> PullFilter:
+        kind = header.expression_type
+        try:
+            said = Subscription.parse(header.topic, header.subscription, kind or TAG)
+        except UsageError:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ) from None
+        if self._is_tags(kind):
+            return _by_tags(said.text, frozenset(said.codes))
+        self._check_allowed(kind)
+        subscribed = GroupSubscription(topic=header.topic, expression=said.text, type=said.kind)
+        # A wrong expression gives no filter, and without one everything passes: so does Java's.
+        built = self._filters.build(header.consumer_group, subscribed, self._state.now_ms())
+        return EVERYTHING if built is None else PullFilter(test=built.matches)
+
+    def _of_group(self, header: PullHeader, group: Group) -> PullFilter:
+        consumers = self._state.consumers.get(header.consumer_group)
+        if consumers is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+            )
+        broadcasting = consumers.settings.message_model == BROADCASTING
+        if broadcasting and not group.consume_broadcast_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        said = consumers.subscriptions.get(header.topic)
+        if said is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+            )
+        if said.version < header.sub_version:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if said.class_filter:  # obsolete: what filters is not here (2.6)
+            return EVERYTHING
+        if self._is_tags(said.type):
+            return _by_tags(said.expression, said.codes)
+        return self._of_filter(header, said)
+
+    def _of_filter(self, header: PullHeader, said: GroupSubscription) -> PullFilter:
+        found = self._filters.get(header.topic, header.consumer_group)
+        if found is None:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.version < header.sub_version:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        self._check_allowed(said.type)
+        return PullFilter(test=found.matches)
+
+    def _as_at_first(self, topic: str, wanted: PullFilter) -> PullFilter:
+        """What comes back passes the filter of the topic where it was sent first."""
+        group, tags = topic.removeprefix(RETRY_PREFIX), wanted.tags
+
+        def test(properties: Mapping[str, str]) -> bool:
+            if tags is not None and tag_code(properties.get(TAGS)) not in tags:
+                return False
+            first = self._filters.get(properties.get(RETRY_TOPIC, ""), group)
+            return first is None or first.matches(properties)
+
+        return PullFilter(test=test)
+
+    def _check_allowed(self, kind: str | None) -> None:
+        if not self._state.options.property_filter:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {kind}",
+            )
+
+    def _is_tags(self, kind: str | None) -> bool:
+        return not kind or kind == TAG
+
+
+def _by_tags(text: str, codes: frozenset[int]) -> PullFilter:
+    return EVERYTHING if text == ALL else PullFilter(codes)
+
+
+K = TypeVar("K")
+
+OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+_FOR_EVER_MS: Final = 1 << 63
+
+
+class SuspendedPull:
+    """A pull that waits.
+
+    Attributes:
+        channel: who asked.
+        request: what is answered.
+        header: the same, read.
+        wanted: what it wants.
+        deadline_ms: when it is answered at the latest.
+    """
+
+    __slots__ = ("channel", "deadline_ms", "header", "request", "wanted")
+
+    def __init__(
+        self, channel: Channel, request: Command, header: PullHeader, wanted: PullFilter
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.header = header
+        self.wanted = wanted
+        self.deadline_ms = 0
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Where it waits: topic and queue."""
+        return self.header.topic, self.header.queue_id
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether its time is up."""
+        return now_ms >= self.deadline_ms
+
+    def wants(self, draft: Draft) -> bool:
+        """Whether a new message is one for it."""
+        if self.wanted.test is not None:
+            return self.wanted.test(decode(draft.properties))
+        return self.wanted.tags is None or draft.tag_code in self.wanted.tags
+
+
+class LongPolling:
+    """The pulls that wait, by queue.
+
+    Args:
+        state: the broker's.
+        again: answers a pull, with what there is.
+    """
+
+    def __init__(self, state: RocketState, again: Callable[[SuspendedPull], None]) -> None:
+        self._state = state
+        self._again = again
+        self._held: dict[tuple[str, int], dict[SuspendedPull, None]] = {}
+        self._by_channel: dict[Channel, dict[SuspendedPull, None]] = {}
+        self._ended: deque[SuspendedPull] = deque()  # they wait no longer, but for their answers
+        self._count = 0
+        state.core.on_arrival(self.arrived)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, held: SuspendedPull) -> None:
+        """Wait as long as the request says, or as long as this broker lets requests wait.
+
+        Raises:
+            Refusal: too many wait already; Java's word for a full queue of requests (1.4).
+        """
+        if self._count >= limits.HELD_PULLS_MAX:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+        options, header = self._state.options, held.header
+        wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
+        held.deadline_ms = self._state.now_ms() + wait_ms
+        self._held.setdefault(held.queue, {})[held] = None
+        self._by_channel.setdefault(held.channel, {})[held] = None
+        self._count += 1
+
+    def arrived(
+        self,
+        drafts: Sequence[Draft | Drafts],
+        appended: Sequence[Appended],  # noqa: ARG002
+    ) -> None:
+        """Messages were stored: answer who waits for them."""
+        if not self._held:
+            return
+        woken: dict[tuple[str, int], list[Draft]] = {}
+        for draft in drafts:
+            key = draft.topic, draft.queue_id
+            if key in self._held and draft.sys_flag & ROLLED_BACK in (0, 8):
+                each = draft.each() if isinstance(draft, Drafts) else (draft,)
+                woken.setdefault(key, []).extend(each)
+        for key, new in woken.items():
+            self._end([one for one in self._held[key] if any(map(one.wants, new))])
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the pulls whose time is up."""
+        self._end([one for held in self._held.values() for one in held if one.is_late(now_ms)])
+
+    def gone(self, channel: Channel) -> None:
+        """A connection has ended: its pulls wait for nothing."""
+        for one in [*self._by_channel.get(channel, ())]:
+            self._forget(one)
+
+    def close(self) -> None:
+        """Answer everybody: the connections are about to end."""
+        self.expire(_FOR_EVER_MS)
+        self._answer(len(self._ended))
+
+    def _end(self, ended: Sequence[SuspendedPull]) -> None:
+        for one in ended:
+            self._forget(one)
+        under_way = bool(self._ended)
+        self._ended += ended
+        if not under_way:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Answer some who wait no longer; then others have their turn."""
+        self._answer(limits.HELD_PULLS_AT_ONCE)
+        if self._ended:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _answer(self, count_max: int) -> None:
+        for _ in range(min(len(self._ended), count_max)):
+            one = self._ended.popleft()
+            if not one.channel.closed:
+                self._again(one)
+
+    def _forget(self, one: SuspendedPull) -> None:
+        self._count -= 1
+        _drop(self._held, one.queue, one)
+        _drop(self._by_channel, one.channel, one)
+
+
+def _drop(table: dict[K, dict[SuspendedPull, None]], key: K, one: SuspendedPull) -> None:
+    held = table[key]
+    del held[one]
+    if not held:
+        del table[key]

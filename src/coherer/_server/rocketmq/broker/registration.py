@@ -18,8 +18,7 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._rules.common.topics import Topic, TopicTable
-from coherer._rules.rocketmq.routes import Master, QueueData, RouteTable
-from coherer._rules.rocketmq.routes import Registration as Said
+from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, QueueData, RouteTable
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
@@ -43,7 +42,7 @@ HEARD_MS: Final = 2_000
 READ_WRITE: Final = 6
 
 
-class Registration:
+class BrokerAnnouncement:
     """What a broker says to its name servers, without the way it is said.
 
     Args:
@@ -60,7 +59,7 @@ class Registration:
         topics: TopicTable,
         now_ms: Callable[[], int],
         *,
-        master_found: Callable[[Master], None] = lambda _: None,
+        master_found: Callable[[MasterAddress], None] = lambda _: None,
     ) -> None:
         self.options = options
         self.topics = topics
@@ -98,10 +97,10 @@ class Registration:
             broker_id=options.broker_id,
         )
 
-    def said(self, link: Hashable) -> Said:
+    def said(self, link: Hashable) -> BrokerRegistration:
         """The same as a name server in this process takes it."""
         options = self.options()
-        return Said(
+        return BrokerRegistration(
             cluster=options.cluster,
             broker=options.broker,
             broker_id=options.broker_id,
@@ -122,7 +121,7 @@ class Registration:
             link=link,
         )
 
-    def answered(self, master: Master, ordered: Sequence[str] | None) -> None:
+    def answered(self, master: MasterAddress, ordered: Sequence[str] | None) -> None:
         """Take what a name server answered; `ordered` are the topics that it calls so."""
         if master.address or master.ha_address:
             self._master_found(master)
@@ -158,7 +157,7 @@ class LocalRegistrar:
 
     def __init__(
         self,
-        registration: Registration,
+        registration: BrokerAnnouncement,
         routes: RouteTable,
         ordered: Callable[[], Sequence[str] | None],
     ) -> None:
@@ -181,7 +180,7 @@ class LocalRegistrar:
     def tick(self) -> None:
         """Show that the broker is alive, and take what is ordered; call it every few seconds."""
         self.sync()
-        self._registration.answered(Master(), self._ordered())
+        self._registration.answered(MasterAddress(), self._ordered())
 
     def close(self) -> None:
         """Say good-bye."""
@@ -204,7 +203,7 @@ class RemoteRegistrar:
 
     def __init__(
         self,
-        registration: Registration,
+        registration: BrokerAnnouncement,
         addresses: Sequence[str],
         outgoing: RemotingClient,
         *,
@@ -334,5 +333,5 @@ class RemoteRegistrar:
                 ordered = list(bodies.KVTable.decode(answer.body).table)
             except ProtocolError as error:
                 _log.warning("Name server %s answers what nobody can read: %s", address, error)
-        master = Master(result.master_addr or "", result.ha_server_addr or "")
+        master = MasterAddress(result.master_addr or "", result.ha_server_addr or "")
         self._registration.answered(master, ordered)

@@ -17,11 +17,10 @@ from coherer._common.logs import Log
 from coherer._record.hashing import tag_code
 from coherer._record.layout import HOSTS_V6
 from coherer._record.properties import TAGS, decode, encode, index_keys
-from coherer._server.rocketmq.broker.calls import CALL_MS
-from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.client_calls import CALL_MS
+from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel, Handler
+from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
 from coherer._store import Appended, Draft
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -34,7 +33,7 @@ REPLY_TO: Final = "REPLY_TO_CLIENT"
 PUSHED: Final = "PUSH_REPLY_TIME"
 
 
-class ReplyMessages:
+class ReplyHandler:
     """Takes answers.
 
     Args:
@@ -43,7 +42,7 @@ class ReplyMessages:
         call_ms: how long the client has that asked.
     """
 
-    def __init__(self, state: RocketState, sends: Sends, *, call_ms: int = CALL_MS) -> None:
+    def __init__(self, state: RocketState, sends: SendHandler, *, call_ms: int = CALL_MS) -> None:
         self._state = state
         self._sends = sends
         self._call_ms = call_ms

@@ -9,7 +9,9 @@ through all checks in Java's order.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import struct
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -21,19 +23,19 @@ from coherer._rules.common.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, To
 from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.timers import TIMER_TOPIC, any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional
-from coherer._server.rocketmq.broker.answers import Replies, Sent
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.broker.texts import PropertyTexts, StoredText
 from coherer._server.rocketmq.broker.timers import TimerService
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Draft, Drafts
+from coherer._server.rocketmq.remoting import Channel, Refusal
+from coherer._store import Appended, Draft, Drafts
 from coherer._wire.rocketmq.batches import decode_batch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
-from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer._wire.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
-from coherer.errors import CohererError, RefusedError, UsageError
+from coherer._wire.rocketmq.sending import SendAnswers
+from coherer.errors import CohererError, RefusedError, StoreError, StoreFullError, UsageError
 
 _HOSTS_V4_BYTES, _HOSTS_V6_BYTES = 16, 40
 _AROUND_BYTES_MAX = FIXED_BYTES + _HOSTS_V6_BYTES + limits.TOPIC_BYTES_MAX
@@ -48,7 +50,7 @@ _V2 = int(RequestCode.SEND_MESSAGE_V2)
 CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
-class _Lane:
+class _CheckedTopic:
     """A topic that takes messages."""
 
     __slots__ = ("queues", "sys_flag", "topic")
@@ -59,7 +61,7 @@ class _Lane:
         self.sys_flag = _MULTI_TAG if topic.filter_type == "MULTI_TAG" else 0
 
 
-class Sends:
+class SendHandler:
     """Takes the sends of all connections.
 
     Args:
@@ -70,12 +72,12 @@ class Sends:
     def __init__(self, state: RocketState, timers: TimerService | None = None) -> None:
         self._state = state
         self._timers = timers or TimerService(state.core)
-        self._lanes: dict[str, _Lane] = {}
+        self._checked_topics: dict[str, _CheckedTopic] = {}
         self._version = -1
         self._accepting = False
         self._record_bytes_max = self._bytes_max = 0
-        self._texts: PropertyTexts
-        self.replies: Replies
+        self._texts: PropertyRewriter
+        self.replies: SendReplies
         self._refresh()
 
     def batch(self, channel: Channel, requests: Sequence[Command]) -> None:
@@ -83,7 +85,7 @@ class Sends:
         if self._version != self._state.version:
             self._refresh()
         now_ms = self._state.now_ms()
-        safe, quick = Sent(self._state, self.replies, channel), None
+        safe, quick = SendBatch(self._state, self.replies, channel), None
         for request in requests:
             try:
                 draft, wait = self._read_quickly(channel, request)
@@ -92,7 +94,7 @@ class Sends:
                 elif wait:
                     safe.add(request, draft.queue_id, draft)
                 else:
-                    quick = quick or Sent(self._state, self.replies, channel, wait=False)
+                    quick = quick or SendBatch(self._state, self.replies, channel, wait=False)
                     quick.add(request, draft.queue_id, draft)
             except Refusal as refusal:
                 channel.respond(request, refusal.code, refusal.remark, self.replies.fields)
@@ -107,9 +109,9 @@ class Sends:
     def _refresh(self) -> None:
         state, options = self._state, self._state.options
         self._version = state.version
-        self._lanes.clear()
-        self._texts = PropertyTexts(options.cluster)
-        self.replies = Replies(options)
+        self._checked_topics.clear()
+        self._texts = PropertyRewriter(options.cluster)
+        self.replies = SendReplies(options)
         self._record_bytes_max = min(options.message_bytes_max, state.store.record_bytes_max)
         self._bytes_max = self._record_bytes_max - _AROUND_BYTES_MAX
         self._accepting = not state.is_slave and not state.core.write_failed
@@ -119,7 +121,7 @@ class Sends:
     def _read_quickly(self, channel: Channel, request: Command) -> tuple[Draft | None, bool]:
         """What to store, and whether it has to be safe; None for a send that needs more care."""
         fields = request.fields
-        lane = self._lanes.get(fields.get("b", ""))
+        lane = self._checked_topics.get(fields.get("b", ""))
         if lane is None or request.code != _V2:
             return None, False
         text = fields.get("i", "")
@@ -153,8 +155,8 @@ class Sends:
 
     # -- any send
 
-    def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
-        apart = Sent(self._state, self.replies, channel)
+    def _read(self, channel: Channel, request: Command, now_ms: int, answers: SendBatch) -> None:
+        apart = SendBatch(self._state, self.replies, channel)
         header, before = _header(request), self._state.core.files.changes
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
@@ -207,7 +209,7 @@ class Sends:
         if not self._accepting:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE)
         if not topic.name.startswith(RETRY_PREFIX):
-            self._lanes[topic.name] = _Lane(topic)
+            self._checked_topics[topic.name] = _CheckedTopic(topic)
         return topic
 
     def _create(self, header: SendHeader, now_ms: int) -> Topic:
@@ -310,7 +312,12 @@ class Sends:
         )  # fmt: skip
 
     def _check_size(
-        self, channel: Channel, topic: str, body_bytes: int, text_chars: int, stored: StoredText
+        self,
+        channel: Channel,
+        topic: str,
+        body_bytes: int,
+        text_chars: int,
+        stored: StoredProperties,
     ) -> None:
         text_bytes = len(stored.data)
         hosts_bytes = len(channel.host_port) + len(self._state.store.store_host)
@@ -350,7 +357,7 @@ def _draft(
     topic: str,
     queue_id: int,
     body: bytes,
-    stored: StoredText,
+    stored: StoredProperties,
     flag: int,
 ) -> Draft:
     return Draft(
@@ -380,3 +387,163 @@ def _with_wait(draft: Draft, text: str) -> Draft:
 
 def _without_delay(text: str) -> str:
     return "\x02".join(pair for pair in text.split("\x02") if not pair.startswith("DELAY\x01"))
+
+
+OK = 0
+
+
+class SendReplies:
+    """What the answers of a broker have in common.
+
+    Attributes:
+        fields: the header of a refusal.
+        encode: makes the frame of an answer.
+        encode_usual: makes the pieces of the usual one.
+
+    >>> SendReplies(RocketOptions()).id_text([4096, 4200])
+    '7F00000100002A9F0000000000001000,7F00000100002A9F0000000000001068'
+    """
+
+    __slots__ = ("_host", "encode", "encode_usual", "fields")
+
+    def __init__(self, options: RocketOptions) -> None:
+        self.fields = {
+            "MSG_REGION": options.region,
+            "TRACE_ON": "true" if options.trace_on else "false",
+        }
+        answers = SendAnswers(
+            options.region, trace_on=options.trace_on, store_host=options.store_host
+        )
+        self.encode = answers.encode
+        self.encode_usual = answers.encode_usual
+        self._host = options.store_host.hex().upper()
+
+    def id_text(self, physical_offsets: Sequence[int]) -> str:
+        """The offset ids of records, as an answer names them."""
+        offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
+        return self._host + offsets.hex(",", 8).upper().replace(",", f",{self._host}")
+
+
+class SendBatch:
+    """Gathers sends, has them stored together, and answers every one.
+
+    When one of them made a topic since this object was made, the answers wait for the name servers.
+
+    Args:
+        state: the broker's.
+        replies: makes the answers.
+        channel: who waits for them.
+        wait: whether the messages have to be safe first, where the broker offers that (6.11,
+            6.12).
+        unsaved: whether files have to be written first: those of topics that were made for them.
+    """
+
+    __slots__ = (
+        "_before",
+        "_channel",
+        "_drafts",
+        "_news",
+        "_replies",
+        "_sends",
+        "_state",
+        "_unsaved",
+        "_wait",
+    )
+
+    def __init__(
+        self,
+        state: RocketState,
+        replies: SendReplies,
+        channel: Channel,
+        *,
+        wait: bool = True,
+        unsaved: bool = False,
+    ) -> None:
+        self._state = state
+        self._replies = replies
+        self._channel = channel
+        self._wait = wait
+        self._before = state.topics.version
+        self._news: Awaitable[None] | None = None
+        self._unsaved = unsaved
+        self._drafts: list[Draft | Drafts] = []
+        self._sends: list[tuple[Command, int]] = []
+
+    def add(self, request: Command, queue_id: int, draft: Draft | Drafts) -> None:
+        """Take a send.
+
+        Args:
+            request: what is answered.
+            queue_id: the queue that the answer names.
+            draft: its message, or its messages.
+        """
+        self._drafts.append(draft)
+        self._sends.append((request, queue_id))
+
+    def hold(self, *, wait: bool, unsaved: bool) -> None:
+        """What the answers wait for; see the arguments of the class."""
+        self._wait, self._unsaved = wait, unsaved
+
+    def submit(self) -> None:
+        """Store what was taken."""
+        if self._drafts:
+            self._news = self._state.news(self._before)
+            self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
+
+    def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            self._channel.later(self._announced(news, outcome, end_offset))
+        elif isinstance(outcome, CohererError):
+            code, remark = refusal_of(outcome)
+            for request, _ in self._sends:
+                self._channel.respond(request, code, remark, self._replies.fields)
+        elif self._unsaved or (
+            self._wait and (self._state.core.sync_flush or self._state.replication is not None)
+        ):
+            self._channel.later(self._safe(outcome, end_offset))
+        else:
+            self._answer(outcome, OK)
+
+    async def _announced(
+        self,
+        news: Awaitable[None],
+        outcome: Sequence[Appended] | CohererError,
+        end_offset: int,
+    ) -> None:
+        await news
+        self._stored(outcome, end_offset)
+
+    async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
+        code = await self._state.safe(end_offset) if self._wait else OK
+        if self._unsaved:
+            with suppress(StoreError):  # the messages are stored; the file is written later
+                await self._state.core.files.saved()
+        self._answer(placed, code)
+
+    def _answer(self, placed: Sequence[Appended], code: int) -> None:
+        replies, encode_usual = self._replies, self._replies.encode_usual
+        frames: list[bytes] = []
+        for (request, queue_id), one in zip(self._sends, placed, strict=True):
+            if request.flag & ONEWAY:
+                continue
+            offset, queue_offset = one.physical_offset, one.queue_offset
+            if one.count == 1 and not code:
+                frames += encode_usual(request.opaque, offset, queue_id, queue_offset)
+            else:
+                ids = replies.id_text(one.physical_offsets or [offset])
+                frames.append(
+                    replies.encode(request.opaque, ids, queue_id, queue_offset, code=code)
+                )
+        connection = self._channel.connection
+        connection.write(b"".join(frames))
+        connection.flush()
+
+
+def refusal_of(error: CohererError) -> tuple[int, str]:
+    """The code and the remark for messages that could not be stored (2.4.3)."""
+    if isinstance(error, UsageError):
+        return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error.text}"
+    if isinstance(error, StoreFullError):
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error.text}"
+    return ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR: {error.text}"

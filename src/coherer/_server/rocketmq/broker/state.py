@@ -1,26 +1,173 @@
-"""What the parts of a RocketMQ broker share: its options, the core, and who is connected."""
+"""What a RocketMQ broker counts, for 28, 208 and 315 (2.12).
+
+Messages count when they are stored, by whichever door they came, and when a pull brings them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final, Protocol
 
 from coherer._rules.common.versions import DataVersion
-from coherer._rules.rocketmq.clients import ConsumerManager
+from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
+from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
 from coherer._rules.rocketmq.groups import Group
-from coherer._rules.rocketmq.locks import QueueLocks
-from coherer._rules.rocketmq.producers import ProducerManager
+from coherer._rules.rocketmq.stats import (
+    BROKER_GET_NUMS,
+    BROKER_PUT_NUMS,
+    SEND_BACK_NUMS,
+    StatsTable,
+    Totals,
+)
 from coherer._rules.rocketmq.topic_defaults import TopicDefaults
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.counting import Counts
-from coherer._server.rocketmq.broker.expressions import new_filters
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting import Channel
+from coherer._store import Appended, Draft, Drafts
+from coherer._wire.rocketmq.bloom import Bloom
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UsageError
+
+PUT: Final = "put"
+PUT_BYTES: Final = "put bytes"
+GOT: Final = "got"
+FOUND: Final = "found"
+MISSED: Final = "missed"
+"""Messages stored and their bytes, messages given away, and pulls with and without messages."""
+
+_queue_of: Final = attrgetter("topic", "queue_id")
+_size_of: Final = attrgetter("size_bytes")
+_count_of: Final = attrgetter("count")
+
+
+class BrokerCounters:
+    """The counters of one broker.
+
+    Args:
+        core: tells what was stored.
+        cluster: the cluster's name.
+
+    Attributes:
+        stats: by topic, group and queue.
+        totals: of the whole broker.
+        started_ms: when counting began.
+    """
+
+    def __init__(self, core: Core, cluster: str) -> None:
+        now_ms = core.now_ms()
+        self._zone_ms = time.localtime(core.wall_ms() // 1000).tm_gmtoff * 1000
+        self._wall_ms = core.wall_ms
+        self.stats = StatsTable(now_ms)
+        self.totals = Totals(
+            (PUT, PUT_BYTES, GOT, FOUND, MISSED), now_ms, self._day_offset_ms(now_ms)
+        )
+        self.started_ms = now_ms
+        self._cluster = cluster
+        core.on_arrival(self._arrived)
+        core.on_removal(self.stats.forget_topic)
+
+    def read(self, group: str, topic: str, queue_id: int, records: Sequence[memoryview]) -> None:
+        """A group was given these messages."""
+        count, numbers = len(records), self.totals.numbers
+        if not count:
+            numbers[MISSED] += 1
+            return
+        numbers[FOUND] += 1
+        numbers[GOT] += count
+        self.stats.read(group, topic, queue_id, count, sum(map(len, records)))
+        self.stats.add(BROKER_GET_NUMS, self._cluster, count)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """A consumer wants a message again later."""
+        self.stats.add(SEND_BACK_NUMS, f"{topic}@{group}", 1)
+
+    def tick(self, now_ms: int) -> None:
+        """Look at the counters when it is time: call it every second or so."""
+        self.stats.tick(now_ms)
+        self.totals.tick(now_ms, self._day_offset_ms(now_ms))
+
+    def _day_offset_ms(self, now_ms: int) -> int:
+        return self._zone_ms + self._wall_ms() - now_ms
+
+    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
+        count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
+        self.totals.numbers[PUT] += count
+        self.totals.numbers[PUT_BYTES] += size_bytes
+        if len(drafts) == 1:
+            counts = {_queue_of(drafts[0]): count}
+        else:
+            counts = Counter(map(_queue_of, drafts))
+            if count > len(drafts):  # some of them are several messages
+                for draft, one in zip(drafts, appended, strict=True):
+                    counts[_queue_of(draft)] += one.count - 1
+        self.stats.stored(counts, size_bytes)
+        self.stats.add(BROKER_PUT_NUMS, self._cluster, count)
+
+
+SQL92: Final = "SQL92"
+_BLOOM: Final = Bloom()
+
+
+def compile_expression(expression: str, kind: str) -> Compiled:
+    """Make an expression ready.
+
+    Args:
+        expression: its text.
+        kind: its type.
+
+    Raises:
+        UsageError: it is wrong, or nobody knows the type.
+
+    >>> compile_expression("a > 5", "SQL92")({"a": "6"})
+    True
+    >>> compile_expression("a", "XPATH")
+    Traceback (most recent call last):
+    coherer.errors.UsageError: Nobody can compile an expression of type 'XPATH'.
+    """
+    if kind != SQL92:
+        raise UsageError(f"Nobody can compile an expression of type {kind!r}.")
+    from coherer._wire.rocketmq.selector import (
+        compile_selector,  # loads a grammar: not at every start
+    )
+
+    return compile_selector(expression).evaluate
+
+
+def expression_fault(expression: str, kind: str) -> str | None:
+    """What the broker answers to a client that wants to filter so; None when it can.
+
+    >>> expression_fault("a BETWEEN 5 AND 1", "SQL92")
+    'java.lang.RuntimeException: Illegal values of between, left value(5) must less than or equal \
+to right value(1)'
+    """
+    try:
+        compile_expression(expression, kind)
+    except UsageError as error:
+        from coherer._wire.rocketmq.selector import SelectorError
+
+        return error.remark if isinstance(error, SelectorError) else error.text
+    return None
+
+
+def new_filters() -> ConsumerFilters:
+    """Filters of a broker that has none yet."""
+    return ConsumerFilters(compile_expression, bloom_bits)
+
+
+def bloom_bits(text: str) -> BloomBits:
+    """The bits of a text in the filter that Java's brokers have by default.
+
+    >>> bloom_bits("GID_PY#T1")
+    BloomBits(bit_num=112, bit_pos=(5, 12, 92))
+    """
+    return BloomBits(_BLOOM.bits, _BLOOM.positions(text))
+
 
 _IN_MEMORY = 0.4
 """Java takes for "in memory" what is no further behind than so much of the machine's memory."""
@@ -67,7 +214,7 @@ class RocketState:
         self.producers = ProducerManager[Channel]()
         self.filters = new_filters()
         self.locks = QueueLocks[Queue]()
-        self.counts = Counts(core, options.cluster)
+        self.counters = BrokerCounters(core, options.cluster)
         self.memory_bytes = _memory_bytes()
         self.replication: Replication | None = None
         self.announced: Callable[[], Awaitable[None]] | None = None

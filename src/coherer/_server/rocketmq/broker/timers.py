@@ -28,8 +28,8 @@ from coherer._rules.rocketmq.timers import (
     SLOT_MS,
     SLOTS,
     TIMER_TOPIC,
-    Place,
     Progress,
+    TimedEntry,
     TimerError,
     due_ms_of,
     mark,
@@ -41,7 +41,7 @@ from coherer._rules.rocketmq.timers import (
 )
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Appended, Draft, Store
 from coherer._store.beat import Beat
 from coherer._store.model import Entry
@@ -107,17 +107,17 @@ class _Slot:
         return True
 
     @property
-    def first(self) -> Place | None:
+    def first(self) -> TimedEntry | None:
         """What is due first."""
         return self._place(self._heap[0]) if self._heap else None
 
-    def pop(self) -> Place:
+    def pop(self) -> TimedEntry:
         """Take what is due first."""
         return self._place(heapq.heappop(self._heap))
 
-    def _place(self, key: int) -> Place:
+    def _place(self, key: int) -> TimedEntry:
         offset = key & ((1 << _OFFSET_BITS) - 1)
-        return Place(self._begin_ms + (key >> _OFFSET_BITS), offset)
+        return TimedEntry(self._begin_ms + (key >> _OFFSET_BITS), offset)
 
 
 class TimerService:
@@ -260,7 +260,7 @@ class TimerService:
     def _store_due(self, slot: _Slot, now_ms: int) -> bool:
         """Store what is due; says whether there was something."""
         drafts: list[Draft] = []
-        last: Place | None = None
+        last: TimedEntry | None = None
         room = BYTES_AT_ONCE
         for _ in range(self._at_once):
             following = slot.first
@@ -298,7 +298,7 @@ class TimerService:
 
         self._core.appender.submit([*drafts, said], done, wait_durable=False)
 
-    def _released(self, place: Place, now_ms: int) -> Draft | None:
+    def _released(self, place: TimedEntry, now_ms: int) -> Draft | None:
         if place.offset < self._progress.rolled_to:
             return None
         record = self._store.record_at(place.offset)
@@ -408,15 +408,15 @@ class TimerService:
         return min(slots)
 
 
-def _place_of(store: Store, entry: Entry) -> Place | None:
+def _place_of(store: Store, entry: Entry) -> TimedEntry | None:
     """The place of a waiting message; None for what is none."""
     if entry.size_bytes == BLANK_SIZE:
         return None
-    place = Place.of(entry)
+    place = TimedEntry.of(entry)
     if place is not None:
         return place
     record = store.record_at(entry.physical_offset)
-    return None if record is None else Place.of(entry, bytes(properties_of(record)))
+    return None if record is None else TimedEntry.of(entry, bytes(properties_of(record)))
 
 
 def first_of(core: Core, slot: int) -> int:

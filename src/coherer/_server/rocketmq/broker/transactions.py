@@ -35,8 +35,7 @@ from coherer._rules.rocketmq.transactions import (
     resumed,
 )
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Appended, Draft
 from coherer._store.beat import Beat
 from coherer._store.queue import fits

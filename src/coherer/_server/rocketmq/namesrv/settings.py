@@ -11,7 +11,7 @@ import msgspec
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import KeyValueTable
-from coherer._server.rocketmq.refusal import Refusal
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._wire.rocketmq import settings as texts
 from coherer._wire.rocketmq.bodies import KVTable
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -41,7 +41,7 @@ class NameServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = ""
 
 
-class Settings:
+class ConfigHandler:
     """The desk for 100, 101, 102, 219, 318 and 319.
 
     Args:

@@ -69,7 +69,7 @@ class _Visitor:
 
     @property
     def _turn(self) -> int:
-        return 0 if self._files is None else self._files.turn
+        return 0 if self._files is None else self._files.changes
 
     async def _answer_late(self, answer: bytes) -> None:
         if self._files is not None:

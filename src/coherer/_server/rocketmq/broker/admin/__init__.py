@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coherer._server.rocketmq.broker.admin.accounts import AccountDesk
-from coherer._server.rocketmq.broker.admin.figures import FigureDesk
-from coherer._server.rocketmq.broker.admin.groups import GroupDesk
-from coherer._server.rocketmq.broker.admin.progress import ProgressDesk
-from coherer._server.rocketmq.broker.admin.settings import SettingsDesk
-from coherer._server.rocketmq.broker.admin.topics import TopicDesk
+from coherer._server.rocketmq.broker.admin.settings import AclAdmin, ConfigAdmin
+from coherer._server.rocketmq.broker.admin.stats import ProgressAdmin, StatsAdmin
+from coherer._server.rocketmq.broker.admin.topics import GroupAdmin, TopicAdmin
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Handler
@@ -32,8 +29,8 @@ def admin_handlers(
         access: the accounts; None without access control.
     """
     found: dict[int, Handler] = {}
-    for desk in (TopicDesk(state), GroupDesk(state), ProgressDesk(state), SettingsDesk(state)):
+    for desk in (TopicAdmin(state), GroupAdmin(state), ProgressAdmin(state), ConfigAdmin(state)):
         found.update(desk.handlers())
-    found.update(FigureDesk(state, delays).handlers())
-    found.update(AccountDesk(state, access).handlers())
+    found.update(StatsAdmin(state, delays).handlers())
+    found.update(AclAdmin(state, access).handlers())
     return found

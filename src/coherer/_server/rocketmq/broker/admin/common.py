@@ -8,8 +8,7 @@ from coherer._record.layout import store_ms_of
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import ConsumerGroup
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.bodies import Body
 from coherer._wire.rocketmq.codes import NOT_SET, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -18,8 +18,7 @@ from coherer._record.ids import decode_offset_id, encode_offset_id
 from coherer._rules.rocketmq.clients import ClientInfo
 from coherer._rules.rocketmq.transactions import Question
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel, Handler
+from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import NOT_SET, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -46,7 +45,7 @@ LATEST: Final = -1
 """The time in 222 that stands for the end of a queue."""
 
 
-class Calls:
+class ClientCalls:
     """Asks clients.
 
     Args:

@@ -45,7 +45,7 @@ _ENDS = frozenset((b"", b"\x02"))
 _BATCHES_CACHED = 256
 
 
-class StoredText(NamedTuple):
+class StoredProperties(NamedTuple):
     """What becomes of a text.
 
     Args:
@@ -67,26 +67,26 @@ _Words = tuple[str, ...]
 _Fields = tuple[bytes, int, _Words, bool, bool]
 # Makes a named tuple twice as fast as its name does.
 _NEW = cast(
-    "Callable[[type[StoredText], _Fields], StoredText]",
+    "Callable[[type[StoredProperties], _Fields], StoredProperties]",
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
 )
 
 
-class PropertyTexts:
+class PropertyRewriter:
     r"""Translates and remembers.
 
-    >>> texts = PropertyTexts("C")
+    >>> texts = PropertyRewriter("C")
     >>> texts.stored("KEYS\x01a b\x02UNIQ_KEY\x010F\x02WAIT\x01false\x02TAGS\x01t")[:4]
     (b'TAGS\x01t\x02CLUSTER\x01C\x02UNIQ_KEY\x010F\x02KEYS\x01a b', 116, ('0F', 'a', 'b'), False)
     """
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
-        self._known: dict[str, StoredText] = {}
+        self._known: dict[str, StoredProperties] = {}
         self._usual: dict[str, tuple[bytes, int, bool]] = {}
-        self._items: dict[str, ItemTexts] = {}
+        self._items: dict[str, BatchPropertyRewriter] = {}
 
-    def stored(self, text: str) -> StoredText:
+    def stored(self, text: str) -> StoredProperties:
         """What to store for a text."""
         begin = text.find(_UNIQUE) + _UNIQUE_CHARS
         end = text.find("\x02", begin)
@@ -98,9 +98,9 @@ class PropertyTexts:
         before, code, wait = found
         unique = text[begin:end]
         data = before + unique.encode("utf-8", "replace")
-        return _NEW(StoredText, (data, code, (unique,), wait, True))
+        return _NEW(StoredProperties, (data, code, (unique,), wait, True))
 
-    def _stored(self, text: str, begin: int, end: int) -> StoredText:
+    def _stored(self, text: str, begin: int, end: int) -> StoredProperties:
         unique, rest = _cut(text, _UNIQUE)
         keys = ""
         if _KEYS in rest:
@@ -119,7 +119,7 @@ class PropertyTexts:
         if keys:
             data += _KEYS_BYTES + keys.encode("utf-8", "replace")
             words += tuple([word for word in keys.split(" ") if word])
-        return StoredText(data, found.tag_code, words, found.wait, found.plain)
+        return StoredProperties(data, found.tag_code, words, found.wait, found.plain)
 
     def _keep(self, text: str, usual: tuple[bytes, int, bool]) -> None:
         if len(self._usual) >= limits.ATTRIBUTE_BLOCKS_CACHED:
@@ -127,22 +127,22 @@ class PropertyTexts:
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
             self._usual[text] = usual
 
-    def items(self, own: str) -> ItemTexts:
+    def items(self, own: str) -> BatchPropertyRewriter:
         """Translates the texts of a batch's messages; `own` is the text of the batch itself."""
         found = self._items.get(own)
         if found is None:
-            found = ItemTexts(own, self._cluster)
+            found = BatchPropertyRewriter(own, self._cluster)
             if len(self._items) >= _BATCHES_CACHED:
                 self._items.clear()
             self._items[own] = found
         return found
 
-    def _learn(self, text: str) -> StoredText:
+    def _learn(self, text: str) -> StoredProperties:
         properties = decode(text.encode("utf-8", "replace"))
         wait = properties.pop(WAIT, "true").lower() == "true"
         properties.pop(TUBE_MARK, None)
         properties[CLUSTER] = self._cluster
-        found = StoredText(
+        found = StoredProperties(
             "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode(),
             tag_code(properties.get(TAGS)),
             index_keys(properties),
@@ -156,14 +156,14 @@ class PropertyTexts:
         return found
 
 
-class ItemTexts:
+class BatchPropertyRewriter:
     r"""Translates the texts of messages of a batch: WAIT stays where it is (5.9).
 
     Args:
         own: the text of the batch itself, which comes behind that of each message.
         cluster: the cluster's name.
 
-    >>> ItemTexts("WAIT\x01true", "C").stored([b"UNIQ_KEY\x010F"])
+    >>> BatchPropertyRewriter("WAIT\x01true", "C").stored([b"UNIQ_KEY\x010F"])
     ([b'UNIQ_KEY\x010F\x02WAIT\x01true\x02CLUSTER\x01C'], [0], [('0F',)])
     """
 

@@ -15,8 +15,7 @@ from coherer._rules.common.topics import DLQ_PREFIX, RETRY_PREFIX, UNIT_SUB, WRI
 from coherer._rules.rocketmq.delays import delayed
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.refusal import Refusal
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Appended, Draft
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -30,13 +29,13 @@ _FIRST_LEVEL: Final = 3
 """The first retry comes after 10 seconds, and each further one a level later."""
 
 
-class Retries:
+class SendBackHandler:
     """Takes messages back."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
 
-    def take_back(self, channel: Channel, request: Command) -> None:
+    def send_back(self, channel: Channel, request: Command) -> None:
         """Code 36.
 
         Raises:
@@ -79,7 +78,7 @@ class Retries:
             else:
                 channel.respond(request)
                 topic = decode_properties(draft.properties)[RETRY_TOPIC]
-                state.counts.sent_back(header.group, topic)
+                state.counters.sent_back(header.group, topic)
             channel.connection.flush()
 
         state.core.appender.submit([draft], stored, wait_durable=False)
