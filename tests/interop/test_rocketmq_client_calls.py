@@ -18,7 +18,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies import ConsumerStatus, ResetOffset
 from tests.interop.peers.rocket_place import Place, outcome
 from tests.interop.peers.rocket_site import RocketSite
-from tests.server.client_stage import heartbeat, sql
+from tests.server.client_harness import heartbeat, sql
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -14,8 +14,8 @@ import pytest
 
 from coherer._wire.rocketmq.batches import encode_item
 from tests.interop.peers.rocket_scribe import WAIT_S, Scribe, Script
-from tests.server.client_stage import consumer, heartbeat, sql, tags
-from tests.server.rocket_stage import (
+from tests.server.client_harness import consumer, heartbeat, sql, tags
+from tests.server.rocket_harness import (
     COMMIT,
     LETTERS,
     PULL,

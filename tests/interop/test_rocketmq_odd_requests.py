@@ -17,8 +17,8 @@ import pytest
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.batches import encode_item
 from tests.interop.peers.rocket_scribe import Scribe, Script
-from tests.server.client_stage import consumer, heartbeat, sql, tags
-from tests.server.rocket_stage import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
+from tests.server.client_harness import consumer, heartbeat, sql, tags
+from tests.server.rocket_harness import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coherer._server.node.node import Node
-from tests.server.node_stage import options
+from tests.server.node_harness import options
 
 
 @pytest.fixture

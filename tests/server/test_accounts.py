@@ -24,7 +24,7 @@ from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
-from tests.server.node_stage import message, options, producer, to_broker, to_master
+from tests.server.node_harness import message, options, producer, to_broker, to_master
 from tests.server.rocketmq_caller import Caller
 
 ANN = {"user": "ann", "password": "secret"}
@@ -294,7 +294,7 @@ async def test_a_file_of_accounts_keeps_its_mode(tmp_path: Path) -> None:
     path.unlink()
     async with guarded(tmp_path) as node, connect_rocketmq(node.rocketmq_url, **ANN) as client:
         await client.admin().set_account("first-one", "long-secret")
-        with pytest.raises(RefusedError, match="stands in the options"):
+        with pytest.raises(RefusedError, match="is in the options"):
             await client.admin().set_account("ann", "long-secret")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

@@ -122,8 +122,8 @@ async def test_what_the_disk_refuses_is_written_later(
         core.topics.put(Topic(name="t"), now_ms=1)
         core.groups.add("g", now_ms=1)
         with pytest.raises(StoreFullError):
-            await core.files.saved()
-    assert "topics.json is not written yet, it will be tried again: No room." in caplog.text
+            await core.files.flush()
+    assert "topics.json could not be written and will be retried: No room." in caplog.text
     with pytest.raises(StoreFullError):
         await core.save_positions()
     monkeypatch.setattr(store, "save_config", save)
@@ -159,10 +159,10 @@ async def test_changes_of_a_turn_are_written_together(
     core.topics.put(Topic(name="b"), now_ms=9)
     core.groups.find("g", now_ms=9)
     assert not written
-    await core.files.saved()
+    await core.files.flush()
     assert written == ["topics.json", "subscriptionGroup.json"]
     assert list(core_of(store).topics) == list(core.topics)
-    await core.files.saved()
+    await core.files.flush()
     core.topics.remove("b", now_ms=10)
-    await core.files.saved()
+    await core.files.flush()
     assert written[2:] == ["topics.json"]

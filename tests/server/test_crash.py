@@ -20,7 +20,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.payload import encode_payload
 from coherer._wire.tubemq.sending import SendEncoder, parse_send_reply
 from coherer._wire.tubemq.session import ClientSession, Response
-from tests.server.asker import Asker
+from tests.server.raw_client import RawClient
 
 CHILD = Path(__file__).with_name("node_child.py")
 ROUNDS = int(os.environ.get("COHERER_CRASH_ROUNDS", "10"))
@@ -153,7 +153,7 @@ async def test_killed_with_positions(tmp_path: Path) -> None:
     sender = await net.dial("127.0.0.1", child.broker, load)
     await sender.done.wait()
     sender.wire.abort()
-    reader = await net.dial("127.0.0.1", child.broker, Asker)
+    reader = await net.dial("127.0.0.1", child.broker, RawClient)
     taken = await reader.ask(15, register())
     assert taken.success
     got = await reader.ask(17, pb.GetMessageRequestC2B(**WHO))
@@ -163,7 +163,7 @@ async def test_killed_with_positions(tmp_path: Path) -> None:
     assert await child.stop() == 0
     for _ in range(2):
         await child.start()
-        reader = await net.dial("127.0.0.1", child.broker, Asker)
+        reader = await net.dial("127.0.0.1", child.broker, RawClient)
         assert (await reader.ask(15, register())).currOffset == committed
         await child.kill()
 

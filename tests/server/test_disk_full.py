@@ -13,7 +13,7 @@ import coherer
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import OsFiles
 from coherer.errors import RefusedError, UsageError
-from tests.server.node_stage import options
+from tests.server.node_harness import options
 
 
 class Disk:

@@ -10,7 +10,7 @@ import pytest
 from coherer._server.node.node import Node
 from coherer._store import Draft
 from coherer.errors import DamagedStoreError, UsageError
-from tests.server.node_stage import options
+from tests.server.node_harness import options
 
 
 async def start_and_stop(directory: Path, **changes: object) -> None:

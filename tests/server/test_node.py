@@ -16,7 +16,7 @@ from coherer._store import Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import StoreError, UsageError
-from tests.server.node_stage import (
+from tests.server.node_harness import (
     WHO,
     get,
     message,

@@ -15,9 +15,9 @@ from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
-from tests.server.asker import Asker
-from tests.server.node_stage import WHO, message, options, register, to_broker
-from tests.server.rocket_stage import long_fields
+from tests.server.node_harness import WHO, message, options, register, to_broker
+from tests.server.raw_client import RawClient
+from tests.server.rocket_harness import long_fields
 from tests.server.rocketmq_caller import Caller
 
 
@@ -25,7 +25,7 @@ async def test_garbage_ends_only_its_connection(node: Node) -> None:
     good = await to_broker(node)
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff\x7f\xf4\xfe" + b"\xff" * 8):
         for port in (node.broker_port, node.master_port):
-            bad = await net.dial("127.0.0.1", port, Asker)
+            bad = await net.dial("127.0.0.1", port, RawClient)
             bad.wire.write(garbage)
             async with asyncio.timeout(10):
                 await bad.gone.wait()
@@ -69,7 +69,7 @@ async def test_requests_that_never_become_whole_do_not_fill_the_memory(
         port = node.rocketmq_port
         if door == "tubemq":
             huge, port = encode_frame(1, bytes(15 << 20)), node.broker_port
-        flood = [await net.dial("127.0.0.1", port, Asker) for _ in range(FLOOD)]
+        flood = [await net.dial("127.0.0.1", port, RawClient) for _ in range(FLOOD)]
         for bad in flood:
             bad.wire.write(memoryview(huge)[:-1])
         async with asyncio.timeout(30):

@@ -11,20 +11,20 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.testing import ManualClock
-from tests.server.asker import Asker
-from tests.server.node_stage import WHO, get, message, options, register, to_broker, to_master
+from tests.server.node_harness import WHO, get, message, options, register, to_broker, to_master
+from tests.server.raw_client import RawClient
 
 SLOW, NEXT = (f"g_127.0.0.1-{number}-2-3-Pull-coherer1.0" for number in (1, 2))
 
 
-async def join(asker: Asker, client_id: str) -> Any:
+async def join(asker: RawClient, client_id: str) -> Any:
     request = pb.RegisterRequestC2M(
         clientId=client_id, groupName="g", hostName="127.0.0.1", topicList=["demo"]
     )
     return await asker.ask(methods.CONSUMER_REGISTER, request)
 
 
-async def told(asker: Asker, client_id: str) -> list[int]:
+async def told(asker: RawClient, client_id: str) -> list[int]:
     """The partitions that the master's next event gives."""
     request = pb.HeartRequestC2M(clientId=client_id, groupName="g", reportSubscribeInfo=False)
     answer = await asker.ask(methods.CONSUMER_HEARTBEAT, request)

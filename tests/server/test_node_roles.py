@@ -15,8 +15,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import StoreError, UsageError
 from coherer.testing import ManualClock
-from tests.server.asker import Asker
-from tests.server.node_stage import (
+from tests.server.node_harness import (
     WHO,
     get,
     message,
@@ -27,6 +26,7 @@ from tests.server.node_stage import (
     to_master,
     topic_infos,
 )
+from tests.server.raw_client import RawClient
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 
@@ -78,7 +78,7 @@ async def test_a_master_and_two_brokers(tmp_path: Path, caplog: pytest.LogCaptur
 async def test_a_broker_waits_for_its_master(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    free = await net.listen("127.0.0.1", 0, Asker)
+    free = await net.listen("127.0.0.1", 0, RawClient)
     await free.close()
     broker = Node(
         options(
@@ -142,10 +142,10 @@ async def test_tls(tmp_path: Path) -> None:
     async with Node(given) as node:
         node.create_topic("demo", 4)
         trusting = net.TlsOptions(trust=PEM)
-        master = await net.dial("127.0.0.1", node.master_tls_port, Asker, tls=trusting)
+        master = await net.dial("127.0.0.1", node.master_tls_port, RawClient, tls=trusting)
         answer = await master.ask(methods.PRODUCER_REGISTER, producer("demo"))
         assert list(answer.brokerInfos) == [f"1:127.0.0.1:{node.broker_tls_port}"]
-        broker = await net.dial("127.0.0.1", node.broker_tls_port, Asker, tls=trusting)
+        broker = await net.dial("127.0.0.1", node.broker_tls_port, RawClient, tls=trusting)
         assert (await broker.ask(methods.SEND_MESSAGE, message())).success
 
 

@@ -23,12 +23,12 @@ from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
 from tests.server.broker_stage import OPTIONS as BROKER_OPTIONS
 from tests.server.broker_stage import Peer, close, serve
-from tests.server.client_stage import Stage as ClientStage
-from tests.server.client_stage import tags
+from tests.server.client_harness import Stage as ClientStage
+from tests.server.client_harness import tags
 from tests.server.master_stage import Consumer, Producer
 from tests.server.master_stage import Stage as MasterStage
-from tests.server.node_stage import options
-from tests.server.rocket_stage import running
+from tests.server.node_harness import options
+from tests.server.rocket_harness import running
 
 HOUR_MS = 3_600_000
 both_ways = pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])

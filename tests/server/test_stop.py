@@ -20,9 +20,9 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.sending import parse_send_reply
 from coherer._wire.tubemq.session import Response
 from coherer.errors import CohererError, StoreError, StoreFullError
-from tests.server.asker import Asker
-from tests.server.node_stage import options
-from tests.server.rocket_stage import Client, pull_fields, send_fields
+from tests.server.node_harness import options
+from tests.server.raw_client import RawClient
+from tests.server.rocket_harness import Client, pull_fields, send_fields
 
 SEND, PULL, NOT_FOUND = 310, 11, 19
 
@@ -50,7 +50,7 @@ async def rocketmq_sends(node: Node, acknowledged: Acknowledged) -> None:
 
 async def tubemq_sends(node: Node, acknowledged: Acknowledged) -> None:
     """The same by the other door."""
-    asker = await net.dial("127.0.0.1", node.broker_port, Asker)
+    asker = await net.dial("127.0.0.1", node.broker_port, RawClient)
     gone = asyncio.ensure_future(asker.gone.wait())
     number = 0
     while not gone.done():

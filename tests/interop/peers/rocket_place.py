@@ -8,7 +8,7 @@ from typing import Any
 
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
-from tests.server.client_stage import Client, tags
+from tests.server.client_harness import Client, tags
 
 from .rocket_site import Cluster
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from coherer._record.properties import decode
 from coherer._wire.rocketmq.command import Command
-from tests.server.client_stage import Client
-from tests.server.rocket_stage import SEND_V2, pull_fields, records_of, send_fields
+from tests.server.client_harness import Client
+from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
 
 from .rocket_place import Place
 from .rocket_site import RocketSite

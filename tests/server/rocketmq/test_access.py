@@ -20,8 +20,8 @@ from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
-from tests.server.client_stage import consumer, heartbeat, tags
-from tests.server.rocket_stage import BrokerStage, Client, pull_fields, running, send_fields
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 # The example of 10.3, with an administrator and without this machine's address.
@@ -60,15 +60,15 @@ def conf(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, conf: Path, clock: ManualClock) -> AsyncIterator[BrokerStage]:
+async def harness(tmp_path: Path, conf: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
     access = Access(conf.parent, clock.now_ms())
-    async with running(tmp_path / "store", clock, access=access) as stage:
-        yield stage
+    async with running(tmp_path / "store", clock, access=access) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def client(stage: BrokerStage) -> Client:
-    return await stage.dial()
+async def client(harness: BrokerHarness) -> Client:
+    return await harness.dial()
 
 
 async def ask(
@@ -135,11 +135,13 @@ async def test_everything_that_is_refused(client: Client) -> None:
     assert "JSON" in fault(answer)
 
 
-async def test_one_way_requests_are_dropped_in_silence(stage: BrokerStage, client: Client) -> None:
+async def test_one_way_requests_are_dropped_in_silence(
+    harness: BrokerHarness, client: Client
+) -> None:
     client.tell(Code.SEND_MESSAGE_V2, send("topicB"), b"x")
     client.tell(Code.SEND_MESSAGE_V2, signer(*USER)(send("topicB"), b"y"), b"y")
     await ask(client, Code.GET_MAX_OFFSET, {"topic": "topicB", "queueId": "0"})
-    assert [bytes(record.body) for record in stage.records("topicB")] == [b"y"]
+    assert [bytes(record.body) for record in harness.records("topicB")] == [b"y"]
 
 
 async def test_administrators_may_do_everything(client: Client) -> None:
@@ -153,8 +155,8 @@ async def test_trusted_addresses_need_no_account(tmp_path: Path, clock: ManualCl
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]")
-    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as stage:
-        assert (await (await stage.dial()).send()).code == 0
+    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as harness:
+        assert (await (await harness.dial()).send()).code == 0
 
 
 async def test_a_node_with_accounts(tmp_path: Path) -> None:
@@ -182,21 +184,21 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
 
 
 async def test_a_changed_file_holds_after_a_moment(
-    stage: BrokerStage, client: Client, conf: Path
+    harness: BrokerHarness, client: Client, conf: Path
 ) -> None:
     async def allowed() -> bool:
         return (await ask(client, Code.SEND_MESSAGE_V2, send("topicA"), b"x")).code == 0
 
     (conf / "plain_acl.yml").write_text(FILE.replace("topicA=DENY", "topicA=PUB"))
-    stage.broker.tick()
+    harness.broker.tick()
     assert not await allowed()
-    stage.clock.advance(RELOAD_MS)
-    stage.broker.tick()
+    harness.clock.advance(RELOAD_MS)
+    harness.broker.tick()
     assert await allowed()
     for broken in ("", "accounts: [", "accounts: 5", "- a", "accounts: [{accessKey: short}]"):
         (conf / "plain_acl.yml").write_text(broken)
-        stage.clock.advance(RELOAD_MS)
-        stage.broker.tick()
+        harness.clock.advance(RELOAD_MS)
+        harness.broker.tick()
         assert await allowed(), broken
 
 
@@ -245,7 +247,7 @@ async def everything(client: Client) -> bodies.AclConfig:
 
 
 async def test_an_account_is_made_changed_and_deleted(
-    stage: BrokerStage, client: Client, conf: Path
+    harness: BrokerHarness, client: Client, conf: Path
 ) -> None:
     new = ("new_user", "new_secret")
     fields = {
@@ -276,11 +278,11 @@ async def test_an_account_is_made_changed_and_deleted(
         group_perms=["g=SUB"],
     )
     written = yaml.safe_load((conf / "plain_acl.yml").read_text())
-    assert written["dataVersion"] == [{"counter": 3, "timestamp": stage.clock.now_ms()}]
+    assert written["dataVersion"] == [{"counter": 3, "timestamp": harness.clock.now_ms()}]
     assert [account["accessKey"] for account in written["accounts"]] == [
         USER[0], OPERATOR[0], new[0],
     ]  # fmt: skip
-    assert Access(conf.parent, 0).accounts == stage.broker.access.accounts  # type: ignore[union-attr]
+    assert Access(conf.parent, 0).accounts == harness.broker.access.accounts  # type: ignore[union-attr]
     answer = await ask(client, Code.DELETE_ACL_CONFIG, {"accessKey": new[0]}, account=OPERATOR)
     assert answer.code == 0
     answer = await ask(client, Code.SEND_MESSAGE_V2, send("c"), b"x", new)
@@ -333,8 +335,8 @@ async def test_a_file_without_trusted_addresses_gets_none(
     (conf / "plain_acl.yml").write_text(
         "accounts: [{accessKey: operator, secretKey: 87654321, admin: true}]"
     )
-    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as stage:
-        client, fields = await stage.dial(), {"globalWhiteAddrs": "127.0.0.1"}
+    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as harness:
+        client, fields = await harness.dial(), {"globalWhiteAddrs": "127.0.0.1"}
         answer = await ask(client, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, fields, account=OPERATOR)
         assert (answer.code, answer.remark) == (
             Result.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
@@ -370,8 +372,10 @@ async def test_without_access_control(peer: Client) -> None:
         assert (await peer.ask(code)).code == result
 
 
-async def test_a_broker_asks_others_with_its_own_account(stage: BrokerStage, conf: Path) -> None:
-    address = f"127.0.0.1:{stage.port}"
+async def test_a_broker_asks_others_with_its_own_account(
+    harness: BrokerHarness, conf: Path
+) -> None:
+    address = f"127.0.0.1:{harness.port}"
     assert tools_signer(conf.parent) is None
     plain = RemotingClient()
     answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)

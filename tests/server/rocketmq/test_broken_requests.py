@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter, PropertyRewriter
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command, encode
-from tests.server.rocket_stage import SEND_V2, BrokerStage, Client, pull_fields, send_fields
+from tests.server.rocket_harness import SEND_V2, BrokerHarness, Client, pull_fields, send_fields
 
 CODES = sorted(int(code) for code in RequestCode)
 SILENT = {RequestCode.END_TRANSACTION}
@@ -36,7 +36,7 @@ BODIES = st.sampled_from(
 
 @pytest.mark.parametrize("code", CODES)
 async def test_junk(
-    broker_stage: BrokerStage, peer: Client, code: int, caplog: pytest.LogCaptureFixture
+    broker_harness: BrokerHarness, peer: Client, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     await peer.send(b"before")
@@ -74,7 +74,7 @@ def test_junk_as_properties(text: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["\ud800", "UNIQ_KEY\x01\ud800", "KEYS\x01a\ud800\x02TAGS\x01\ud800"]
 )
-async def test_half_characters(peer: Client, broker_stage: BrokerStage, text: str) -> None:
+async def test_half_characters(peer: Client, broker_harness: BrokerHarness, text: str) -> None:
     frame = encode(Command(SEND_V2, 1, fields=send_fields(i="SURROGATE")))
     escaped = text.encode("unicode_escape").replace(b"\\x", b"\\u00")
     size = len(escaped) - len(b"SURROGATE")
@@ -86,4 +86,4 @@ async def test_half_characters(peer: Client, broker_stage: BrokerStage, text: st
         peer.connection.write(head + frame[8:])
         async with asyncio.timeout(10):
             assert (await answer).code == 0
-    assert len(broker_stage.records("demo")) == 2
+    assert len(broker_harness.records("demo")) == 2

@@ -18,6 +18,7 @@ from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.requests import client_requests
 from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal
@@ -26,7 +27,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 from coherer.testing import ManualClock
-from tests.server.client_stage import OPTIONS, consumer, heartbeat, sql, tags
+from tests.server.client_harness import OPTIONS, consumer, heartbeat, sql, tags
 
 HEARTBEAT_BODY = heartbeat("me", [consumer("g", tags("t"), sql("u", "a > 5"))], "p")
 LOCK_BODY = {
@@ -104,12 +105,12 @@ class Broker:
         # Files are tested elsewhere; here they would only cost time.
         self.store.save_config = lambda name, data: None  # type: ignore[method-assign]
         self.state = RocketState(RocketOptions(), Core(self.store, clock.now_ms))
-        self.desk = ClientHandler(self.state)
+        self.clients = ClientHandler(self.state)
         options = RocketOptions(store_replies=False)
         self.state.change(options)
         replies = ReplyHandler(self.state, SendHandler(self.state))
         calls = ClientCalls(self.state)
-        self.handlers = {**self.desk.handlers(), **calls.handlers(), **replies.handlers()}
+        self.handlers = client_requests(self.clients, calls, replies)
 
     def ask(self, request: Command) -> None:
         """Any answer is one, and any refusal; whatever else is raised is a mistake of ours."""

@@ -14,8 +14,8 @@ from coherer import _net as net
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import BORN_HOST_V6, STORE_HOST_V6, Record
 from coherer.testing import ManualClock
-from tests.server.client_stage import consumer, heartbeat, tags
-from tests.server.rocket_stage import SEND_BACK, BrokerStage, Client, records_of
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import SEND_BACK, BrokerHarness, Client, records_of
 
 HEARTBEAT, VIEW, END, CHECK, DIRECTLY = 34, 33, 37, 39, 309
 HOST = bytes(15) + b"\x01"
@@ -40,8 +40,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerStage]:
-    made = BrokerStage(tmp_path, clock, host="::1")
+async def harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
+    made = BrokerHarness(tmp_path, clock, host="::1")
     listener = await net.listen("::1", 0, made.broker.remoting.make)
     made.port = listener.port
     yield made
@@ -50,8 +50,8 @@ async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerStage
 
 
 @pytest.fixture
-async def peer(stage: BrokerStage) -> AsyncIterator[Client]:
-    made = await net.dial("::1", stage.port, Client)
+async def peer(harness: BrokerHarness) -> AsyncIterator[Client]:
+    made = await net.dial("::1", harness.port, Client)
     yield made
     await made.hang_up()
 
@@ -62,12 +62,14 @@ def check_hosts(record: Record) -> None:
     assert (record.born_host[:16], record.store_host) == (HOST, HOST + (10911).to_bytes(4, "big"))
 
 
-async def test_messages_on_all_ways(stage: BrokerStage, peer: Client, clock: ManualClock) -> None:
+async def test_messages_on_all_ways(
+    harness: BrokerHarness, peer: Client, clock: ManualClock
+) -> None:
     sent = decode_offset_id((await peer.send(b"sent")).fields["msgId"])
     assert (sent.address, sent.port) == (HOST, 10911)
     await peer.send(b"delayed", i="DELAY\x011")
     clock.advance(1_500)
-    stage.broker.tick()
+    harness.broker.tick()
     await peer.settle()
     half = (await peer.send(b"half", f=4, i=f"{HALF}U")).fields
     fields = {"producerGroup": "p", "commitOrRollback": "8"}
@@ -78,13 +80,15 @@ async def test_messages_on_all_ways(stage: BrokerStage, peer: Client, clock: Man
     assert (await peer.ask(SEND_BACK, back)).code == 0
     found = records_of(await peer.pull())
     assert [record.body for record in found] == [b"sent", b"delayed", b"half"]
-    for record in [*found, *stage.records("%DLQ%g")]:
+    for record in [*found, *harness.records("%DLQ%g")]:
         check_hosts(record)
     [seen] = records_of(await peer.ask(VIEW, {"offset": str(sent.physical_offset)}))
     assert seen.body == b"sent"
 
 
-async def test_questions_to_a_client(stage: BrokerStage, peer: Client, clock: ManualClock) -> None:
+async def test_questions_to_a_client(
+    harness: BrokerHarness, peer: Client, clock: ManualClock
+) -> None:
     sent = (await peer.send(b"sent")).fields["msgId"]
     beat = heartbeat("me", [consumer("g", tags("demo"))], "p")
     assert (await peer.ask(HEARTBEAT, body=msgspec.json.encode(beat))).code == 0
@@ -99,7 +103,7 @@ async def test_questions_to_a_client(stage: BrokerStage, peer: Client, clock: Ma
     assert (await answer).code == 0
     await peer.send(b"half", f=4, i=f"{HALF}U", g=clock.now_ms())
     clock.advance(61_000)
-    stage.broker.tick()
+    harness.broker.tick()
     asked = await peer.next_asked()
     assert asked.code == CHECK
     assert len(asked.fields["offsetMsgId"]) == 56

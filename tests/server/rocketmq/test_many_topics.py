@@ -12,8 +12,8 @@ from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._store import Store
 from coherer._wire.rocketmq.codes import RequestCode as Code
-from tests.server.node_stage import options
-from tests.server.rocket_stage import send_fields
+from tests.server.node_harness import options
+from tests.server.rocket_harness import send_fields
 from tests.server.rocketmq_caller import Caller
 
 TOPICS = 40

@@ -44,7 +44,7 @@ class Node:
     def send(self, body: str, topic: str = "t", queue_id: int = 0, **properties: object) -> None:
         texts = {name: str(value) for name, value in properties.items()}
         draft = Draft(topic, queue_id, body.encode(), encode({"TAGS": "red", **texts}), 112_785)
-        self.store.append([self.service.take(draft)])
+        self.store.append([self.service.schedule(draft)])
 
     async def tick(self) -> None:
         """A tick, and what follows it at once."""
@@ -330,7 +330,9 @@ async def test_a_slave_knows_what_its_master_has_delivered(node: Node, tmp_path:
 
 
 async def test_entries_that_a_java_broker_rebuilt_hold_the_code_of_the_tag(node: Node) -> None:
-    draft = node.service.take(Draft("t", 0, b"m", encode({"TAGS": "red", "TIMER_DELAY_SEC": "9"})))
+    draft = node.service.schedule(
+        Draft("t", 0, b"m", encode({"TAGS": "red", "TIMER_DELAY_SEC": "9"}))
+    )
     node.store.append([msgspec.structs.replace(draft, tag_code=112_785)])
     await node.until(8_900)
     assert node.delivered() == []

@@ -1,7 +1,7 @@
 """What a broker counts: per topic and group, over the last minute, hour and day (rocketmq 2.12).
 
-A counter only grows. Beside it lie a few snapshots back: its value ten seconds ago, twenty, and so on
-for a minute; the same every ten minutes for an hour, and every hour for a day. A sum is the
+A counter only grows. Beside it lie a few snapshots back: its value ten seconds ago, twenty, and so
+on for a minute; the same every ten minutes for an hour, and every hour for a day. A sum is the
 difference of the last look and the first, and a rate is that by the time between them. So a counter
 that nobody asks for costs an addition per batch, and one look in ten seconds.
 

@@ -6,10 +6,10 @@ higher count of checks, and the producer is asked about the new copy; the old en
 round's position then and forgotten. Those that were asked about too often, or are too old, move to
 a topic of their own, from which a person can bring them back (protocol page, 6.7).
 
-`TransactionLedger` knows where the rounds have come (the offsets of the group CID_RMQ_SYS_TRANS in both
-topics) and which half messages behind that are marked. It is told the time and reads half
-messages through a function; it only plans: what to store, and whom to ask. Who carries the plan
-out tells it so.
+`TransactionLedger` knows where the rounds have come (the offsets of the group CID_RMQ_SYS_TRANS in
+both topics) and which half messages behind that are marked. It is told the time and reads half
+messages through a function; it only plans: what to store, and whom to ask. Who carries the plan out
+tells it so.
 
 Better than Java 4.9.3: a mark counts for copies that were put back too, so that a producer whose
 answer crosses a check is not asked again (and does not commit twice); waiting for its immunity

@@ -1,15 +1,15 @@
-"""Writes the files of `config/` beside the event loop, each in one order.
+"""Writes the files of `config/` in a thread, in the order of their changes.
 
-Rules:
+Invariants:
 
-* Contents are taken in the event loop, immediately before they are written, and never while another
-  write is under way. So a file never goes back in time, whoever asks for its writing.
-* Changes that come while something is written are in the next write, all of them together. Contents
-  of thousands of topics take a while to make: the next write waits so long that making them takes a
-  fifth of the loop's time at most.
-* Whoever acknowledges a change waits for `saved` first.
-* What could not be written stays to be written: with the next change, or with `saved`.
-* Outside of an event loop, and after `close`, a file is written at once.
+* The content of a file is taken in the event loop, immediately before it is written, and never
+  while another write is in progress. So a file never goes back in time.
+* Changes that come during a write are combined into the next one. Serializing thousands of topics
+  takes a while, so the next write is delayed such that serializing uses at most a fifth of the
+  loop's time.
+* Code that acknowledges a change awaits `flush` first.
+* A failed write is repeated with the next change, or by `flush`.
+* Without a running event loop, and after `close`, files are written synchronously.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Take = Callable[[], bytes]
 
 
 class _File:
-    """What is known of one file."""
+    """State of one file."""
 
     __slots__ = ("before", "error", "take", "written")
 
@@ -43,13 +43,13 @@ class _File:
 
 
 class DeferredSaver:
-    """Writes files.
+    """Writes changed files.
 
     Args:
-        write: replaces a file by its name, durably; called in a thread.
+        write: replaces the file of a name durably; called in a thread.
 
     Attributes:
-        changes: grows with every change; who compares it knows whether there is something to wait for.
+        changes: counts changes; compare it to find out whether a call changed a file.
     """
 
     def __init__(self, write: Callable[[str, bytes], None]) -> None:
@@ -63,26 +63,26 @@ class DeferredSaver:
         self.changes = 0
 
     def save(self, name: str, take: Take, before: Callable[[], object] | None = None) -> None:
-        """Have a file written.
+        """Schedule a file to be written.
 
         Args:
             name: its name.
-            take: gives its content, as it is when the file is written.
-            before: what has to succeed first; called in the thread.
+            take: returns the content; called right before the write.
+            before: called first, in the thread; if it raises, the file is not written.
         """
         file = self._files.setdefault(name, _File())
         file.take, file.before = take, before
         self._mark(name)
 
-    def has(self, name: str, content: bytes) -> None:
-        """Say what a file holds: it is not written while that stays so."""
+    def mark_saved(self, name: str, content: bytes) -> None:
+        """Tell what a file contains, so that it is not written again with the same content."""
         self._files.setdefault(name, _File()).written = content
 
-    async def saved(self) -> None:
-        """Wait until every change so far is on the disk.
+    async def flush(self) -> None:
+        """Wait until every change so far is on disk.
 
         Raises:
-            StoreError: a file could not be written; it is written the next time.
+            StoreError: a file could not be written; the next call tries again.
         """
         for name, file in self._files.items():
             if file.error is not None:
@@ -96,13 +96,13 @@ class DeferredSaver:
                 raise file.error
 
     async def close(self) -> None:
-        """Write everything; from now on files are written at once.
+        """Write everything; later changes are written synchronously.
 
         Raises:
             StoreError: a file could not be written.
         """
         try:
-            await self.saved()
+            await self.flush()
         finally:
             self._closed = True
             if self._pool is not None:
@@ -153,8 +153,8 @@ class DeferredSaver:
             try:
                 content = file.take()
             except Exception as error:  # noqa: BLE001 - the other files are written nevertheless
-                _log.exception("The content of %s cannot be made", name, about=name)
-                file.error = StoreError(f"The content of {name} cannot be made: {error!r}.")
+                _log.exception("%s could not be serialized", name, about=name)
+                file.error = StoreError(f"{name} could not be serialized: {error!r}.")
                 continue
             if content == file.written:
                 file.error = None
@@ -181,9 +181,9 @@ class DeferredSaver:
             if error is None:
                 file.written, file.error = content, None
                 continue
-            _log.error("%s is not written yet, it will be tried again: %s", name, error, about=name)
+            _log.error("%s could not be written and will be retried: %s", name, error, about=name)
             if not isinstance(error, StoreError):
-                error = StoreError(f"{name} is not written: {error!r}.")
+                error = StoreError(f"{name} could not be written: {error!r}.")
             file.error = error
 
     def _tell(self, count: int) -> None:

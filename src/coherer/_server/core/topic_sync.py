@@ -1,18 +1,19 @@
-"""Topics made through RocketMQ's door, in the catalog of the node's own TubeMQ master.
+"""Keeps the catalog of the node's TubeMQ master in step with the broker's topic table.
 
-The broker's table of topics is one; what TubeMQ's clients find is decided by their master. So what
-RocketMQ's clients and operators change in the table is booked in the catalog:
+The topic table is shared by both protocols, but TubeMQ's clients learn of topics from their master.
+So changes that RocketMQ's clients and operators make in the table are copied to the catalog:
 
-* a new topic of a user, if TubeMQ allows its name (a letter, then letters, digits, `_` and `-`);
-* more queues, and whether it may be read and written. TubeMQ's partitions never become fewer: the
-  catalog's number then stays, also for the broker, and only RocketMQ's clients have fewer queues;
-* a topic that is deleted, with its messages.
+* a new topic, if TubeMQ allows its name (a letter, then letters, digits, `_` and `-`);
+* a larger number of queues, and the read and write permissions. TubeMQ never removes partitions:
+  when queues are removed, the catalog and the broker keep the old number of partitions, and only
+  RocketMQ's clients see fewer queues;
+* the deletion of a topic and its messages.
 
-The other direction needs nothing: the broker takes the master's word into the same table.
+The other direction needs no code here: the broker puts the master's topics into the same table.
 
-With thousands of topics all of this takes a while. Then several changes are booked together, so
-that no more than a tenth of the time goes there; only a topic that is gone is forgotten at once, or
-the master would bring it back.
+With thousands of topics a sync takes noticeable time. Changes are then batched so that syncing uses
+at most a tenth of the loop's time. Only deletions are copied at once, or the master would create
+the topic again.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from coherer.errors import CohererError
 _log = Log(logging.getLogger(__name__))
 
 USER = "rocketmq"
-"""Who has changed the catalog, as it keeps it."""
+"""The user name that the catalog records for these changes."""
 QUICK_S: Final = 0.005
-"""What takes no longer is done at once, however often."""
+"""A sync that is faster than this is not rate-limited."""
 REST_FACTOR: Final = 9
-"""After a longer one there is rest for so many times as long."""
+"""After a slower sync, the next one waits this many times as long as the sync took."""
 
 
 class TopicSync:
-    """Keeps the catalog as the table is.
+    """Copies changes of the topic table to the master's catalog.
 
     Args:
-        master: whose catalog.
-        broker_id: the broker whose table it is.
-        core: where the table is.
+        master: the owner of the catalog.
+        broker_id: the broker that owns the table.
+        core: holds the topic table.
     """
 
     def __init__(self, master: Master, broker_id: int, core: Core) -> None:
@@ -56,62 +57,62 @@ class TopicSync:
         self._deleted: set[str] = set()
         self._scheduled: asyncio.Handle | None = None
         self._not_before_s = 0.0
-        self._news = False
-        core.topics.watch(self._soon)
+        self._pending = False
+        core.topics.watch(self._schedule)
         core.on_removal(self._removed)
 
     def sync(self) -> None:
-        """Book what is not booked yet."""
+        """Copy all pending changes to the catalog."""
         topics = {topic.name: topic for topic in self._topics if valid_topic(topic.name)}
         for name in self._deleted - topics.keys():
             self._forget(name)
         self._deleted.clear()
         for topic in topics.values():
             try:
-                self._made(topic)
+                self._copy(topic)
             except CatalogError as error:
-                _log.warning("TubeMQ's clients do not see %s as it is: %s", topic.name, error)
+                _log.warning("Topic %s could not be copied to TubeMQ: %s", topic.name, error)
         try:
             self._master.state.settle()
         except CohererError as error:
-            _log.error("The master's catalog: %s", error)
+            _log.error("The master's catalog could not be saved: %s", error)
 
     def close(self) -> None:
-        """Book nothing more: what is not booked yet, the next start books."""
+        """Stop syncing; the next start copies what is still pending."""
         if self._scheduled is not None:
             self._scheduled.cancel()
 
-    def _soon(self) -> None:
-        # The master may be the one who changes the table just now: it has to come to its end.
-        self._news = True
+    def _schedule(self) -> None:
+        # The master itself may be changing the table right now; let it finish first.
+        self._pending = True
         if self._scheduled is None:
             loop = asyncio.get_running_loop()
-            rest_s = self._not_before_s - loop.time()
-            later = rest_s > 0
-            self._scheduled = loop.call_later(rest_s, self._now) if later else self._at_once()
+            wait_s = self._not_before_s - loop.time()
+            later = wait_s > 0
+            self._scheduled = loop.call_later(wait_s, self._run) if later else self._call_soon()
 
-    def _at_once(self) -> asyncio.Handle:
-        return asyncio.get_running_loop().call_soon(self._now)
+    def _call_soon(self) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(self._run)
 
-    def _now(self) -> None:
+    def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        begin_s, self._news = loop.time(), False
+        begin_s, self._pending = loop.time(), False
         try:
-            self.sync()  # the master changes the table in turn: that is no reason not to rest
+            self.sync()  # the master changes the table in turn, which schedules another sync
         finally:
             took_s = loop.time() - begin_s
             if took_s > QUICK_S:
                 self._not_before_s = loop.time() + REST_FACTOR * took_s
             self._scheduled = None
-            if self._news:
-                self._soon()
+            if self._pending:
+                self._schedule()
 
-    def _made(self, topic: Topic) -> None:
+    def _copy(self, topic: Topic) -> None:
         state, name = self._master.state, topic.name
         record = self._record(name)
         if record is None:
             if topic.tubemq:
-                return  # the master is about to forget it
+                return  # the master is about to remove it from the table
             props = msgspec.structs.replace(
                 state.catalog.broker(self._broker_id).props,
                 partitions=max(topic.partitions, 1),
@@ -129,11 +130,11 @@ class TopicSync:
                 state.catalog.update_topic(name, self._broker_id, changes, state.change(USER))
 
     def _removed(self, name: str) -> None:
-        # A topic that is only missing from the table may be the master's own doing.
+        # The deletion is recorded, because the master itself also removes topics from the table.
         self._deleted.add(name)
         if self._scheduled is not None:
             self._scheduled.cancel()
-        self._scheduled = self._at_once()
+        self._scheduled = self._call_soon()
 
     def _forget(self, name: str) -> None:
         record = self._record(name)

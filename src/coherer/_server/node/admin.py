@@ -409,7 +409,7 @@ class _HttpConnection:
         if news is not None:
             await news
         try:
-            await files.saved()
+            await files.flush()
         except StoreError as error:
             status, headers, _ = reply
             text = f"It is changed, but will not survive a restart yet: {error.text}"

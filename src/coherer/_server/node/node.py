@@ -1,7 +1,7 @@
 """A node: master and broker in one process, or one of them, over one directory.
 
-It has two protocols over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server and a
-broker). Topics, messages, groups and positions are the same behind both.
+It has two protocols over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server
+and a broker). Topics, messages, groups and positions are the same behind both.
 
 What a node does beside answering: ten times a second it looks for leases, gets and members whose
 time is over; beside the loop it makes the log durable on the options' beat; every few seconds it
@@ -29,7 +29,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin import AdminService, Guard
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.node_options import SCHEME, NodeOptions
-from coherer._server.rocketmq.server import RocketServer
+from coherer._server.rocketmq.service import RocketMqService
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.door import TubeDoor
@@ -84,7 +84,7 @@ class Node:
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
         self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
-        self.rocketmq = RocketServer(options, now_ms, self._listen_shared)
+        self.rocketmq = RocketMqService(options, now_ms, self._listen_shared)
         self.admin_port = -1
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._store: Store | None = None
@@ -337,7 +337,7 @@ class Node:
         if broker is None:
             return lambda: None
         state, before = broker.state, broker.state.topics.version
-        return lambda: state.news(before)
+        return lambda: state.announced_since(before)
 
     def _open_core(self) -> Core:
         options = self.options

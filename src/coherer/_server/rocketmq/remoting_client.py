@@ -1,6 +1,6 @@
-"""What a server asks other servers: brokers name servers, slaves their master.
+"""Requests to other servers: from brokers to name servers, and from slaves to their master.
 
-One connection per address, made when it is needed and kept.
+There is one connection per address. It is opened at the first request and kept.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class RemotingClient:
     """Connections to other servers, by address.
 
     Args:
-        tls: how connections are made secret; None for plain ones.
-        sign: adds account and signature to the fields of a request; None for neither.
+        tls: how connections are encrypted; None for plain ones.
+        sign: adds access key and signature to the fields of a request; None for unsigned requests.
     """
 
     def __init__(self, tls: net.TlsOptions | None = None, sign: Signer | None = None) -> None:
@@ -38,18 +38,18 @@ class RemotingClient:
         *,
         timeout_ms: int = 3_000,
     ) -> Command:
-        """Ask a server and wait for its answer, whatever its code.
+        """Send a request and wait for the response, whatever its code.
 
         Args:
             address: host:port.
-            code: what is asked.
-            fields: the header.
+            code: the request code.
+            fields: the header fields.
             body: the body.
-            timeout_ms: for the connection, and again for the answer.
+            timeout_ms: for connecting, and again for the response.
 
         Raises:
-            UnavailableError: no connection, or no answer in time; the connection is closed then.
-            UsageError: the address is none.
+            UnavailableError: no connection, or no response in time; the connection is closed then.
+            UsageError: the address is not valid.
         """
         channel = await self._channel(address, timeout_ms)
         try:
@@ -61,7 +61,7 @@ class RemotingClient:
             raise
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
@@ -71,23 +71,23 @@ class RemotingClient:
             channel = self._channels.get(address)
             if channel is None or channel.closed:
                 host, port = host_and_port(address)
-                door = await net.dial(
+                receiver = await net.dial(
                     host, port, self._remoting.make, tls=self._tls, timeout_ms=timeout_ms
                 )
-                channel = self._channels[address] = door.channel
+                channel = self._channels[address] = receiver.channel
             return channel
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of an address.
+    """Split an address.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not `host:port`.
 
     >>> host_and_port("10.0.0.1:9876"), host_and_port("[::1]:9876")
     (('10.0.0.1', 9876), ('::1', 9876))
     """
     host, _, port = address.strip().rpartition(":")
     if not host or not port.isdecimal():
-        raise UsageError(f"{address!r} is no host:port.")
+        raise UsageError(f"{address!r} is not host:port.")
     return host.strip("[]"), int(port)

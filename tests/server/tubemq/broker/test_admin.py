@@ -18,7 +18,7 @@ from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import Response
-from tests.server.asker import Asker
+from tests.server.raw_client import RawClient
 
 WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
 
@@ -47,8 +47,8 @@ def app(node: Node) -> AdminApp:
 
 
 @pytest.fixture
-async def asker(node: Node) -> Asker:
-    asker = await net.dial("127.0.0.1", node.broker_port, Asker)
+async def asker(node: Node) -> RawClient:
+    asker = await net.dial("127.0.0.1", node.broker_port, RawClient)
     for number in range(4):
         message = pb.SendMessageRequestP2B(
             clientId="p",
@@ -65,7 +65,7 @@ async def asker(node: Node) -> Asker:
     return asker
 
 
-async def get(asker: Asker) -> list[bytes]:
+async def get(asker: RawClient) -> list[bytes]:
     request = pb.GetMessageRequestC2B(**WHO, lastPackConsumed=True)
     answer = await asker.ask(methods.GET_MESSAGES, request)
     return [message.payLoadData for message in answer.messages]
@@ -77,7 +77,7 @@ def groups_of(app: AdminApp, **params: str) -> dict[str, list[str]]:
     return {record["type"]: record["groupName"] for record in records}
 
 
-async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
+async def test_what_is_there(app: AdminApp, asker: RawClient) -> None:
     held = app.handle("admin_query_pubinfo", {"topicName": "demo"})
     assert (held["result"], held["offsetStep"], held["dataCount"]) == (True, 1, 1)
     [topic] = held["dataSet"]  # type: ignore[misc]
@@ -120,7 +120,7 @@ async def test_what_is_there(app: AdminApp, asker: Asker) -> None:
     assert version["version"].startswith("coherer-")  # type: ignore[index, union-attr, call-overload]
 
 
-async def test_moving_a_group_that_waits(app: AdminApp, asker: Asker) -> None:
+async def test_moving_a_group_that_waits(app: AdminApp, asker: RawClient) -> None:
     assert len(await get(asker)) == 4
     waiting = asker.post(
         methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO, lastPackConsumed=True)
@@ -151,7 +151,7 @@ async def test_moving_a_group_that_waits(app: AdminApp, asker: Asker) -> None:
     ]
 
 
-async def test_moving_groups_to_the_end(app: AdminApp, asker: Asker) -> None:
+async def test_moving_groups_to_the_end(app: AdminApp, asker: RawClient) -> None:
     given = {"groupName": "g", "modifyUser": "me", "manualSet": "false", "topicName": "demo,none"}
     assert app.handle("admin_set_offset", given)["result"] is True
     [group] = app.handle("admin_query_offset", {})["dataSet"]  # type: ignore[misc]
@@ -159,7 +159,7 @@ async def test_moving_groups_to_the_end(app: AdminApp, asker: Asker) -> None:
     assert lags == [0, 0]
 
 
-async def test_removing(app: AdminApp, asker: Asker) -> None:
+async def test_removing(app: AdminApp, asker: RawClient) -> None:
     given = {"groupName": "g", "modifyUser": "me", "topicName": "other"}
     assert app.handle("admin_rmv_offset", given)["result"] is True
     assert groups_of(app) == {"all": ["g"]}
@@ -193,7 +193,7 @@ async def test_what_makes_no_sense(app: AdminApp, method: str, given: dict[str, 
     assert (answer["result"], answer["errCode"]) == (False, 400)
 
 
-async def test_through_the_client(node: Node, asker: Asker) -> None:
+async def test_through_the_client(node: Node, asker: RawClient) -> None:
     assert len(await get(asker)) == 4
     admin = Admin(f"http://127.0.0.1:{node.admin_port}")
     [broker] = await admin.brokers()

@@ -155,7 +155,7 @@ async def test_the_life_of_a_configuration(
     assert not state.access.open
     assert partitions(broker) == {"a": 2, "b": 5}
     assert state.topics["b"].stores == 2
-    await broker.core.files.saved()
+    await broker.core.files.flush()
     assert b'"b"' in (store.load_config("topics.json") or b"")
     script.heard.clear()
     link.sync()

@@ -1,8 +1,8 @@
-"""What a broker asks of its clients, over the connections that they opened (2.13, 4).
+"""Requests from the broker to its clients, over the connections that the clients have opened.
 
-A producer is asked about a transaction (39) and a consumer told to read elsewhere (220) one-way;
-how far a consumer is (221), what it does (307), and what it makes of one message (309) is asked for
-an operator, who gets its answer.
+See docs/protocol/rocketmq.md, sections 2.13 and 4. Checks of transactions (39) and resets of
+offsets (220) are one-way. The others are sent on behalf of an operator, who gets the response: a
+consumer's offsets (221), its running info (307), and the result of consuming one message (309).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coherer._record.ids import decode_offset_id, encode_offset_id
 from coherer._rules.rocketmq.clients import ClientInfo
 from coherer._rules.rocketmq.transactions import Question
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import NOT_SET, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -38,20 +38,20 @@ from coherer.errors import CohererError, RequestTimeoutError, UsageError
 _log = Log(logging.getLogger(__name__))
 
 CALL_MS: Final = 10_000
-"""How long a client has for 307, 309 and 326."""
+"""The timeout of 307, 309 and 326."""
 STATUS_MS: Final = 5_000
-"""How long it has for 221."""
+"""The timeout of 221."""
 LATEST: Final = -1
-"""The time in 222 that stands for the end of a queue."""
+"""The timestamp in 222 that means the end of a queue."""
 
 
 class ClientCalls:
-    """Asks clients.
+    """Sends requests to clients.
 
     Args:
-        state: what the broker's parts share.
-        call_ms: how long a client has for what an operator asks it.
-        status_ms: how long it has to say how far it is.
+        state: shared state of the broker.
+        call_ms: the timeout of relayed requests.
+        status_ms: the timeout of requests for offsets.
     """
 
     def __init__(
@@ -61,22 +61,13 @@ class ClientCalls:
         self._call_ms = call_ms
         self._status_ms = status_ms
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-        }
-
-    # -- transactions, 4.1
+    # -- transactions, section 4.1
 
     def check_transaction(self, question: Question) -> bool:
-        """Code 39: ask a producer of a group what became of a half message.
+        """CHECK_TRANSACTION_STATE (39): ask a producer of the group.
 
         Returns:
-            Whether there was one to ask.
+            Whether a producer was asked.
         """
         channel = self._state.producers.available(question.group, _is_open, _takes_more)
         if channel is None:
@@ -92,15 +83,16 @@ class ClientCalls:
         channel.notify(RequestCode.CHECK_TRANSACTION_STATE, header.fields(), question.body)
         return True
 
-    # -- reading elsewhere, 4.4
+    # -- resetting offsets, section 4.4
 
     def reset_offset(self, _: Channel, request: Command) -> Command:
-        """Code 222: tell the consumers of a group to read on from a time.
+        """INVOKE_BROKER_TO_RESET_OFFSET (222): make the consumers of a group continue from a time.
 
-        What the broker keeps of their positions is not changed: they do that.
+        The broker's offsets do not change; the consumers commit the new ones.
 
         Raises:
-            Refusal: the group has not read every queue, is not there, or is too old.
+            Refusal: the group has no offset in a queue, is offline, or has a member that is too
+            old.
         """
         if request.language is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: language")
@@ -113,7 +105,7 @@ class ClientCalls:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        # Whether the operator insists is not handed on: it has been decided here.
+        # The force flag has been evaluated here and is not passed on.
         header.is_force = False
         fields = header.fields()
         body = table.encode_for_c() if request.language == CPP else table.encode()
@@ -149,13 +141,13 @@ class ClientCalls:
             return store.queue_range(topic, queue_id)[1]
         return max(0, store.offset_at_time(topic, queue_id, time_ms, nearest=True))
 
-    # -- how far a consumer is, 4.5
+    # -- offsets of consumers, section 4.5
 
     async def consumer_status(self, _: Channel, request: Command) -> Command:
-        """Code 223: ask the consumers of a group how far they are in a topic.
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): ask consumers for their offsets.
 
         Raises:
-            Refusal: there are none, or one is too old.
+            Refusal: the group is offline, or has a member that is too old.
         """
         header = parse(ConsumerStatusHeader, request.fields)
         members = self._members(header.group)
@@ -191,34 +183,34 @@ class ClientCalls:
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 return bodies.ConsumerStatus.decode(answer.body).message_queue_table
             _log.warning(
-                "%s does not say how far it is: %s",
+                "%s did not report its offsets: %s",
                 member.client_id,
                 answer.remark,
                 about=member.client_id,
             )
         except CohererError as error:
             _log.warning(
-                "%s does not say how far it is: %s", member.client_id, error, about=member.client_id
+                "%s did not report its offsets: %s", member.client_id, error, about=member.client_id
             )
         return None
 
-    # -- what an operator asks a consumer, 2.13
+    # -- relayed requests, section 2.13
 
     def running_info(self, _: Channel, request: Command) -> Awaitable[Command]:
-        """Code 307: what a consumer is doing, in its own words.
+        """GET_CONSUMER_RUNNING_INFO (307): relayed to a consumer.
 
         Raises:
-            Refusal: it is not there, too old, or does not answer.
+            Refusal: it is offline, too old, or does not respond.
         """
         header = parse(RunningInfoHeader, request.fields)
         return self._relay(request, header.consumer_group, header.client_id, bytes(request.body))
 
     def consume_directly(self, _: Channel, request: Command) -> Awaitable[Command]:
-        """Code 309: have a consumer consume one message now.
+        """CONSUME_MESSAGE_DIRECTLY (309): make a consumer consume one message now.
 
         Raises:
-            Refusal: there is no such message, or the consumer is not there, too old, or does not
-                answer.
+            Refusal: there is no such message, or the consumer is offline, too old, or does not
+            respond.
         """
         header = parse(ConsumeDirectlyHeader, request.fields)
         request.fields = {**request.fields, "brokerName": self._state.options.broker}

@@ -1,9 +1,12 @@
-"""Codes 11 and 361: messages go out (2.6).
+"""Pulls: `PULL_MESSAGE` (11) and `LITE_PULL_MESSAGE` (361), their filters, and long polling.
 
-361 is the pull of 5.x's `DefaultLitePullConsumer`: the same request, answered the same way.
+See docs/protocol/rocketmq.md, section 2.6. 361 comes from `DefaultLitePullConsumer` of RocketMQ 5;
+request and response are the same.
 
-What a pull finds leaves as slices of the mapped log, as they are. A pull that finds nothing new and
-may wait is held until a message arrives that it wants (`holding`).
+Messages are sent as slices of the mapped log. A pull that finds no message and may wait is
+suspended (`LongPolling`) until a message arrives that passes its filter. Java also searches all
+suspended pulls every five seconds; here each stored message, of either protocol, resumes the pulls
+that want it, and `expire` answers those that have timed out.
 """
 
 from __future__ import annotations
@@ -44,15 +47,15 @@ _TESTED_AT_ONCE = 256
 
 
 class PullHandler:
-    """Answers pulls and holds those that find nothing."""
+    """Answers pulls, and suspends those that find no message."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
         self._subscriptions = PullFilters(state)
-        self.holding = LongPolling(state, self._again)
+        self.suspended = LongPolling(state, self._resume)
 
     def pull(self, channel: Channel, request: Command) -> Command | None:
-        """One request.
+        """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361).
 
         Raises:
             Refusal: with the code and remark of the first check that fails.
@@ -60,12 +63,12 @@ class PullHandler:
         self._pull(channel, request, parse(PullHeader, request.fields), may_wait=True)
         return None
 
-    def _again(self, held: SuspendedPull) -> None:
-        """A message has come that a held pull wants, or its time is up."""
-        channel, request = held.channel, held.request
+    def _resume(self, pull: SuspendedPull) -> None:
+        """Answer a suspended pull: a message has arrived that it wants, or it has timed out."""
+        channel, request = pull.channel, pull.request
         try:
-            self._pull(channel, request, held.header, may_wait=False)
-        except Exception as error:  # noqa: BLE001 - it is answered, and so are the others
+            self._pull(channel, request, pull.header, may_wait=False)
+        except Exception as error:  # noqa: BLE001 - the other pulls must be answered, too
             channel.fail(request, error)
         channel.connection.flush()
 
@@ -79,18 +82,18 @@ class PullHandler:
         found = self._read(header, wanted)
         code, next_offset, remark = _outcome(header.queue_offset, found)
         if self._state.is_slave and code is MOVED:
-            code, next_offset = RETRY, header.queue_offset  # it may only be behind its master
+            code, next_offset = RETRY, header.queue_offset  # the slave may just be behind
         if may_wait and header.sys_flag & COMMIT and not self._state.is_slave:
-            if header.commit_offset is None:  # no number is no order to begin anew
+            if header.commit_offset is None:  # must not reset the group's offset
                 raise missing("commitOffset")
             self._state.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         if code is NOT_FOUND and may_wait and header.sys_flag & SUSPEND:
-            self.holding.hold(SuspendedPull(channel, request, header, wanted))
+            self.suspended.add(SuspendedPull(channel, request, header, wanted))
             return
         if code is MOVED:
-            self._tell_moved(header, next_offset)
+            self._store_moved_event(header, next_offset)
         self._state.counters.read(
             header.consumer_group, header.topic, header.queue_id, found.records
         )
@@ -150,7 +153,7 @@ class PullHandler:
     def _read_tested(
         self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
     ) -> Slices:
-        """Read on until there are enough messages that pass, or many have been looked at."""
+        """Read until enough messages pass the test, or many have been tested."""
         store, room = self._state.store, self._state.options.pull_bytes_max
         start = offset = header.queue_offset
         records: list[memoryview] = []
@@ -189,8 +192,8 @@ class PullHandler:
         slow = found.records and not state.in_memory(state.store.end_offset - found.backlog_bytes)
         return group.which_broker_when_consume_slowly if slow else group.broker_id
 
-    def _tell_moved(self, header: PullHeader, new: int) -> None:
-        """Leave a message about an offset that had to be moved, as Java's brokers do."""
+    def _store_moved_event(self, header: PullHeader, new: int) -> None:
+        """Store a message about an offset that had to be moved, as Java's brokers do."""
         group = header.consumer_group
         queue = {
             "brokerName": self._state.options.broker,
@@ -218,7 +221,7 @@ class PullHandler:
 
 
 def _outcome(offset: int, found: Slices) -> tuple[ResponseCode, int, str]:
-    """Code, next offset and remark for what the store says about a request at `offset`."""
+    """Code, next offset and remark for the store's result of reading at `offset`."""
     if found.max_offset == 0:
         return (NOT_FOUND, 0, _NO_MESSAGE) if offset == 0 else (MOVED, 0, _NO_MESSAGE)
     if found.status is ReadStatus.FOUND:
@@ -245,11 +248,11 @@ _CACHED_MAX = 1024
 
 
 class PullFilter(msgspec.Struct, frozen=True):
-    """What a pull wants.
+    """The messages that a pull wants.
 
     Args:
-        tags: the codes of its tags; None for all.
-        test: whether a message with such properties is wanted; None for all.
+        tags: tag codes; None for all.
+        test: a test of a message's properties; None for all.
     """
 
     tags: frozenset[int] | None = None
@@ -260,7 +263,7 @@ EVERYTHING = PullFilter()
 
 
 class PullFilters:
-    """Finds out what pulls want."""
+    """Finds the filter of a pull, in the pull itself or in the heartbeats of its group."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
@@ -268,17 +271,17 @@ class PullFilters:
         self._said: dict[tuple[str, str | None, str | None], PullFilter] = {}
 
     def wanted(self, header: PullHeader, group: Group) -> PullFilter:
-        """What the pull wants.
+        """The filter of a pull.
 
         Raises:
-            Refusal: it does not say so, in one of the ways of 2.6.
+            Refusal: there is none, for one of the reasons in section 2.6.
         """
         if header.sys_flag & SUBSCRIPTION:
             wanted = self._in_request(header)
         else:
             wanted = self._of_group(header, group)
         if self._state.options.filter_retries and header.topic.startswith(RETRY_PREFIX):
-            return self._as_at_first(header.topic, wanted)
+            return self._of_original_topic(header.topic, wanted)
         return wanted
 
     def _in_request(self, header: PullHeader) -> PullFilter:
@@ -305,7 +308,7 @@ class PullFilters:
             return _by_tags(said.text, frozenset(said.codes))
         self._check_allowed(kind)
         subscribed = GroupSubscription(topic=header.topic, expression=said.text, type=said.kind)
-        # A wrong expression gives no filter, and without one everything passes: so does Java's.
+        # As in Java, an invalid expression is no filter, so that all messages pass.
         built = self._filters.build(header.consumer_group, subscribed, self._state.now_ms())
         return EVERYTHING if built is None else PullFilter(test=built.matches)
 
@@ -330,7 +333,7 @@ class PullFilters:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        if said.class_filter:  # obsolete: what filters is not here (2.6)
+        if said.class_filter:  # obsolete; a filter server would apply it (section 2.6)
             return EVERYTHING
         if self._is_tags(said.type):
             return _by_tags(said.expression, said.codes)
@@ -351,8 +354,8 @@ class PullFilters:
         self._check_allowed(said.type)
         return PullFilter(test=found.matches)
 
-    def _as_at_first(self, topic: str, wanted: PullFilter) -> PullFilter:
-        """What comes back passes the filter of the topic where it was sent first."""
+    def _of_original_topic(self, topic: str, wanted: PullFilter) -> PullFilter:
+        """Apply the filter of the original topic to redelivered messages."""
         group, tags = topic.removeprefix(RETRY_PREFIX), wanted.tags
 
         def test(properties: Mapping[str, str]) -> bool:
@@ -385,14 +388,14 @@ _FOR_EVER_MS: Final = 1 << 63
 
 
 class SuspendedPull:
-    """A pull that waits.
+    """A pull that waits for messages.
 
     Attributes:
-        channel: who asked.
-        request: what is answered.
-        header: the same, read.
-        wanted: what it wants.
-        deadline_ms: when it is answered at the latest.
+        channel: the connection it came over.
+        request: the request to answer.
+        header: its parsed header.
+        wanted: its filter.
+        deadline_ms: when it times out.
     """
 
     __slots__ = ("channel", "deadline_ms", "header", "request", "wanted")
@@ -408,53 +411,54 @@ class SuspendedPull:
 
     @property
     def queue(self) -> tuple[str, int]:
-        """Where it waits: topic and queue."""
+        """Its topic and queue."""
         return self.header.topic, self.header.queue_id
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether its time is up."""
+        """Whether it has timed out."""
         return now_ms >= self.deadline_ms
 
     def wants(self, draft: Draft) -> bool:
-        """Whether a new message is one for it."""
+        """Whether a new message passes its filter."""
         if self.wanted.test is not None:
             return self.wanted.test(decode(draft.properties))
         return self.wanted.tags is None or draft.tag_code in self.wanted.tags
 
 
 class LongPolling:
-    """The pulls that wait, by queue.
+    """The suspended pulls, by queue.
 
     Args:
-        state: the broker's.
-        again: answers a pull, with what there is.
+        state: shared state of the broker.
+        resume: answers a pull.
     """
 
-    def __init__(self, state: RocketState, again: Callable[[SuspendedPull], None]) -> None:
+    def __init__(self, state: RocketState, resume: Callable[[SuspendedPull], None]) -> None:
         self._state = state
-        self._again = again
-        self._held: dict[tuple[str, int], dict[SuspendedPull, None]] = {}
+        self._resume = resume
+        self._suspended: dict[tuple[str, int], dict[SuspendedPull, None]] = {}
         self._by_channel: dict[Channel, dict[SuspendedPull, None]] = {}
-        self._ended: deque[SuspendedPull] = deque()  # they wait no longer, but for their answers
+        self._ended: deque[SuspendedPull] = deque()  # resumed, but not answered yet
         self._count = 0
         state.core.on_arrival(self.arrived)
 
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, held: SuspendedPull) -> None:
-        """Wait as long as the request says, or as long as this broker lets requests wait.
+    def add(self, pull: SuspendedPull) -> None:
+        """Suspend a pull for the time in its request, or for the broker's own limit.
 
         Raises:
-            Refusal: too many wait already; Java's word for a full queue of requests (1.4).
+            Refusal: too many pulls are suspended; Java refuses like this when a request queue is
+            full (section 1.4).
         """
         if self._count >= limits.HELD_PULLS_MAX:
             raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
-        options, header = self._state.options, held.header
+        options, header = self._state.options, pull.header
         wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
-        held.deadline_ms = self._state.now_ms() + wait_ms
-        self._held.setdefault(held.queue, {})[held] = None
-        self._by_channel.setdefault(held.channel, {})[held] = None
+        pull.deadline_ms = self._state.now_ms() + wait_ms
+        self._suspended.setdefault(pull.queue, {})[pull] = None
+        self._by_channel.setdefault(pull.channel, {})[pull] = None
         self._count += 1
 
     def arrived(
@@ -462,29 +466,30 @@ class LongPolling:
         drafts: Sequence[Draft | Drafts],
         appended: Sequence[Appended],  # noqa: ARG002
     ) -> None:
-        """Messages were stored: answer who waits for them."""
-        if not self._held:
+        """Resume the pulls that want one of these messages."""
+        if not self._suspended:
             return
         woken: dict[tuple[str, int], list[Draft]] = {}
         for draft in drafts:
             key = draft.topic, draft.queue_id
-            if key in self._held and draft.sys_flag & ROLLED_BACK in (0, 8):
+            if key in self._suspended and draft.sys_flag & ROLLED_BACK in (0, 8):
                 each = draft.each() if isinstance(draft, Drafts) else (draft,)
                 woken.setdefault(key, []).extend(each)
         for key, new in woken.items():
-            self._end([one for one in self._held[key] if any(map(one.wants, new))])
+            self._end([one for one in self._suspended[key] if any(map(one.wants, new))])
 
     def expire(self, now_ms: int) -> None:
-        """Answer the pulls whose time is up."""
-        self._end([one for held in self._held.values() for one in held if one.is_late(now_ms)])
+        """Answer the pulls that have timed out."""
+        late = [one for pulls in self._suspended.values() for one in pulls if one.is_late(now_ms)]
+        self._end(late)
 
-    def gone(self, channel: Channel) -> None:
-        """A connection has ended: its pulls wait for nothing."""
+    def closed(self, channel: Channel) -> None:
+        """Drop the pulls of a connection that has ended."""
         for one in [*self._by_channel.get(channel, ())]:
             self._forget(one)
 
     def close(self) -> None:
-        """Answer everybody: the connections are about to end."""
+        """Answer all pulls, before the connections are closed."""
         self.expire(_FOR_EVER_MS)
         self._answer(len(self._ended))
 
@@ -494,28 +499,28 @@ class LongPolling:
         under_way = bool(self._ended)
         self._ended += ended
         if not under_way:
-            self._turn()
+            self._answer_some()
 
-    def _turn(self) -> None:
-        """Answer some who wait no longer; then others have their turn."""
+    def _answer_some(self) -> None:
+        """Answer some resumed pulls, then let other connections run."""
         self._answer(limits.HELD_PULLS_AT_ONCE)
         if self._ended:
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._answer_some)
 
     def _answer(self, count_max: int) -> None:
         for _ in range(min(len(self._ended), count_max)):
             one = self._ended.popleft()
             if not one.channel.closed:
-                self._again(one)
+                self._resume(one)
 
     def _forget(self, one: SuspendedPull) -> None:
         self._count -= 1
-        _drop(self._held, one.queue, one)
+        _drop(self._suspended, one.queue, one)
         _drop(self._by_channel, one.channel, one)
 
 
 def _drop(table: dict[K, dict[SuspendedPull, None]], key: K, one: SuspendedPull) -> None:
-    held = table[key]
-    del held[one]
-    if not held:
+    pulls = table[key]
+    del pulls[one]
+    if not pulls:
         del table[key]

@@ -1,4 +1,8 @@
-"""Codes 14, 15, 29, 30, 31, 32, 43: how far groups are, and where queues begin and end (2.7)."""
+"""Offsets of groups and queues, and single messages by key or log offset.
+
+Codes 14, 15, 29, 30, 31, 32 and 43 (docs/protocol/rocketmq.md, section 2.7), 12 and 33 (section
+2.8).
+"""
 
 from __future__ import annotations
 
@@ -34,20 +38,21 @@ _NEW_GROUP_EXACT = "Not found, do not set to zero, maybe this group boot first"
 
 
 class OffsetHandler:
-    """Offsets of groups and of queues."""
+    """Answers requests about the offsets of groups and queues."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
 
     def query(self, _: Channel, request: Command) -> Command:
-        """Code 14: where a group stands.
+        """QUERY_CONSUMER_OFFSET (14): the committed offset of a group.
 
-        A client that asks for it (`ZERO_FIELD`, RocketMQ 5's) is told exactly whether the group
-        has an offset; the field is repeated, so that the client knows that. Others get Java's
+        A client that sends `ZERO_FIELD` (RocketMQ 5) is told exactly whether the group has an
+        offset; the response repeats the field, so that the client knows. Other clients get Java's
         answer.
 
         Raises:
-            Refusal: with 22 when it stands nowhere, and the queue does not begin in memory.
+            Refusal: with 22 if the group has no offset and the queue's first message is not in
+            memory.
         """
         header = parse(QueryOffsetHeader, request.fields)
         topic, queue_id = header.topic, header.queue_id
@@ -66,7 +71,7 @@ class OffsetHandler:
         raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP)
 
     def update(self, _: Channel, request: Command) -> Command:
-        """Code 15: where a group stands from now on, be it back. Nothing is checked, as in Java."""
+        """UPDATE_CONSUMER_OFFSET (15): commit an offset, without any check, as in Java."""
         header = parse(UpdateOffsetHeader, request.fields)
         self._state.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -74,7 +79,7 @@ class OffsetHandler:
         return Command(ResponseCode.SUCCESS)
 
     def search(self, _: Channel, request: Command) -> Command:
-        """Code 29: the message that was stored nearest to a time."""
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the message stored nearest to a time."""
         header = parse(SearchOffsetHeader, request.fields)
         return _offset(
             self._state.store.offset_at_time(
@@ -83,24 +88,24 @@ class OffsetHandler:
         )
 
     def maximum(self, _: Channel, request: Command) -> Command:
-        """Code 30: the next offset of a queue."""
+        """GET_MAX_OFFSET (30): the next offset of a queue."""
         header = parse(QueueHeader, request.fields)
         return _offset(self._state.store.queue_range(header.topic, header.queue_id)[1])
 
     def minimum(self, _: Channel, request: Command) -> Command:
-        """Code 31: the first offset of a queue."""
+        """GET_MIN_OFFSET (31): the first offset of a queue."""
         header = parse(QueueHeader, request.fields)
         return _offset(self._state.store.queue_range(header.topic, header.queue_id)[0])
 
     def earliest(self, _: Channel, request: Command) -> Command:
-        """Code 32: when the first message of a queue was stored, -1 when there is none."""
+        """GET_EARLIEST_MSG_STORETIME (32): when a queue's first message was stored, or -1."""
         header = parse(QueueHeader, request.fields)
         record = self._first(header.topic, header.queue_id)
         time_ms = -1 if record is None else store_ms_of(record)
         return Command(ResponseCode.SUCCESS, fields=TimestampResult(time_ms).fields())
 
-    def everything(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
-        """Code 43: where all groups stand."""
+    def all_groups(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
+        """GET_ALL_CONSUMER_OFFSET (43): the offsets of all groups."""
         return Command(ResponseCode.SUCCESS, body=self._state.offsets.dump())
 
     def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
@@ -122,17 +127,17 @@ def _offset(offset: int) -> Command:
 
 
 _UNIQUE_KEY_MAX = 32
-"""A query by a client's unique id gets so many, whatever it asks for (`defaultQueryMaxNum`)."""
+"""The limit of a query by unique id, whatever the request says (`defaultQueryMaxNum`)."""
 _QUERY_MAX = 64
-"""`maxMsgsNumBatch`."""
+"""The limit of other queries (`maxMsgsNumBatch`)."""
 
 
 class MessageQueryHandler:
-    """Finds messages without reading queues.
+    """Finds single messages.
 
     Args:
-        state: what the broker's parts share.
-        access: who may read what; None for everybody everything.
+        state: shared state of the broker.
+        access: the accounts; None without access control.
     """
 
     def __init__(self, state: RocketState, access: Access | None = None) -> None:
@@ -140,11 +145,11 @@ class MessageQueryHandler:
         self._access = access
 
     def by_key(self, channel: Channel, request: Command) -> None:
-        """Code 12. Java leaves it to clients to drop keys that only have the same hash.
+        """QUERY_MESSAGE (12). As in Java, clients drop messages whose keys only have the same hash.
 
         Raises:
-            Refusal: with 22 when there is none.
-            RefusedError: with 1 when fewer than none are wanted.
+            Refusal: with 22 if there is none.
+            RefusedError: with 1 for a negative number of messages.
         """
         header = parse(QueryMessageHeader, request.fields)
         if header.max_num < 0:
@@ -170,12 +175,12 @@ class MessageQueryHandler:
         channel.respond_pieces(request, result.fields(), found)
 
     def by_offset(self, channel: Channel, request: Command) -> None:
-        """Code 33. The request names no topic; with accounts, the message's own one decides.
+        """VIEW_MESSAGE_BY_ID (33). The request names no topic, so the message's topic is checked.
 
-        Java's broker only looks at the signature, so that each account may read all messages.
+        Java's broker checks only the signature, so that every account may read all messages.
 
         Raises:
-            Refusal: with 1 when no message begins there, or it may not be read.
+            Refusal: with 1 if no message begins at the offset, or it may not be read.
         """
         header = parse(ViewMessageHeader, request.fields)
         record = self._state.store.record_at(header.offset)
@@ -185,10 +190,10 @@ class MessageQueryHandler:
             )
         if self._access is not None:
             found = decode(record, check_crc=False)
-            # One that waits in a topic of the broker's own has its topic in a property.
+            # A message that waits in a system topic has its real topic in a property.
             own = properties.decode(found.properties).get(properties.REAL_TOPIC)
             topic = own or found.topic
-            refusal = self._access.lacks(channel, request, topic, SUB)
+            refusal = self._access.forbid(channel, request, topic, SUB)
             if refusal is not None:
                 raise Refusal(refusal.code, refusal.remark or "")
         channel.respond_pieces(request, None, [record])

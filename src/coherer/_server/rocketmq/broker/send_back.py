@@ -1,4 +1,7 @@
-"""Code 36: a consumer wants a message again, later, or has tried often enough (2.5, 6.8)."""
+"""`CONSUMER_SEND_MSG_BACK` (36): a consumer asks for redelivery, or gives a message up.
+
+See docs/protocol/rocketmq.md, sections 2.5 and 6.8.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,19 @@ from coherer.errors import CohererError, DamagedStoreError, UsageError
 
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 _V3_4_9: Final = 121
-"""Clients from this version on say how often a message may be retried."""
+"""Clients from this version on send the maximum number of retries."""
 _FIRST_LEVEL: Final = 3
-"""The first retry comes after 10 seconds, and each further one a level later."""
+"""The first redelivery comes after 10 seconds, each further one a delay level later."""
 
 
 class SendBackHandler:
-    """Takes messages back."""
+    """Stores messages for redelivery or as dead letters."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
 
     def send_back(self, channel: Channel, request: Command) -> None:
-        """Code 36.
+        """CONSUMER_SEND_MSG_BACK (36): store a copy for redelivery, or as a dead letter.
 
         Raises:
             Refusal: with the code and remark of the first check that fails.
@@ -58,13 +61,13 @@ class SendBackHandler:
         if state.is_slave or state.core.write_failed:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
 
-        news = state.news(before)
+        news = state.announced_since(before)
 
         def stored(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             if news is None:
                 answer(outcome)
             else:
-                channel.later(announced(news, outcome))
+                channel.spawn(announced(news, outcome))
 
         async def announced(
             news: Awaitable[None], outcome: Sequence[Appended] | CohererError

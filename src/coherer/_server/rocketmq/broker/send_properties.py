@@ -1,11 +1,13 @@
-r"""The property text of a send becomes that of a record (2.4.2, step 9).
+r"""Rewrites the property text of a send into that of a record.
 
-The broker adds the cluster's name and takes out WAIT, which concerns only the sender. Of the texts
-that one producer sends nearly all differ in the unique id and the keys only; so these two are cut
-out, what is left is translated once, and then they are put behind it.
+See docs/protocol/rocketmq.md, section 2.4.2, step 9.
 
-The TubeMQ door marks its records with a property of its own (`properties.TUBE_MARK`). Whoever
-copies such a message through this door must not mark the copy, so it is taken out, too.
+The broker adds the cluster's name and removes WAIT, which concerns only the sender. Most property
+texts of a producer differ only in the unique id and the keys. Those two are cut out, the rest is
+rewritten once and cached, and then they are appended.
+
+TubeMQ's records carry a property of their own (`properties.TUBE_MARK`). A copy of such a message
+that is sent over RocketMQ must not carry it, so it is removed, too.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ _BATCHES_CACHED = 256
 
 
 class StoredProperties(NamedTuple):
-    """What becomes of a text.
+    """The properties of a record.
 
     Args:
-        data: what the record holds.
+        data: the property text of the record.
         tag_code: the code of its tag.
-        keys: what it is indexed by.
-        wait: whether the sender waits until the message is safe.
-        plain: it is neither delayed, nor timed, nor part of a transaction.
+        keys: its index keys.
+        wait: whether the sender waits until the message is durable.
+        plain: whether it is neither delayed nor timed nor part of a transaction.
     """
 
     data: bytes
@@ -65,7 +67,7 @@ class StoredProperties(NamedTuple):
 
 _Words = tuple[str, ...]
 _Fields = tuple[bytes, int, _Words, bool, bool]
-# Makes a named tuple twice as fast as its name does.
+# Twice as fast as calling StoredProperties.
 _NEW = cast(
     "Callable[[type[StoredProperties], _Fields], StoredProperties]",
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
@@ -73,7 +75,7 @@ _NEW = cast(
 
 
 class PropertyRewriter:
-    r"""Translates and remembers.
+    r"""Rewrites property texts, with a cache.
 
     >>> texts = PropertyRewriter("C")
     >>> texts.stored("KEYS\x01a b\x02UNIQ_KEY\x010F\x02WAIT\x01false\x02TAGS\x01t")[:4]
@@ -87,7 +89,7 @@ class PropertyRewriter:
         self._items: dict[str, BatchPropertyRewriter] = {}
 
     def stored(self, text: str) -> StoredProperties:
-        """What to store for a text."""
+        """Rewrite a property text."""
         begin = text.find(_UNIQUE) + _UNIQUE_CHARS
         end = text.find("\x02", begin)
         if end < 0:
@@ -128,7 +130,7 @@ class PropertyRewriter:
             self._usual[text] = usual
 
     def items(self, own: str) -> BatchPropertyRewriter:
-        """Translates the texts of a batch's messages; `own` is the text of the batch itself."""
+        """Return the rewriter for the messages of a batch with the properties `own`."""
         found = self._items.get(own)
         if found is None:
             found = BatchPropertyRewriter(own, self._cluster)
@@ -157,10 +159,10 @@ class PropertyRewriter:
 
 
 class BatchPropertyRewriter:
-    r"""Translates the texts of messages of a batch: WAIT stays where it is (5.9).
+    r"""Rewrites the property texts of the messages of a batch; they keep WAIT (section 5.9).
 
     Args:
-        own: the text of the batch itself, which comes behind that of each message.
+        own: the property text of the batch, which is appended to that of each message.
         cluster: the cluster's name.
 
     >>> BatchPropertyRewriter("WAIT\x01true", "C").stored([b"UNIQ_KEY\x010F"])
@@ -176,7 +178,7 @@ class BatchPropertyRewriter:
         self._known: dict[bytes, tuple[bytes, int]] = {}
 
     def stored(self, texts: Sequence[bytes]) -> tuple[list[bytes], list[int], list[_Words]]:
-        """What to store for texts, the codes of their tags, and what they are indexed by."""
+        """Rewrite texts; returns the property texts, tag codes and index keys."""
         data: list[bytes] = []
         codes: list[int] = []
         keys: list[_Words] = []
@@ -184,7 +186,7 @@ class BatchPropertyRewriter:
         begin, stop, code = 0, None, 0
         for text in texts:
             unique = text[begin:stop]
-            # Mostly one is like the one before, but for the id.
+            # Most texts differ from the one before only in the unique id.
             if before and text[:begin] == before and text.endswith(after) and unique.isalnum():
                 data.append(text + behind)
                 codes.append(code)
@@ -237,7 +239,7 @@ def _read(data: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 def _cut(text: str, mark: str) -> tuple[str, str]:
-    """The value behind a name, and the text without the two; "" when it is not there just once."""
+    """Cut the value of a name out; returns "" and the text unless the name occurs just once."""
     before, found, after = text.partition(mark)
     if not found or (before and before[-1] != "\x02"):
         return "", text

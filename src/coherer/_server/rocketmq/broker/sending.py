@@ -1,9 +1,11 @@
-"""Codes 10, 310 and 320: messages come in (2.4).
+"""Sends: `SEND_MESSAGE` (10), `SEND_MESSAGE_V2` (310) and `SEND_BATCH_MESSAGE` (320).
 
-All sends of one socket read become drafts and one batch for the appender. A topic that passed the
-checks of 2.4.2 is remembered until topics, groups or options change; a send to it that is nothing
-special (no batch, transaction, delay or retry) is then read without asking again. Any other goes
-through all checks in Java's order.
+See docs/protocol/rocketmq.md, section 2.4.
+
+All sends of one socket read become drafts and one batch for the appender. A topic that has passed
+the checks of section 2.4.2 is cached until topics, groups or options change. Plain sends to a
+cached topic (no batch, transaction, delay or retry) skip the checks. All other sends go through
+every check in Java's order.
 """
 
 from __future__ import annotations
@@ -39,19 +41,19 @@ from coherer.errors import CohererError, RefusedError, StoreError, StoreFullErro
 
 _HOSTS_V4_BYTES, _HOSTS_V6_BYTES = 16, 40
 _AROUND_BYTES_MAX = FIXED_BYTES + _HOSTS_V6_BYTES + limits.TOPIC_BYTES_MAX
-"""What a record is longer than body and properties, at most; what is so far below the limit is not
-looked at any closer."""
+"""The maximum size of a record without body and properties. A send that stays this far below the
+size limit needs no exact check."""
 _V3_4_9 = 121
-"""Clients from this version on say how often a message may be retried."""
+"""Clients from this version on send the maximum number of retries."""
 _MULTI_TAG = 2
 _PLAIN_FLAGS = frozenset(("0", "1"))
 _V2 = int(RequestCode.SEND_MESSAGE_V2)
 
-CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
 class _CheckedTopic:
-    """A topic that takes messages."""
+    """A topic that has passed the checks of a send."""
 
     __slots__ = ("queues", "sys_flag", "topic")
 
@@ -62,11 +64,11 @@ class _CheckedTopic:
 
 
 class SendHandler:
-    """Takes the sends of all connections.
+    """Handles the sends of all connections.
 
     Args:
-        state: what the broker's parts share.
-        timers: keeps timed messages; one of its own when None.
+        state: shared state of the broker.
+        timers: stores timed messages; a new service if None.
     """
 
     def __init__(self, state: RocketState, timers: TimerService | None = None) -> None:
@@ -81,7 +83,7 @@ class SendHandler:
         self._refresh()
 
     def batch(self, channel: Channel, requests: Sequence[Command]) -> None:
-        """Take the sends of one socket read."""
+        """Handle the sends of one socket read."""
         if self._version != self._state.version:
             self._refresh()
         now_ms = self._state.now_ms()
@@ -98,9 +100,11 @@ class SendHandler:
                     quick.add(request, draft.queue_id, draft)
             except Refusal as refusal:
                 channel.respond(request, refusal.code, refusal.remark, self.replies.fields)
-            except CohererError as error:  # what Java throws: nobody says the region (1.4)
+            except (
+                CohererError
+            ) as error:  # Java throws here, so the region is missing (section 1.4)
                 channel.respond(request, error.code or ResponseCode.SYSTEM_ERROR, error.text)
-            except Exception as error:  # noqa: BLE001 - the other sends of this read go on
+            except Exception as error:  # noqa: BLE001 - the other sends must be handled
                 channel.fail(request, error)
         for answers in (safe, quick):
             if answers is not None:
@@ -116,10 +120,10 @@ class SendHandler:
         self._bytes_max = self._record_bytes_max - _AROUND_BYTES_MAX
         self._accepting = not state.is_slave and not state.core.write_failed
 
-    # -- the usual send
+    # -- plain sends
 
     def _read_quickly(self, channel: Channel, request: Command) -> tuple[Draft | None, bool]:
-        """What to store, and whether it has to be safe; None for a send that needs more care."""
+        """The draft of a plain send, or None, and whether it waits until it is durable."""
         fields = request.fields
         lane = self._checked_topics.get(fields.get("b", ""))
         if lane is None or request.code != _V2:
@@ -153,7 +157,7 @@ class SendHandler:
             flag, int(sys_flag) | lane.sys_flag, born_ms, channel.host_port, 0, 0, keys,
         ), wait  # fmt: skip
 
-    # -- any send
+    # -- all sends
 
     def _read(self, channel: Channel, request: Command, now_ms: int, answers: SendBatch) -> None:
         apart = SendBatch(self._state, self.replies, channel)
@@ -177,10 +181,11 @@ class SendHandler:
         apart.submit()
 
     def check(self, channel: Channel, header: SendHeader, now_ms: int) -> Topic:
-        """The topic that a send goes to, made where that is allowed.
+        """Return the topic of a send; creates it where that is allowed.
 
         Raises:
-            Refusal: there is none, or it takes no such message (2.4.2, steps 1 to 6).
+            Refusal: there is no such topic, or it does not accept the message (section 2.4.2, steps
+            1 to 6).
         """
         state, options = self._state, self._state.options
         if self._version != state.version:
@@ -261,17 +266,17 @@ class SendHandler:
         return self._scheduled(draft, text)
 
     def _scheduled(self, draft: Draft, text: str) -> Draft:
-        # 6.2: half messages that a client made by itself stay where they are.
+        # Half messages that a client built itself are stored unchanged (section 6.2).
         if draft.sys_flag & ROLLED_BACK in (0, 8):
             level = delay_level(draft.properties)
             if level > 0:
                 return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
             if is_timed(draft.properties):
-                return self._timers.take(_with_wait(draft, text))
+                return self._timers.schedule(_with_wait(draft, text))
         return draft
 
     def _is_dead(self, request: Command, header: SendHeader) -> bool:
-        """Whether a message that a consumer sends back itself has been tried often enough."""
+        """Whether a message sent to a retry topic has used up its retries."""
         if not header.topic.startswith(RETRY_PREFIX):
             return False
         name = header.topic.removeprefix(RETRY_PREFIX)
@@ -294,7 +299,7 @@ class SendHandler:
             raise UsageError(
                 f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most"
             )
-        # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
+        # Items keep all their properties; those of the batch are appended (section 5.9).
         flags, bodies, texts = decode_batch(request.body)
         if not bodies:
             raise UsageError("There is no message in this batch.")
@@ -333,7 +338,7 @@ class SendHandler:
 _ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit 128k, msg properties length limit 32k."
-)  # in these words also where the limits are others, as in Java
+)  # Java uses these words even if other limits are configured
 _TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
 
@@ -341,12 +346,12 @@ _NOT_AVAILABLE = "service not available now: this broker follows a master, or it
 def _header(request: Command) -> SendHeader:
     fields = request.fields
     if request.language == "CPP" and fields.get("batch") == "1":
-        # Java's broker takes this for no, and stores the whole batch as one message.
+        # Java's broker reads this as false, and stores the whole batch as one message.
         fields = {**fields, "batch": "true"}
     try:
         return read_send(request.code, fields)
     except RefusedError as error:
-        if error.text == topic_fault(""):  # a check of Java's: its answer says the region
+        if error.text == topic_fault(""):  # one of Java's checks: the response has the region
             raise Refusal(ResponseCode.SYSTEM_ERROR, error.text) from error
         raise
 
@@ -377,7 +382,7 @@ def _draft(
 
 
 def _with_wait(draft: Draft, text: str) -> Draft:
-    """Java writes what it puts elsewhere anew, with the WAIT that it leaves out otherwise."""
+    """Add the WAIT property, which Java keeps only in messages that it rewrites."""
     wait = decode(text.encode("utf-8", "replace")).get(WAIT)
     if wait is None:
         return draft
@@ -393,12 +398,12 @@ OK = 0
 
 
 class SendReplies:
-    """What the answers of a broker have in common.
+    """Encodes the responses to sends.
 
     Attributes:
         fields: the header of a refusal.
-        encode: makes the frame of an answer.
-        encode_usual: makes the pieces of the usual one.
+        encode: encodes a response.
+        encode_usual: returns the pieces of a successful response to a single message.
 
     >>> SendReplies(RocketOptions()).id_text([4096, 4200])
     '7F00000100002A9F0000000000001000,7F00000100002A9F0000000000001068'
@@ -419,23 +424,23 @@ class SendReplies:
         self._host = options.store_host.hex().upper()
 
     def id_text(self, physical_offsets: Sequence[int]) -> str:
-        """The offset ids of records, as an answer names them."""
+        """The offset ids of records as text."""
         offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
         return self._host + offsets.hex(",", 8).upper().replace(",", f",{self._host}")
 
 
 class SendBatch:
-    """Gathers sends, has them stored together, and answers every one.
+    """Collects sends, stores them together, and answers each.
 
-    When one of them made a topic since this object was made, the answers wait for the name servers.
+    If one of them created a topic, the responses wait for the name servers.
 
     Args:
-        state: the broker's.
-        replies: makes the answers.
-        channel: who waits for them.
-        wait: whether the messages have to be safe first, where the broker offers that (6.11,
-            6.12).
-        unsaved: whether files have to be written first: those of topics that were made for them.
+        state: shared state of the broker.
+        replies: encodes the responses.
+        channel: receives them.
+        wait: whether the responses wait until the messages are durable and replicated, where the
+            broker guarantees that (sections 6.11, 6.12).
+        unsaved: whether the responses wait for files, because the sends created topics.
     """
 
     __slots__ = (
@@ -470,30 +475,30 @@ class SendBatch:
         self._sends: list[tuple[Command, int]] = []
 
     def add(self, request: Command, queue_id: int, draft: Draft | Drafts) -> None:
-        """Take a send.
+        """Add a send.
 
         Args:
-            request: what is answered.
-            queue_id: the queue that the answer names.
-            draft: its message, or its messages.
+            request: the request to answer.
+            queue_id: the queue named in the response.
+            draft: its message or messages.
         """
         self._drafts.append(draft)
         self._sends.append((request, queue_id))
 
     def hold(self, *, wait: bool, unsaved: bool) -> None:
-        """What the answers wait for; see the arguments of the class."""
+        """Set what the responses wait for; see the arguments of the class."""
         self._wait, self._unsaved = wait, unsaved
 
     def submit(self) -> None:
-        """Store what was taken."""
+        """Store the collected messages."""
         if self._drafts:
-            self._news = self._state.news(self._before)
+            self._news = self._state.announced_since(self._before)
             self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
 
     def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
         news, self._news = self._news, None
         if news is not None:
-            self._channel.later(self._announced(news, outcome, end_offset))
+            self._channel.spawn(self._announced(news, outcome, end_offset))
         elif isinstance(outcome, CohererError):
             code, remark = refusal_of(outcome)
             for request, _ in self._sends:
@@ -501,7 +506,7 @@ class SendBatch:
         elif self._unsaved or (
             self._wait and (self._state.core.sync_flush or self._state.replication is not None)
         ):
-            self._channel.later(self._safe(outcome, end_offset))
+            self._channel.spawn(self._safe(outcome, end_offset))
         else:
             self._answer(outcome, OK)
 
@@ -517,8 +522,8 @@ class SendBatch:
     async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
         code = await self._state.safe(end_offset) if self._wait else OK
         if self._unsaved:
-            with suppress(StoreError):  # the messages are stored; the file is written later
-                await self._state.core.files.saved()
+            with suppress(StoreError):  # the messages are stored; the file is retried later
+                await self._state.core.files.flush()
         self._answer(placed, code)
 
     def _answer(self, placed: Sequence[Appended], code: int) -> None:
@@ -541,7 +546,7 @@ class SendBatch:
 
 
 def refusal_of(error: CohererError) -> tuple[int, str]:
-    """The code and the remark for messages that could not be stored (2.4.3)."""
+    """The response code and remark for messages that could not be stored (section 2.4.3)."""
     if isinstance(error, UsageError):
         return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error.text}"
     if isinstance(error, StoreFullError):

@@ -1,7 +1,4 @@
-"""What a RocketMQ broker counts, for 28, 208 and 315 (2.12).
-
-Messages count when they are stored, by whichever door they came, and when a pull brings them.
-"""
+"""What the request handlers of a RocketMQ broker share: tables, counters, filters, options."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ PUT_BYTES: Final = "put bytes"
 GOT: Final = "got"
 FOUND: Final = "found"
 MISSED: Final = "missed"
-"""Messages stored and their bytes, messages given away, and pulls with and without messages."""
+"""Stored messages and their bytes, delivered messages, and pulls with and without messages."""
 
 _queue_of: Final = attrgetter("topic", "queue_id")
 _size_of: Final = attrgetter("size_bytes")
@@ -47,15 +44,17 @@ _count_of: Final = attrgetter("count")
 
 
 class BrokerCounters:
-    """The counters of one broker.
+    """The counters of a broker, for codes 28, 208 and 315 (section 2.12).
+
+    Messages are counted when they are stored, over either protocol, and when a pull returns them.
 
     Args:
-        core: tells what was stored.
+        core: reports stored messages.
         cluster: the cluster's name.
 
     Attributes:
-        stats: by topic, group and queue.
-        totals: of the whole broker.
+        stats: counters by topic, group and queue.
+        totals: counters of the whole broker.
         started_ms: when counting began.
     """
 
@@ -73,7 +72,7 @@ class BrokerCounters:
         core.on_removal(self.stats.forget_topic)
 
     def read(self, group: str, topic: str, queue_id: int, records: Sequence[memoryview]) -> None:
-        """A group was given these messages."""
+        """Count a pull."""
         count, numbers = len(records), self.totals.numbers
         if not count:
             numbers[MISSED] += 1
@@ -84,11 +83,11 @@ class BrokerCounters:
         self.stats.add(BROKER_GET_NUMS, self._cluster, count)
 
     def sent_back(self, group: str, topic: str) -> None:
-        """A consumer wants a message again later."""
+        """Count a message that a consumer has sent back."""
         self.stats.add(SEND_BACK_NUMS, f"{topic}@{group}", 1)
 
     def tick(self, now_ms: int) -> None:
-        """Look at the counters when it is time: call it every second or so."""
+        """Take snapshots of the counters when due; call it every second or so."""
         self.stats.tick(now_ms)
         self.totals.tick(now_ms, self._day_offset_ms(now_ms))
 
@@ -103,7 +102,7 @@ class BrokerCounters:
             counts = {_queue_of(drafts[0]): count}
         else:
             counts = Counter(map(_queue_of, drafts))
-            if count > len(drafts):  # some of them are several messages
+            if count > len(drafts):  # a `Drafts` holds several messages
                 for draft, one in zip(drafts, appended, strict=True):
                     counts[_queue_of(draft)] += one.count - 1
         self.stats.stored(counts, size_bytes)
@@ -115,36 +114,36 @@ _BLOOM: Final = Bloom()
 
 
 def compile_expression(expression: str, kind: str) -> Compiled:
-    """Make an expression ready.
+    """Compile a filter expression.
 
     Args:
         expression: its text.
         kind: its type.
 
     Raises:
-        UsageError: it is wrong, or nobody knows the type.
+        UsageError: the expression is invalid, or its type is not supported.
 
     >>> compile_expression("a > 5", "SQL92")({"a": "6"})
     True
     >>> compile_expression("a", "XPATH")
     Traceback (most recent call last):
-    coherer.errors.UsageError: Nobody can compile an expression of type 'XPATH'.
+    coherer.errors.UsageError: Expressions of type 'XPATH' are not supported.
     """
     if kind != SQL92:
-        raise UsageError(f"Nobody can compile an expression of type {kind!r}.")
+        raise UsageError(f"Expressions of type {kind!r} are not supported.")
     from coherer._wire.rocketmq.selector import (
-        compile_selector,  # loads a grammar: not at every start
+        compile_selector,  # loads a grammar, which few nodes need
     )
 
     return compile_selector(expression).evaluate
 
 
 def expression_fault(expression: str, kind: str) -> str | None:
-    """What the broker answers to a client that wants to filter so; None when it can.
+    """Return the remark that refuses an invalid expression; None for a valid one (section 7.2).
 
     >>> expression_fault("a BETWEEN 5 AND 1", "SQL92")
     'java.lang.RuntimeException: Illegal values of between, left value(5) must less than or equal \
-to right value(1)'
+    to right value(1)'
     """
     try:
         compile_expression(expression, kind)
@@ -156,12 +155,12 @@ to right value(1)'
 
 
 def new_filters() -> ConsumerFilters:
-    """Filters of a broker that has none yet."""
+    """Create the filter table of a broker (section 3.11)."""
     return ConsumerFilters(compile_expression, bloom_bits)
 
 
 def bloom_bits(text: str) -> BloomBits:
-    """The bits of a text in the filter that Java's brokers have by default.
+    """The bits of a text in the bloom filter that Java's brokers use by default.
 
     >>> bloom_bits("GID_PY#T1")
     BloomBits(bit_num=112, bit_pos=(5, 12, 92))
@@ -170,34 +169,33 @@ def bloom_bits(text: str) -> BloomBits:
 
 
 _IN_MEMORY = 0.4
-"""Java takes for "in memory" what is no further behind than so much of the machine's memory."""
+"""Java treats messages as "in memory" that are within this share of RAM of the log's end."""
 
 
 class Replication(Protocol):
-    """What waits for slaves."""
+    """Waits for slaves."""
 
     async def safe(self, end_offset: int, timeout_ms: int) -> int:
-        """Wait until a slave has the log up to `end_offset`. Returns 0, 11 or 12 (6.12)."""
+        """Wait until a slave has the log up to `end_offset`. Returns 0, 11 or 12 (section 6.12)."""
         ...
 
 
 class RocketState:
-    """The parts of a broker meet here.
+    """The shared state of a broker.
 
     Attributes:
-        options: how it behaves; replaced as a whole when an operator changes something.
-        core: what it shares with the node's other door.
-        version: grows with every change of topics, groups or options; what was derived from them
-            before is stale then.
-        consumers: who consumes.
-        producers: who produces.
+        options: replaced as a whole when an operator changes a setting.
+        core: the state shared with TubeMQ.
+        version: incremented by every change of topics, groups or options; invalidates caches.
+        consumers: the connected consumers.
+        producers: the connected producers.
         filters: the expressions of consumers.
-        locks: who consumes which queue in order.
-        counts: what it counts.
+        locks: the locks of ordered consumers.
+        counters: the broker's counters.
         memory_bytes: the machine's memory.
-        replication: what a send waits for; None unless the broker is a SYNC_MASTER.
-        announced: waits until name servers in other processes know the topics as they are now;
-            None where there are none.
+        replication: what sends wait for; None unless the broker is a SYNC_MASTER.
+        announced: returns an awaitable that waits until remote name servers know the current
+            topics; None without remote name servers.
     """
 
     def __init__(self, options: RocketOptions, core: Core) -> None:
@@ -233,29 +231,29 @@ class RocketState:
         self._committed: set[tuple[str, str]] = set()
 
     def change(self, options: RocketOptions) -> None:
-        """Behave differently from now on."""
+        """Replace the options."""
         self.options = options
         self.core.changed()
 
     def group(self, name: str) -> Group | None:
-        """A group's settings, made where that is allowed."""
+        """A group's settings; creates the group where that is allowed."""
         auto_create = self.options.auto_create_groups
         return self.groups.find(name, self.now_ms(), auto_create=auto_create)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take a group's word for where it is."""
+        """Commit a group's offset."""
         self.offsets.open(group, topic, queue_id).place(offset)
         self._committed.add((topic, group))
 
     def in_memory(self, physical_offset: int) -> bool:
-        """Whether Java would take what lies there for "in memory"."""
+        """Whether Java would treat this offset as "in memory"."""
         return self.store.end_offset - physical_offset <= self.memory_bytes * _IN_MEMORY
 
     async def safe(self, end_offset: int) -> int:
-        """Wait until what was stored is as safe as this broker makes it (6.11, 6.12).
+        """Wait until messages are flushed and replicated, as configured (sections 6.11, 6.12).
 
         Returns:
-            0, or the code that says what it waited for in vain: 10, 11 or 12.
+            0, or the code of what failed: 10, 11 or 12.
         """
         flushed = slave = 0
         if self.core.sync_flush and self.replication is not None:
@@ -283,14 +281,14 @@ class RocketState:
         except TimeoutError:
             return ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def news(self, before: DataVersion) -> Awaitable[None] | None:
-        """What the answer to a request has to wait for that may have changed topics.
+    def announced_since(self, before: DataVersion) -> Awaitable[None] | None:
+        """Return what the response to a request must await if the request changed topics.
 
         Args:
             before: the version of the topics before the request.
 
         Returns:
-            Something to await; None when there is nothing to wait for.
+            An awaitable; None if there is nothing to wait for.
         """
         if self.announced is None or self.topics.version == before:
             return None
@@ -298,11 +296,11 @@ class RocketState:
 
     @property
     def is_slave(self) -> bool:
-        """Whether it only follows a master."""
+        """Whether the broker follows a master."""
         return self.options.role == "SLAVE"
 
     def _in_use(self) -> Iterable[tuple[str, str]]:
-        """What is being read, or was since the last time (see `Core.on_idle_check`)."""
+        """The (topic, group) pairs read since the last call (see `Core.on_idle_check`)."""
         used, self._committed = self._committed, set()
         for group in self.consumers.groups():
             used.update((topic, group.name) for topic in group.subscriptions)

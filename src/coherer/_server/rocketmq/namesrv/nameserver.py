@@ -1,4 +1,8 @@
-"""What brokers say to a name server, and permissions taken from them (9.2, 9.5)."""
+"""The RocketMQ name server without its sockets.
+
+See docs/protocol/rocketmq.md, sections 2.15 and 9. `NameServer.__init__` has the table of request
+codes. A request with an unknown code gets no response, as from Java's name server.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,13 @@ from coherer._rules.rocketmq.routes import (
 )
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS, ConfigHandler, NameServerOptions
-from coherer._server.rocketmq.remoting import Channel, Handler, Refusal, RemotingServer, of_anyone
+from coherer._server.rocketmq.remoting import (
+    Channel,
+    Handler,
+    Refusal,
+    RemotingServer,
+    without_channel,
+)
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq import settings as texts
@@ -51,12 +61,12 @@ _log = Log(logging.getLogger(__name__))
 
 
 class RegistrationHandler:
-    """The desk for 103, 104, 205, 322 and 327.
+    """Codes 103, 104, 205, 322 and 327: registrations of brokers, and their write permission.
 
     Args:
-        routes: which brokers and topics there are.
-        key_values: what is kept for others.
-        now_ms: a clock that is not set.
+        routes: the registered brokers and topics.
+        key_values: the key-value configuration.
+        now_ms: a monotonic clock.
     """
 
     def __init__(
@@ -67,7 +77,7 @@ class RegistrationHandler:
         self._now_ms = now_ms
 
     def register(self, channel: Channel, request: Command) -> Command:
-        """103: a broker is there."""
+        """REGISTER_BROKER (103)."""
         header = parse(RegisterBrokerHeader, request.fields)
         if header.body_crc32 and header.body_crc32 != bodies.crc(request.body):
             raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -105,7 +115,7 @@ class RegistrationHandler:
         return Command(ResponseCode.SUCCESS, fields=fields, body=told)
 
     def unregister(self, request: Command) -> Command:
-        """104: a broker says good-bye."""
+        """UNREGISTER_BROKER (104)."""
         header = parse(BrokerHeader, request.fields)
         self._routes.unregister(
             header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
@@ -113,7 +123,7 @@ class RegistrationHandler:
         return Command(ResponseCode.SUCCESS)
 
     def data_version(self, request: Command) -> Command:
-        """322: whether a broker's topics are the known ones; if so, it is alive."""
+        """QUERY_DATA_VERSION (322): whether topics have changed; if not, a heartbeat."""
         address = request.fields.get("brokerAddr", NULL)
         said = bodies.DataVersion.find(request.body)
         known = self._routes.version(address)
@@ -127,13 +137,13 @@ class RegistrationHandler:
         return Command(ResponseCode.SUCCESS, fields=fields, body=told)
 
     def wipe_write(self, request: Command) -> Command:
-        """205: nothing shall be sent to a broker."""
+        """WIPE_WRITE_PERM_OF_BROKER (205): stop sends to a broker."""
         name = parse(BrokerNameHeader, request.fields).broker_name
         count = self._routes.set_writable(name, writable=False)
         return Command(ResponseCode.SUCCESS, fields=WipeResult(wipe_topic_count=count).fields())
 
     def add_write(self, request: Command) -> Command:
-        """327: a broker may be sent to."""
+        """ADD_WRITE_PERM_OF_BROKER (327): allow sends to a broker."""
         name = parse(BrokerNameHeader, request.fields).broker_name
         count = self._routes.set_writable(name, writable=True)
         return Command(ResponseCode.SUCCESS, fields=AddResult(add_topic_count=count).fields())
@@ -153,11 +163,11 @@ def _body(request: Command, *, compressed: bool) -> bodies.RegisterBody:
 
 
 class RouteHandler:
-    """The desk for 105, 106, 206, 216, 224, 304, 311, 312 and 313.
+    """Codes 105, 106, 206, 216, 224, 304, 311, 312 and 313: routes, clusters and topics.
 
     Args:
-        routes: which brokers and topics there are.
-        settings: say whether routes tell about order.
+        routes: the registered brokers and topics.
+        settings: tells the order configuration of a topic.
     """
 
     def __init__(self, routes: RouteTable, settings: ConfigHandler) -> None:
@@ -165,7 +175,7 @@ class RouteHandler:
         self._settings = settings
 
     def route(self, request: Command) -> Command:
-        """105: where a topic is."""
+        """GET_ROUTEINFO_BY_TOPIC (105): the brokers and queues of a topic."""
         topic = request.fields.get("topic", NULL)
         found = self._routes.route(topic)
         if found is None:
@@ -189,7 +199,7 @@ class RouteHandler:
         return Command(ResponseCode.SUCCESS, body=route.encode())
 
     def clusters(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """106: clusters and their brokers."""
+        """GET_BROKER_CLUSTER_INFO (106): clusters and their brokers."""
         info = bodies.ClusterInfo(
             broker_addr_table={n: _broker_data(b) for n, b in self._routes.brokers.items()},
             cluster_addr_table=self._routes.clusters,
@@ -197,15 +207,15 @@ class RouteHandler:
         return Command(ResponseCode.SUCCESS, body=info.encode())
 
     def topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """206: all topics."""
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): all topics."""
         return _names(self._routes.topics())
 
     def topics_of_cluster(self, request: Command) -> Command:
-        """224: the topics of a cluster; none of an unknown one."""
+        """GET_TOPICS_BY_CLUSTER (224): the topics of a cluster; empty if it is unknown."""
         return _names(self._routes.topics_of_cluster(request.fields.get("cluster", "")))
 
     def system_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """304: names of clusters and brokers, which are topics, too, and a broker to ask on."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): names of clusters and brokers, which are topics."""
         clusters = self._routes.clusters
         brokers = [name for names in clusters.values() for name in names]
         first = next(iter(self._routes.brokers.values()), None)
@@ -213,19 +223,19 @@ class RouteHandler:
         return _names([*clusters, *brokers], address)
 
     def unit_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """311."""
+        """GET_UNIT_TOPIC_LIST (311)."""
         return _names(self._routes.topics_with(UNIT))
 
     def unit_sub_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """312."""
+        """GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
         return _names(self._routes.topics_with(UNIT_SUBSCRIPTION))
 
     def unit_sub_only_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """313."""
+        """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
         return _names(self._routes.topics_with(UNIT_SUBSCRIPTION, without=UNIT))
 
     def delete_topic(self, request: Command) -> Command:
-        """216: forget a topic; unknown ones are forgotten, too."""
+        """DELETE_TOPIC_IN_NAMESRV (216): succeeds also if there is no such topic."""
         self._routes.delete_topic(request.fields.get("topic", ""))
         return Command(ResponseCode.SUCCESS)
 
@@ -249,10 +259,10 @@ CHECKS: Final[dict[str, Callable[[bytes], object]]] = {
     KEY_VALUE_FILE: KeyValueTable.load,
     SETTINGS_FILE: partial(texts.parse_file, SETTINGS_FILE),
 }
-"""What raises where the content of a file is not what it should be."""
+"""Functions that raise if the content of a file is invalid."""
 
 SCAN_MS: Final = 10_000
-"""How often silent brokers and connections are looked for."""
+"""How often expired brokers and idle connections are searched for."""
 
 
 class NameServer:
@@ -260,16 +270,15 @@ class NameServer:
 
     Args:
         options: how it behaves.
-        load: gives the content of a file of its own; None if there is none.
-        files: writes it.
-        now_ms: a clock that is not set.
-        access: the accounts whose requests are answered; None for everybody's. Changes need an
-            account that is an administrator.
+        load: returns the content of a file; None if there is none.
+        files: writes files.
+        now_ms: a monotonic clock.
+        access: the accounts; None without access control. Changes need an administrator's account.
 
     Attributes:
-        routes: which brokers and topics there are.
-        settings: what it keeps for others, and its own.
-        handlers: by request code.
+        routes: the registered brokers and topics.
+        settings: the key-value configuration and the settings.
+        handlers: handlers by request code.
     """
 
     def __init__(
@@ -315,7 +324,7 @@ class NameServer:
         }
         self.handlers: dict[int, Handler] = {
             Code.REGISTER_BROKER: registry.register,
-            **{code: of_anyone(handler) for code, handler in anyone.items()},
+            **{code: without_channel(handler) for code, handler in anyone.items()},
         }
         self._access = access
         self._remoting = RemotingServer(
@@ -330,11 +339,11 @@ class NameServer:
         self._scan = Beat(SCAN_MS, now_ms())
 
     def make(self, connection: Connection) -> Receiver:
-        """The receiver of a new connection."""
+        """Create the receiver of a new connection."""
         return self._remoting.make(connection)
 
     def tick(self) -> None:
-        """Take out who is silent; call it every second or so."""
+        """Remove expired brokers; call it every second or so."""
         now_ms = self._now_ms()
         if self._access is not None:
             self._access.tick(now_ms)
@@ -343,7 +352,7 @@ class NameServer:
         self._remoting.tick()
         for link in self.routes.expire(now_ms):
             if isinstance(link, Channel):
-                _log.warning("The broker behind %s is silent; it is taken out", link.peer)
+                _log.warning("Removed the broker at %s: its registration has expired", link.peer)
                 link.close()
 
     def _closed(self, channel: Channel) -> None:
@@ -354,5 +363,5 @@ def _key_values(data: bytes | None) -> KeyValueTable:
     try:
         return KeyValueTable() if data is None else KeyValueTable.load(data)
     except msgspec.DecodeError as error:
-        _log.plain.warning("%s cannot be read, and starts anew: %s", KEY_VALUE_FILE, error)
+        _log.plain.warning("%s is invalid and starts empty: %s", KEY_VALUE_FILE, error)
         return KeyValueTable()

@@ -74,7 +74,7 @@ class _Visitor:
     async def _answer_late(self, answer: bytes) -> None:
         if self._files is not None:
             with suppress(StoreError):  # a full disk is no reason to refuse heartbeats
-                await self._files.saved()
+                await self._files.flush()
         self._connection.write(answer)
 
     def _answer(self, request: Request) -> bytes:

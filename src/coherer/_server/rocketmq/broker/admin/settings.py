@@ -1,8 +1,11 @@
-"""Codes 25 and 26: the broker's settings, by Java's names (2.12).
+"""Settings and accounts of a broker.
 
-An operator may change while it runs what Java's broker looks at while it runs; who it is and where
-its files are stays until the next start. What was changed is kept in a file of its own and holds
-over restarts.
+Settings by Java's names: codes 25 and 26 (docs/protocol/rocketmq.md, section 2.12). Operators may
+change at run time what Java's broker reads at run time; its identity and directories stay until the
+next start. Changed settings are kept in a file of their own, so that they survive restarts.
+
+Accounts and trusted addresses: codes 50 to 54 (section 2.16). Without access control Java's broker
+does not answer 52 and 54, so that clients wait for nothing; here they are refused.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ from coherer._rules.rocketmq.acl import Account
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq import settings as texts
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     AccessKeyHeader,
@@ -58,7 +61,7 @@ FIXED: Final = {
     "transactionCheckMax": "transaction_checks_max",
     "transactionCheckInterval": "transaction_interval_ms",
 }
-"""Settings that only a start can change, and the options behind them."""
+"""Settings that only a restart can change, and their options."""
 
 CHANGEABLE: Final = {
     "regionId": "region",
@@ -81,14 +84,14 @@ CHANGEABLE: Final = {
     "syncFlushTimeout": "flush_timeout_ms",
     "slaveTimeout": "slave_timeout_ms",
 }
-"""Settings that an operator may change, and the options behind them."""
+"""Settings that an operator may change, and their options."""
 
 ABSENT: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "useTLS": "false",
 }
-"""What this broker does not have, or not by a setting; Java's tools stop without them."""
+"""Settings without an option that Java's tools need."""
 
 _FOR_EVER_HOURS: Final = 2**31 - 1
 _PERM: Final = "brokerPermission"
@@ -96,13 +99,13 @@ _READ_WRITE: Final = 6
 
 
 class ConfigAdmin:
-    """Shows and changes settings.
+    """Reads and changes settings.
 
     Args:
-        state: what the broker's parts share.
+        state: shared state of the broker.
 
     Raises:
-        DamagedStoreError: the file of changed settings cannot be read.
+        DamagedStoreError: the file of changed settings is invalid.
     """
 
     def __init__(self, state: RocketState) -> None:
@@ -113,22 +116,15 @@ class ConfigAdmin:
         if saved is not None:
             self._take(saved)
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.UPDATE_BROKER_CONFIG: of_anyone(self.update),
-            RequestCode.GET_BROKER_CONFIG: of_anyone(self.show),
-        }
-
-    def show(self, _: Command) -> Command:
-        """Code 26: all settings."""
+    def get(self, _: Command) -> Command:
+        """GET_BROKER_CONFIG (26): all settings."""
         version = msgspec.to_builtins(self._version)
         answer = done(fields=VersionResult(fastjson.dumps(version).decode()).fields())
         answer.body = texts.compose(self.values()).encode()
         return answer
 
     def values(self) -> dict[str, str]:
-        """All settings, as text."""
+        """All settings as text."""
         options, core = self._state.options, self._state.core
         shown = {
             name: fastjson.text(getattr(options, attribute))
@@ -150,11 +146,11 @@ class ConfigAdmin:
         }
 
     def update(self, request: Command) -> Command:
-        """Code 25: change settings; unknown ones and those that are fixed are passed over.
+        """UPDATE_BROKER_CONFIG (25): change settings; unknown and fixed ones are ignored.
 
         Raises:
-            Refusal: the body is no such text.
-            StoreError: they cannot be written.
+            Refusal: the body is invalid.
+            StoreError: they could not be written.
         """
         if len(request.body) > limits.SETTINGS_BYTES_MAX:
             remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
@@ -176,7 +172,7 @@ class ConfigAdmin:
         return texts.compose_file(self._changed).encode()
 
     def _take(self, told: dict[str, str]) -> bool:
-        """Change the options. Returns whether any setting was one that may be changed."""
+        """Change the options. Returns whether any of the settings may be changed."""
         new: dict[str, bool | int | str] = {}
         for name, value in told.items():
             attribute = CHANGEABLE.get(name)
@@ -186,7 +182,7 @@ class ConfigAdmin:
             try:
                 new[attribute] = _checked(name, read(value))
             except ValueError:
-                _log.warning("Setting %s cannot be %r", name, value)
+                _log.warning("Ignored invalid value %r of setting %s", value, name)
                 continue
             self._changed[name] = value
         if new:
@@ -218,10 +214,10 @@ _OFF = "access control is not enabled on this broker"
 
 
 class AclAdmin:
-    """Shows and changes who may do what.
+    """Reads and changes accounts.
 
     Args:
-        state: what the broker's parts share.
+        state: shared state of the broker.
         access: the accounts; None without access control.
     """
 
@@ -229,21 +225,11 @@ class AclAdmin:
         self._state = state
         self._access = access
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: of_anyone(self.put),
-            RequestCode.DELETE_ACL_CONFIG: of_anyone(self.delete),
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: of_anyone(self.versions),
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: of_anyone(self.trust),
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: of_anyone(self.everything),
-        }
-
     def put(self, request: Command) -> Command:
-        """Code 50: an account shall be so; what is not said stays as it is.
+        """UPDATE_AND_CREATE_ACL_CONFIG (50): create an account or change given fields.
 
         Raises:
-            Refusal: with 209 when it cannot be so.
+            Refusal: with 209 if the account is invalid.
         """
         failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         access = self._switched_on(failed)
@@ -266,10 +252,10 @@ class AclAdmin:
         return done()
 
     def delete(self, request: Command) -> Command:
-        """Code 51: an account shall no longer be.
+        """DELETE_ACL_CONFIG (51): delete an account.
 
         Raises:
-            Refusal: with 210 when there is none.
+            Refusal: with 210 if it does not exist.
         """
         failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
         access = self._switched_on(failed)
@@ -282,11 +268,11 @@ class AclAdmin:
         remark = f"The accesskey[{key}] corresponding to accessConfig has been deleted failed."
         raise Refusal(failed, remark)
 
-    def trust(self, request: Command) -> Command:
-        """Code 53: these addresses shall be trusted, and no others of the default file.
+    def set_trusted_addresses(self, request: Command) -> Command:
+        """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): replace the trusted addresses of the default file.
 
         Raises:
-            Refusal: with 211 when they are no addresses, or the file has none that it trusts.
+            Refusal: with 211 if an address is invalid, or the file has no trusted addresses.
         """
         failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         access = self._switched_on(failed)
@@ -299,10 +285,10 @@ class AclAdmin:
         raise Refusal(failed, f"The globalWhiteAddresses[{told}] has been updated failed.")
 
     def versions(self, _: Command) -> Command:
-        """Code 52: the versions of the files.
+        """GET_BROKER_CLUSTER_ACL_INFO (52): the versions of the files.
 
         Raises:
-            Refusal: there is no access control.
+            Refusal: access control is off.
         """
         access = self._switched_on(ResponseCode.SYSTEM_ERROR)
         options = self._state.options
@@ -316,11 +302,11 @@ class AclAdmin:
         )
         return done(fields=result.fields())
 
-    def everything(self, _: Command) -> Command:
-        """Code 54: all accounts, secrets included, as mqadmin shows them.
+    def get_all(self, _: Command) -> Command:
+        """GET_BROKER_CLUSTER_ACL_CONFIG (54): all accounts with their secrets, for mqadmin.
 
         Raises:
-            Refusal: there is no access control.
+            Refusal: access control is off.
         """
         access = self._switched_on(ResponseCode.SYSTEM_ERROR)
         return done(

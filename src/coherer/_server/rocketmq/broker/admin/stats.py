@@ -1,4 +1,8 @@
-"""Codes 28, 315 and 321: the broker's figures, one counter, and entries of a queue (2.12)."""
+"""Statistics of a broker (docs/protocol/rocketmq.md, section 2.12).
+
+Runtime info, counters and queue entries: codes 28, 315 and 321. Offsets and lag of topics and
+groups: codes 202, 208, 303 and 317.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ from coherer._rules.rocketmq.clients import ALL, GroupSubscription
 from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, Sum
 from coherer._server.rocketmq.broker.admin.common import (
     done,
-    done_unsaid,
-    is_elsewhere,
+    done_default_remark,
+    has_unsubscribed,
     known_topic,
     position,
     queues_of,
@@ -23,10 +27,10 @@ from coherer._server.rocketmq.broker.admin.common import (
 )
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.state import FOUND, GOT, MISSED, PUT, PUT_BYTES, RocketState
-from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Entry
 from coherer._wire.rocketmq import bodies, fastjson
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     BrokerConsumeStatsHeader,
@@ -41,7 +45,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.versions import V4_9_3, version_name
 
 ENTRIES_MAX: Final = 4096
-"""Entries of a queue that one answer shows."""
+"""The maximum number of queue entries in one response."""
 _GIB: Final = 1 << 30
 _NO_QUEUES: Final = (
     "sendThreadPoolQueue",
@@ -52,30 +56,22 @@ _UNLIMITED: Final = "2147483647"
 
 
 class StatsAdmin:
-    """Shows numbers.
+    """Runtime info, counters and queue entries.
 
     Args:
-        state: what the broker's parts share.
-        delays: knows how far delayed messages are.
+        state: shared state of the broker.
+        delays: for the offsets of delayed messages.
     """
 
     def __init__(self, state: RocketState, delays: DelayService) -> None:
         self._state = state
         self._delays = delays
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.GET_BROKER_RUNTIME_INFO: of_anyone(self.runtime),
-            RequestCode.VIEW_BROKER_STATS_DATA: of_anyone(self.counter),
-            RequestCode.QUERY_CONSUME_QUEUE: of_anyone(self.entries),
-        }
-
     def counter(self, request: Command) -> Command:
-        """Code 315: one counter.
+        """VIEW_BROKER_STATS_DATA (315): one counter.
 
         Raises:
-            Refusal: nothing was ever counted under that name and key.
+            Refusal: there is no counter of that name and key.
         """
         header = parse(ViewStatsHeader, request.fields)
         found = self._state.counters.stats.view(header.stats_name, header.stats_key)
@@ -85,8 +81,8 @@ class StatsAdmin:
         minute, hour, day = map(_item, found)
         return done(bodies.BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day))
 
-    def entries(self, request: Command) -> Command:
-        """Code 321: entries of a queue, and which of them a group's filter lets through.
+    def queue_entries(self, request: Command) -> Command:
+        """QUERY_CONSUME_QUEUE (321): entries of a queue, and whether they pass a group's filter.
 
         Raises:
             Refusal: there is no such queue.
@@ -103,7 +99,7 @@ class StatsAdmin:
         count = max(0, min(header.count, ENTRIES_MAX))
         found = store.entries(topic, queue_id, header.index, count)
         wanted, filter_text = self._filter(header)
-        return done_unsaid(
+        return done_default_remark(
             bodies.ConsumeQueuePage(
                 subscription_data=_subscription(wanted),
                 filter_data=filter_text,
@@ -128,10 +124,10 @@ class StatsAdmin:
         shown = {"expression": data.expression, "expressionType": data.type, "topic": data.topic}
         return wanted, fastjson.dumps(shown).decode()
 
-    # -- 28
+    # -- runtime info
 
-    def runtime(self, _: Command) -> Command:
-        """Code 28: what the broker is and does, all as text."""
+    def runtime_info(self, _: Command) -> Command:
+        """GET_BROKER_RUNTIME_INFO (28): the broker's state, all as text."""
         return done(
             bodies.KVTable(
                 {**self._identity(), **self._traffic(), **self._queues(), **self._disk()}
@@ -178,7 +174,7 @@ class StatsAdmin:
         }
 
     def _queues(self) -> dict[str, str]:
-        """Java's broker has threads with queues before them; here nothing waits."""
+        """Java's thread pool queues, which do not exist here, and delayed messages."""
         shown = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
         for name in _NO_QUEUES:
             shown |= {f"{name}Size": "0", f"{name}Capacity": "0", f"{name}HeadWaitTimeMills": "0"}
@@ -239,29 +235,20 @@ def _subscription(wanted: GroupSubscription | None) -> bodies.SubscriptionData |
 
 
 class ProgressAdmin:
-    """Says how far queues and groups are.
+    """Offsets and lag of queues and groups.
 
     Args:
-        state: what the broker's parts share.
+        state: shared state of the broker.
     """
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.GET_TOPIC_STATS_INFO: of_anyone(self.topic),
-            RequestCode.GET_CONSUME_STATS: of_anyone(self.group),
-            RequestCode.QUERY_CONSUME_TIME_SPAN: of_anyone(self.time_span),
-            RequestCode.GET_BROKER_CONSUME_STATS: of_anyone(self.all_groups),
-        }
-
     def topic(self, request: Command) -> Command:
-        """Code 202: the queues of a topic.
+        """GET_TOPIC_STATS_INFO (202): the queues of a topic.
 
         Raises:
-            Refusal: with 17 when there is no such topic.
+            Refusal: with 17 if there is no such topic.
         """
         topic = known_topic(self._state, parse(TopicHeader, request.fields).topic)
         table = {
@@ -275,7 +262,7 @@ class ProgressAdmin:
         return done(bodies.TopicStats(offset_table=table))
 
     def group(self, request: Command) -> Command:
-        """Code 208: how far behind a group is; nothing for topics that it does not read."""
+        """GET_CONSUME_STATS (208): the lag of a group, without topics that it no longer reads."""
         header = parse(ConsumeStatsHeader, request.fields)
         group = header.consumer_group
         names = [header.topic] if header.topic else topics_read(self._state, group)
@@ -283,14 +270,14 @@ class ProgressAdmin:
         per_s = 0.0
         for name in names:
             topic = self._state.topics.get(name)
-            if topic is not None and not is_elsewhere(self._state, group, name):
+            if topic is not None and not has_unsubscribed(self._state, group, name):
                 found = self._of_topic(group, topic)
                 table.update(found.offset_table)
                 per_s += found.consume_tps
         return done(bodies.ConsumeStats(offset_table=table, consume_tps=per_s))
 
     def all_groups(self, request: Command) -> Command:
-        """Code 317: how far behind all groups are, perhaps in ordered topics only."""
+        """GET_BROKER_CONSUME_STATS (317): the lag of all groups, or in ordered topics only."""
         header = parse(BrokerConsumeStatsHeader, request.fields)
         listed: list[dict[str, list[bodies.ConsumeStats]]] = []
         behind = 0
@@ -311,10 +298,10 @@ class ProgressAdmin:
         )
 
     def time_span(self, request: Command) -> Command:
-        """Code 303: which times of a topic a group has still to read.
+        """QUERY_CONSUME_TIME_SPAN (303): the times of the messages that a group has still to read.
 
         Raises:
-            Refusal: with 17 when there is no such topic.
+            Refusal: with 17 if there is no such topic.
         """
         header = parse(ConsumeTimeSpanHeader, request.fields)
         topic = known_topic(self._state, header.topic)
@@ -332,7 +319,7 @@ class ProgressAdmin:
             topic = self._state.topics.get(name)
             if topic is None or (ordered_only and not topic.order):
                 continue
-            if not is_elsewhere(self._state, group, name):
+            if not has_unsubscribed(self._state, group, name):
                 found.append(self._of_topic(group, topic))
         return found
 
@@ -370,6 +357,6 @@ class ProgressAdmin:
 
 
 def _text(time_ms: int) -> str:
-    """A time as Java's tools show it, in the broker's zone."""
+    """Format a time like Java's tools, in the broker's time zone."""
     at = datetime.fromtimestamp(time_ms / 1000).astimezone()
     return f"{at:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03d}"

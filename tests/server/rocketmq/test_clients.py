@@ -17,17 +17,25 @@ from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._wire.rocketmq.command import Command, encode
 from coherer.testing import ManualClock
-from tests.server.client_stage import Client, Stage, consumer, heartbeat, other_stage, sql, tags
+from tests.server.client_harness import (
+    Client,
+    Harness,
+    consumer,
+    heartbeat,
+    other_harness,
+    sql,
+    tags,
+)
 
 CONSUMERS, PRODUCERS = 203, 204
 
 
-def file(stage: Stage, name: str) -> Any:
-    data = stage.store.load_config(name)
+def file(harness: Harness, name: str) -> Any:
+    data = harness.store.load_config(name)
     return None if data is None else msgspec.json.decode(data)
 
 
-async def test_the_selectors_of_a_heartbeat_are_bounded(stage: Stage, client: Client) -> None:
+async def test_the_selectors_of_a_heartbeat_are_bounded(harness: Harness, client: Client) -> None:
     long = "a = 1 OR " * 2_000 + "a = 2"
     assert (await client.consume("one", sql("T", long))).code == 0
     answer = await client.consume("two", sql("T", long), sql("U", long))
@@ -38,7 +46,7 @@ async def test_the_selectors_of_a_heartbeat_are_bounded(stage: Stage, client: Cl
 # -- 3.6
 
 
-async def test_the_worked_example(stage: Stage, client: Client) -> None:
+async def test_the_worked_example(harness: Harness, client: Client) -> None:
     """13.4, byte by byte."""
     body = (
         b'{"clientID":"10.0.0.9@4242","consumerDataSet":[{"consumeFromWhere":'
@@ -62,7 +70,7 @@ async def test_the_worked_example(stage: Stage, client: Client) -> None:
     answer = await client.expect(8)
     assert (answer.code, answer.remark, answer.fields, bytes(answer.body)) == (0, None, {}, b"")
     assert answer.version == 399
-    [channel] = stage.remoting.channels
+    [channel] = harness.remoting.channels
     connections = await client.ask(CONSUMERS, {"consumerGroup": "GID_demo"})
     assert msgspec.json.decode(connections.body) == {
         "connectionSet": [
@@ -86,14 +94,14 @@ async def test_the_worked_example(stage: Stage, client: Client) -> None:
     assert (producer["clientId"], producer["language"]) == ("10.0.0.9@4242", "PYTHON")
 
 
-async def test_a_heartbeat_makes_group_and_retry_topic(stage: Stage, client: Client) -> None:
-    stage.clock.advance(5)
+async def test_a_heartbeat_makes_group_and_retry_topic(harness: Harness, client: Client) -> None:
+    harness.clock.advance(5)
     assert (await client.consume("g", tags("t"))).code == 0
-    now_ms = stage.clock.now_ms()
-    assert stage.state.topics.get("%RETRY%g") == Topic(
+    now_ms = harness.clock.now_ms()
+    assert harness.state.topics.get("%RETRY%g") == Topic(
         name="%RETRY%g", read_queues=1, write_queues=1, perm=6, sys_flag=0
     )
-    written = file(stage, "topics.json")
+    written = file(harness, "topics.json")
     assert written["dataVersion"] == {"counter": 1, "timestamp": now_ms}
     assert written["topicConfigTable"]["%RETRY%g"] == {
         "order": False,
@@ -105,32 +113,32 @@ async def test_a_heartbeat_makes_group_and_retry_topic(stage: Stage, client: Cli
         "writeQueueNums": 1,
     }
     assert "TBW102" in written["topicConfigTable"]
-    groups = file(stage, "subscriptionGroup.json")
+    groups = file(harness, "subscriptionGroup.json")
     assert groups["dataVersion"] == {"counter": 1, "timestamp": now_ms}
     assert groups["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 16
     await client.consume("g", tags("t"))
-    assert stage.state.topics.version.counter == 1
-    assert stage.state.groups.version.counter == 1
+    assert harness.state.topics.version.counter == 1
+    assert harness.state.groups.version.counter == 1
 
 
-async def test_the_groups_settings_make_its_retry_topic(stage: Stage, client: Client) -> None:
-    stage.state.groups.put(Group(group_name="g", retry_queue_nums=3), 0)
+async def test_the_groups_settings_make_its_retry_topic(harness: Harness, client: Client) -> None:
+    harness.state.groups.put(Group(group_name="g", retry_queue_nums=3), 0)
     await client.beat(heartbeat("me", [consumer("g", tags("t"), unitMode=True)]))
-    topic = stage.state.topics["%RETRY%g"]
+    topic = harness.state.topics["%RETRY%g"]
     assert (topic.read_queues, topic.write_queues, topic.sys_flag) == (3, 3, 2)
 
 
 async def test_a_broker_that_makes_no_groups(tmp_path: Path) -> None:
-    stage = await other_stage(tmp_path, auto_create_groups=False)
-    client = await stage.dial()
+    harness = await other_harness(tmp_path, auto_create_groups=False)
+    client = await harness.dial()
     assert (await client.consume("g", tags("t"))).code == 0
-    assert "g" not in stage.state.groups
-    assert "%RETRY%g" not in stage.state.topics
-    assert stage.state.consumers.get("g") is not None  # it is registered nevertheless
+    assert "g" not in harness.state.groups
+    assert "%RETRY%g" not in harness.state.topics
+    assert harness.state.consumers.get("g") is not None  # it is registered nevertheless
     assert client.told() == ["g"]
     await client.consume("CID_RMQ_SYS_x", tags("t"))
-    assert "CID_RMQ_SYS_x" in stage.state.groups
-    await stage.stop()
+    assert "CID_RMQ_SYS_x" in harness.state.groups
+    await harness.stop()
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xff"])
@@ -141,17 +149,19 @@ async def test_what_is_no_heartbeat(client: Client, body: bytes) -> None:
     assert (await client.consume("g", tags("t"))).code == 0  # the connection lives on
 
 
-async def test_what_came_before_a_mistake_is_booked(stage: Stage, client: Client) -> None:
+async def test_what_came_before_a_mistake_is_booked(harness: Harness, client: Client) -> None:
     answer = await client.beat(heartbeat("me", [consumer("g", tags("t")), consumer("")]))
     assert answer.code == 1
     assert answer.remark is not None
     assert "NullPointerException" in answer.remark
-    assert stage.state.consumers.get("g") is not None
+    assert harness.state.consumers.get("g") is not None
 
 
-async def test_languages_and_versions_come_from_the_header(stage: Stage, client: Client) -> None:
+async def test_languages_and_versions_come_from_the_header(
+    harness: Harness, client: Client
+) -> None:
     await client.consume("g", tags("t"), client_id="a", language="GO", version=317)
-    other = await stage.dial()
+    other = await harness.dial()
     await other.consume("g", tags("t"), client_id="b", language=None)
     answer = await client.ask(CONSUMERS, {"consumerGroup": "g"})
     found = msgspec.json.decode(answer.body)["connectionSet"]
@@ -161,7 +171,7 @@ async def test_languages_and_versions_come_from_the_header(stage: Stage, client:
     ]
 
 
-async def test_fastjson_forms_of_a_heartbeat(stage: Stage, client: Client) -> None:
+async def test_fastjson_forms_of_a_heartbeat(harness: Harness, client: Client) -> None:
     """A client that shares one subscription between its groups (1.8)."""
     body = (
         b'{"clientID":"c","consumerDataSet":['
@@ -172,10 +182,10 @@ async def test_fastjson_forms_of_a_heartbeat(stage: Stage, client: Client) -> No
     )
     assert (await client.ask(34, body=body)).code == 0
     for group in "gh":
-        found = stage.state.consumers.subscription(group, "t")
+        found = harness.state.consumers.subscription(group, "t")
         assert found is not None
         assert (found.expression, found.codes, found.type) == ("A", frozenset([65]), "TAG")
-        assert found.version == stage.clock.now_ms()  # it named none (3.3)
+        assert found.version == harness.clock.now_ms()  # it named none (3.3)
     answer = await client.ask(CONSUMERS, {"consumerGroup": "g"})
     assert "consumeType" not in msgspec.json.decode(answer.body)  # nobody knows that word
 
@@ -200,12 +210,12 @@ async def test_a_heartbeat_in_the_words_of_the_cpp_client(client: Client) -> Non
 # -- 3.7, 3.8
 
 
-async def test_everybody_is_told_before_the_answer(stage: Stage, client: Client) -> None:
+async def test_everybody_is_told_before_the_answer(harness: Harness, client: Client) -> None:
     await client.consume("g", tags("t"), client_id="a")
     assert client.told() == ["g"]  # it came before the answer to the heartbeat
     await client.consume("g", tags("t"), client_id="a")
     assert client.told() == []
-    other = await stage.dial()
+    other = await harness.dial()
     await other.consume("g", tags("t"), client_id="b")
     assert other.told() == ["g"]
     await client.settle()
@@ -213,13 +223,13 @@ async def test_everybody_is_told_before_the_answer(stage: Stage, client: Client)
 
 
 async def test_another_topic_is_told_and_a_newer_version_is_not(
-    stage: Stage, client: Client
+    harness: Harness, client: Client
 ) -> None:
     await client.consume("g", tags("t", 5))
     client.told()
     await client.consume("g", tags("t", 6, subString="A", codeSet=[65]))
     assert client.told() == []
-    found = stage.state.consumers.subscription("g", "t")
+    found = harness.state.consumers.subscription("g", "t")
     assert found is not None
     assert (found.version, found.expression) == (6, "A")
     await client.consume("g", tags("t", 6), tags("u"))
@@ -228,23 +238,23 @@ async def test_another_topic_is_told_and_a_newer_version_is_not(
     assert client.told() == ["g"]
 
 
-async def test_members_with_different_topics(stage: Stage, client: Client) -> None:
-    other = await stage.dial()
+async def test_members_with_different_topics(harness: Harness, client: Client) -> None:
+    other = await harness.dial()
     for _ in range(2):
         await client.consume("g", tags("t"), client_id="a")
         await other.consume("g", tags("u"), client_id="b")
     await client.settle()
     assert len(client.told()) == 4
-    found = stage.state.consumers.get("g")
+    found = harness.state.consumers.get("g")
     assert found is not None
     assert list(found.subscriptions) == ["u"]
 
 
 async def test_groups_and_brokers_that_tell_nobody(
-    tmp_path: Path, stage: Stage, client: Client
+    tmp_path: Path, harness: Harness, client: Client
 ) -> None:
-    stage.state.groups.put(Group(group_name="g", notify_consumer_ids_changed_enable=False), 0)
-    other = await stage.dial()
+    harness.state.groups.put(Group(group_name="g", notify_consumer_ids_changed_enable=False), 0)
+    other = await harness.dial()
     await client.consume("g", tags("t"), client_id="a")
     await other.consume("g", tags("t"), client_id="b")
     assert (client.told(), other.told()) == ([], [])
@@ -255,15 +265,15 @@ async def test_groups_and_brokers_that_tell_nobody(
     await other.hang_up()  # then everybody is told, whatever the group's switch says
     assert (await client.next_asked()).fields == {"consumerGroup": "g"}
 
-    silent = await other_stage(tmp_path, notify_members=False)
+    silent = await other_harness(tmp_path, notify_members=False)
     client = await silent.dial()
     await client.consume("g", tags("t"))
     assert client.told() == []
     await silent.stop()
 
 
-async def test_saying_good_bye(stage: Stage, client: Client) -> None:
-    other = await stage.dial()
+async def test_saying_good_bye(harness: Harness, client: Client) -> None:
+    other = await harness.dial()
     await client.consume("g", tags("t"), client_id="a")
     await other.beat(heartbeat("b", [consumer("g", tags("t"))], "p"))
     await client.settle()
@@ -277,26 +287,26 @@ async def test_saying_good_bye(stage: Stage, client: Client) -> None:
     assert (await client.ask(PRODUCERS, {"producerGroup": "p"})).code == 1
     for fields in ({}, {"clientID": "x"}, {"consumerGroup": "nobody", "producerGroup": "nobody"}):
         assert (await client.ask(35, fields)).code == 0
-    assert "nobody" not in stage.state.groups
+    assert "nobody" not in harness.state.groups
 
 
-async def test_a_lost_connection(stage: Stage, client: Client) -> None:
-    other = await stage.dial()
+async def test_a_lost_connection(harness: Harness, client: Client) -> None:
+    other = await harness.dial()
     await client.consume("g", sql("t", "a > 1"), client_id="a")
     await other.beat(
         heartbeat("b", [consumer("g", sql("t", "a > 1")), consumer("h", sql("t", "a > 2"))], "p")
     )
     await client.settle()
     client.told()
-    stage.clock.advance(7)
+    harness.clock.advance(7)
     await other.hang_up()
     assert (await client.next_asked()).fields == {"consumerGroup": "g"}
-    assert stage.state.consumers.get("h") is None
-    assert stage.state.producers.find("b") is None
-    left = stage.state.filters.get("t", "h")
+    assert harness.state.consumers.get("h") is None
+    assert harness.state.producers.find("b") is None
+    left = harness.state.filters.get("t", "h")
     assert left is not None
-    assert left.dead_ms == stage.clock.now_ms()
-    kept = stage.state.filters.get("t", "g")
+    assert left.dead_ms == harness.clock.now_ms()
+    kept = harness.state.filters.get("t", "g")
     assert kept is not None
     assert not kept.is_dead
 
@@ -304,68 +314,68 @@ async def test_a_lost_connection(stage: Stage, client: Client) -> None:
 # -- 3.9
 
 
-async def test_housekeeping(stage: Stage, client: Client) -> None:
-    silent = await stage.dial()
+async def test_housekeeping(harness: Harness, client: Client) -> None:
+    silent = await harness.dial()
     await silent.beat(heartbeat("b", [consumer("g", sql("t", "a > 1"))], "p"))
-    stage.clock.advance(EXPIRED_MS - HOUSEKEEPING_MS)
+    harness.clock.advance(EXPIRED_MS - HOUSEKEEPING_MS)
     await client.beat(heartbeat("a", [consumer("g", sql("t", "a > 1"))], "p"))
     client.told()
-    stage.clock.advance(HOUSEKEEPING_MS)
-    stage.desk.tick()
-    assert len(stage.remoting.channels) == 2
-    stage.clock.advance(1)
-    stage.desk.tick()  # only every ten seconds
-    assert len(stage.remoting.channels) == 2
-    stage.clock.advance(HOUSEKEEPING_MS)
-    stage.desk.tick()
+    harness.clock.advance(HOUSEKEEPING_MS)
+    harness.clients.tick()
+    assert len(harness.remoting.channels) == 2
+    harness.clock.advance(1)
+    harness.clients.tick()  # only every ten seconds
+    assert len(harness.remoting.channels) == 2
+    harness.clock.advance(HOUSEKEEPING_MS)
+    harness.clients.tick()
     await silent.lost.wait()
     await client.settle()
     assert client.told() == []
-    found = stage.state.consumers.get("g")
+    found = harness.state.consumers.get("g")
     assert found is not None
     assert found.client_ids == ["a"]
-    assert stage.state.producers.find("b") is None
-    filter_ = stage.state.filters.get("t", "g")
+    assert harness.state.producers.find("b") is None
+    filter_ = harness.state.filters.get("t", "g")
     assert filter_ is not None
     assert not filter_.is_dead
 
 
-async def test_a_client_has_a_name(stage: Stage, client: Client) -> None:
+async def test_a_client_has_a_name(harness: Harness, client: Client) -> None:
     answer = await client.ask(34, {}, b'{"producerDataSet":[{"groupName":"p"}]}')
     assert (answer.code, answer.remark) == (1, "java.lang.NullPointerException: no client's id")
-    assert stage.state.producers.members("p") is None
+    assert harness.state.producers.members("p") is None
 
 
-async def test_a_silent_producer_is_hung_up_on(stage: Stage) -> None:
-    silent = await stage.dial()
+async def test_a_silent_producer_is_hung_up_on(harness: Harness) -> None:
+    silent = await harness.dial()
     await silent.beat(heartbeat("b", [], "p"))
-    assert stage.state.producers.find("b") is not None
-    stage.clock.advance(EXPIRED_MS + HOUSEKEEPING_MS)
-    stage.desk.tick()
+    assert harness.state.producers.find("b") is not None
+    harness.clock.advance(EXPIRED_MS + HOUSEKEEPING_MS)
+    harness.clients.tick()
     async with asyncio.timeout(5):
         await silent.lost.wait()
-    assert stage.state.producers.find("b") is None
+    assert harness.state.producers.find("b") is None
 
 
 # -- 3.11, and its file
 
 
-async def test_expressions_are_kept_and_saved(stage: Stage, client: Client) -> None:
-    stage.desk.save_filters()
-    await stage.core.files.saved()
-    assert file(stage, "consumerFilter.json") is None  # nothing new: nothing written
+async def test_expressions_are_kept_and_saved(harness: Harness, client: Client) -> None:
+    harness.clients.save_filters()
+    await harness.core.files.flush()
+    assert file(harness, "consumerFilter.json") is None  # nothing new: nothing written
     expression = "a > 5 AND b = 'x'"
     await client.consume("GID_PY", sql("T1", expression, 1000))
-    born_ms = stage.clock.now_ms()
-    found = stage.state.filters.get("T1", "GID_PY")
+    born_ms = harness.clock.now_ms()
+    found = harness.state.filters.get("T1", "GID_PY")
     assert found is not None
     assert found.matches({"a": "6", "b": "x"})
     assert not found.matches({"a": "5", "b": "x"})
-    stage.clock.advance(9)
+    harness.clock.advance(9)
     await client.ask(35, {"clientID": "me", "consumerGroup": "GID_PY"})
-    stage.desk.save_filters()
-    await stage.core.files.saved()
-    assert file(stage, "consumerFilter.json") == {
+    harness.clients.save_filters()
+    await harness.core.files.flush()
+    assert file(harness, "consumerFilter.json") == {
         "filterDataByTopic": {
             "T1": {
                 "groupFilterData": {
@@ -388,23 +398,23 @@ async def test_expressions_are_kept_and_saved(stage: Stage, client: Client) -> N
 
 
 async def test_filters_come_back_and_broken_files_do_not_hurt(tmp_path: Path) -> None:
-    first = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    first = await Harness(tmp_path, ManualClock(), RocketOptions()).start()
     client = await first.dial()
     await client.consume("g", sql("t", "a > 5", 3))
-    first.desk.save_filters()
+    first.clients.save_filters()
     await first.stop()
-    again = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    again = await Harness(tmp_path, ManualClock(), RocketOptions()).start()
     found = again.state.filters.get("t", "g")
     assert found is not None
     assert found.matches({"a": "6"})
     assert found.is_dead
     again.store.save_config("consumerFilter.json", b"{broken")
     await again.stop()
-    third = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    third = await Harness(tmp_path, ManualClock(), RocketOptions()).start()
     assert third.state.filters.get("t", "g") is not None  # from the file before
     third.store.save_config("consumerFilter.json", b"{broken")
     (third.store.directory / "config/consumerFilter.json.bak").write_bytes(b"{broken")
     await third.stop()
-    fourth = await Stage(tmp_path, ManualClock(), RocketOptions()).start()
+    fourth = await Harness(tmp_path, ManualClock(), RocketOptions()).start()
     assert fourth.state.filters.get("t", "g") is None
     await fourth.stop()

@@ -58,13 +58,13 @@ async def test_the_loop_goes_on_while_a_file_is_written() -> None:
     saver.save("a", of(state))
     state["n"] = 3
     saver.save("a", of(state))
-    waiting = asyncio.create_task(saver.saved())
+    waiting = asyncio.create_task(saver.flush())
     await asyncio.sleep(0)
     assert not waiting.done(), "what it waits for is not written"
     disk.free.set()
     await waiting
     assert disk.writes == [("a", b"1"), ("a", b"3")], "in order, the changes between together"
-    await saver.saved()
+    await saver.flush()
     await saver.close()
 
 
@@ -72,13 +72,13 @@ async def test_saved_waits_for_changes_before_it_only() -> None:
     disk, state = Disk(), {"n": 1}
     saver = DeferredSaver(disk.write)
     saver.save("a", of(state))
-    await saver.saved()
+    await saver.flush()
     disk.hold()
     saver.save("b", of(state))
-    first = asyncio.create_task(saver.saved())
+    first = asyncio.create_task(saver.flush())
     await disk.reached()
     saver.save("c", of(state))
-    second = asyncio.create_task(saver.saved())
+    second = asyncio.create_task(saver.flush())
     disk.free.set()
     await first
     await second
@@ -89,14 +89,14 @@ async def test_saved_waits_for_changes_before_it_only() -> None:
 async def test_what_is_on_the_disk_already_is_not_written_again() -> None:
     disk, state = Disk(), {"n": 1}
     saver = DeferredSaver(disk.write)
-    saver.has("a", b"1")
+    saver.mark_saved("a", b"1")
     saver.save("a", of(state))
-    await saver.saved()
+    await saver.flush()
     assert disk.writes == []
     state["n"] = 2
     for _ in range(2):
         saver.save("a", of(state))
-        await saver.saved()
+        await saver.flush()
     assert disk.writes == [("a", b"2")]
     await saver.close()
 
@@ -108,11 +108,11 @@ async def test_what_cannot_be_written_is_written_later(caplog: pytest.LogCapture
     saver.save("a", of(state))
     for _ in range(3):
         with pytest.raises(StoreFullError, match="to write a"):
-            await saver.saved()
-    assert caplog.text.count("a is not written yet") == 1
+            await saver.flush()
+    assert caplog.text.count("a could not be written") == 1
     disk.full = False
     state["n"] = 2
-    await saver.saved()
+    await saver.flush()
     assert disk.writes == [("a", b"2")]
     await saver.close()
 
@@ -122,10 +122,10 @@ async def test_a_file_that_cannot_be_made_does_not_stop_the_others() -> None:
     saver = DeferredSaver(disk.write)
     saver.save("a", lambda: str(1 // 0).encode())
     saver.save("b", lambda: b"b")
-    with pytest.raises(StoreError, match="content of a"):
-        await saver.saved()
+    with pytest.raises(StoreError, match="a could not be serialized"):
+        await saver.flush()
     assert disk.writes == [("b", b"b")]
-    with pytest.raises(StoreError, match="content of a"):
+    with pytest.raises(StoreError, match="a could not be serialized"):
         await saver.close()
 
 
@@ -133,7 +133,7 @@ async def test_what_has_to_come_first_comes_first() -> None:
     disk, order = Disk(), []
     saver = DeferredSaver(lambda name, content: order.append(name))
     saver.save("a", lambda: b"a", lambda: order.append("flush"))
-    await saver.saved()
+    await saver.flush()
     assert order == ["flush", "a"]
 
     def fail() -> None:
@@ -182,7 +182,7 @@ async def test_a_topic_made_while_an_older_table_is_written_stays(
         writing = asyncio.create_task(core.save_positions())
         await disk.reached()
         core.topics.put(Topic(name="second"), now_ms=2)
-        acknowledged = asyncio.create_task(core.files.saved())
+        acknowledged = asyncio.create_task(core.files.flush())
         disk.free.set()
         await asyncio.gather(writing, acknowledged)
         again = Core(store, ManualClock().now_ms)

@@ -31,7 +31,7 @@ SEND, SEND_V2, PULL, SEND_BACK = 10, 310, 11, 36
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 
 
-class BrokerStage:
+class BrokerHarness:
     """The broker.
 
     Attributes:
@@ -60,7 +60,7 @@ class BrokerStage:
         self.port = self.fast_port = -1
         self._listeners: list[net.Listener] = []
 
-    async def start(self) -> BrokerStage:
+    async def start(self) -> BrokerHarness:
         for remoting in (self.broker.remoting, self.broker.fast_remoting):
             self._listeners.append(await net.listen("127.0.0.1", 0, remoting.make))
         self.port, self.fast_port = (listener.port for listener in self._listeners)
@@ -94,13 +94,13 @@ class BrokerStage:
 @asynccontextmanager
 async def running(
     directory: Path, clock: ManualClock, **options: Any
-) -> AsyncGenerator[BrokerStage]:
+) -> AsyncGenerator[BrokerHarness]:
     """A broker for a while."""
-    stage = await BrokerStage(directory, clock, **options).start()
+    harness = await BrokerHarness(directory, clock, **options).start()
     try:
-        yield stage
+        yield harness
     finally:
-        await stage.stop()
+        await harness.stop()
 
 
 class Client(Caller):

@@ -21,7 +21,7 @@ from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
-from tests.server.node_stage import options
+from tests.server.node_harness import options
 from tests.server.rocketmq_caller import Caller
 
 
@@ -208,7 +208,7 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
             await registry.heard()
             assert "two" in quick.topics
             assert "two" not in slow.topics
-            assert f"{slow.address} did not take the changed topics" in caplog.text
+            assert f"{slow.address} did not accept the changed topics" in caplog.text
             topics.create_for_return("three", 1, 0)
             start = time.monotonic()
             await registry.heard()

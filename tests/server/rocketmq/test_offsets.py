@@ -7,8 +7,8 @@ import pytest
 
 from coherer._server.core.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock
-from tests.server.client_stage import HEARTBEAT, consumer, heartbeat, tags
-from tests.server.rocket_stage import BrokerStage, Client, bodies_of
+from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, bodies_of
 
 QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, SEARCH, MAXIMUM, MINIMUM = 12, 14, 15, 29, 30, 31
 EARLIEST, VIEW, ALL_OFFSETS = 32, 33, 43
@@ -28,7 +28,7 @@ async def offset(peer: Client, code: int, fields: dict[str, str]) -> int:
     return int(answer.fields["offset"])
 
 
-async def test_where_a_group_stands(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send()
     assert await offset(peer, QUERY_OFFSET, of_group()) == 0, "the queue begins in memory"
     for place in (7, 3):  # also back, and beyond the end
@@ -42,7 +42,7 @@ async def test_where_a_group_stands(broker_stage: BrokerStage, peer: Client) -> 
 
 
 async def test_who_asks_for_it_is_told_whether_a_group_has_an_offset(
-    broker_stage: BrokerStage, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     """RocketMQ 5's field; without it, or with true, the answer is that of 4.9."""
     await peer.send()
@@ -61,27 +61,27 @@ async def test_who_asks_for_it_is_told_whether_a_group_has_an_offset(
 
 
 async def test_groups_that_read_are_not_forgotten(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send()
     subscribed = heartbeat("me", [consumer("online", tags("demo"))])
     await peer.ask(HEARTBEAT, body=msgspec.json.encode(subscribed))
     for group in ("online", "commits", "rests"):
         await peer.ask(UPDATE_OFFSET, of_group(consumerGroup=group, commitOffset=1))
-    broker_stage.core.clean()
+    broker_harness.core.clean()
     clock.advance(GROUP_IDLE_MS)
     await peer.ask(UPDATE_OFFSET, of_group(consumerGroup="commits", commitOffset=1))
-    broker_stage.core.clean()
-    broker_stage.core.clean()
-    assert broker_stage.core.offsets.groups() == {"online", "commits"}
+    broker_harness.core.clean()
+    broker_harness.core.clean()
+    assert broker_harness.core.offsets.groups() == {"online", "commits"}
 
 
 async def test_a_new_group_of_a_queue_with_an_old_beginning(
-    broker_stage: BrokerStage, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     for _ in range(20):
         await peer.send(b"x" * 1000)
-    broker_stage.state.memory_bytes = 1_000
+    broker_harness.state.memory_bytes = 1_000
     answer = await peer.ask(QUERY_OFFSET, of_group())
     assert (answer.code, answer.remark) == (
         22,
@@ -151,13 +151,13 @@ async def test_messages_by_their_keys(peer: Client, clock: ManualClock) -> None:
     assert await query("k7", topic="other") == (22, [])
 
 
-async def test_a_message_by_its_place(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_a_message_by_its_place(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send(b"one")
     answer = await peer.send(b"two")
     place = int(answer.fields["msgId"][16:], 16)
     answer = await peer.ask(VIEW, {"offset": str(place)})
     assert (answer.code, bodies_of(answer)) == (0, [b"two"])
-    for wrong in (place + 1, -5, broker_stage.store.end_offset, 1 << 60):
+    for wrong in (place + 1, -5, broker_harness.store.end_offset, 1 << 60):
         answer = await peer.ask(VIEW, {"offset": str(wrong)})
         assert (answer.code, answer.remark) == (
             1,

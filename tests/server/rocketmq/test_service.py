@@ -21,8 +21,8 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
-from tests.server.asker import Asker
-from tests.server.node_stage import options
+from tests.server.node_harness import options
+from tests.server.raw_client import RawClient
 from tests.server.rocketmq_caller import Caller
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
@@ -99,7 +99,7 @@ async def test_a_topic_of_rocketmq_is_one_of_tubemq(node: Node) -> None:
     names = await Caller.dial(node.namesrv_port)
     assert await route(names, "flights") is not None
     await until(lambda: node.topics() == {"flights": {1: 4}})
-    tube = await net.dial("127.0.0.1", node.broker_port, Asker)
+    tube = await net.dial("127.0.0.1", node.broker_port, RawClient)
     who = {"clientId": "c", "groupName": "g", "topicName": "flights", "partitionId": 2}
     register = pb.RegisterRequestC2B(opType=31, readStatus=0, **who)  # type: ignore[arg-type]
     assert (await tube.ask(methods.PARTITION_REGISTER, register)).success
@@ -307,7 +307,7 @@ async def test_a_broker_registers_with_name_servers_elsewhere(
             found = await until_route(names, "flights")
             assert found.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{node.rocketmq_port}"}
         assert await route(names, "flights") is None
-    assert "Name server 127.0.0.1:1 does not have us" in caplog.text
+    assert "Registration with name server 127.0.0.1:1 failed" in caplog.text
 
 
 async def test_a_name_server_that_comes_back_hears_of_the_broker(
@@ -329,8 +329,8 @@ async def test_a_name_server_that_comes_back_hears_of_the_broker(
         await master.stop()
         core = node.core
         assert core is not None
-        core.topics.put(Topic(name="new"), 1)  # news are told at once, and nobody hears them
-        await until(lambda: "does not have us" in caplog.text)
+        core.topics.put(Topic(name="new"), 1)  # the registration fails
+        await until(lambda: "Registration with name server" in caplog.text)
         again = Node(options(tmp_path / "m", roles=frozenset({"master"}), namesrv_port=port))
         await again.start()
         core.topics.put(Topic(name="newer"), 2)

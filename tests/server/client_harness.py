@@ -14,6 +14,7 @@ from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.requests import client_requests
 from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
@@ -27,7 +28,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_en
 HEARTBEAT, UNREGISTER, IDS_CHANGED = 34, 35, 40
 
 
-class Stage:
+class Harness:
     """The broker."""
 
     def __init__(
@@ -37,11 +38,11 @@ class Stage:
         self.store = Store.open(directory, OPTIONS, now_ms=clock.wall_ms, steady_ms=clock.now_ms)
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.state = RocketState(options, self.core)
-        self.desk = ClientHandler(self.state)
+        self.clients = ClientHandler(self.state)
         self.calls = ClientCalls(self.state, call_ms=patience_ms, status_ms=patience_ms)
         replies = ReplyHandler(self.state, SendHandler(self.state), call_ms=patience_ms)
         self.remoting = RemotingServer(
-            {**self.desk.handlers(), **self.calls.handlers(), **replies.handlers()},
+            client_requests(self.clients, self.calls, replies),
             closed=self._closed,
             files=self.core.files,
             now_ms=clock.now_ms,
@@ -50,10 +51,10 @@ class Stage:
         self._listener: net.Listener
 
     def _closed(self, channel: Channel) -> None:
-        self.desk.closed(channel)
+        self.clients.closed(channel)
         self.lost.put_nowait(channel)
 
-    async def start(self) -> Stage:
+    async def start(self) -> Harness:
         self._listener = await net.listen("127.0.0.1", 0, self.remoting.make)
         return self
 
@@ -70,9 +71,9 @@ class Stage:
         self.store.close()
 
 
-async def other_stage(directory: Path, **options: Any) -> Stage:
+async def other_harness(directory: Path, **options: Any) -> Harness:
     """A second broker of a test, set up otherwise."""
-    return await Stage(directory / "other", ManualClock(), RocketOptions(**options)).start()
+    return await Harness(directory / "other", ManualClock(), RocketOptions(**options)).start()
 
 
 class Client(Caller):

@@ -71,7 +71,7 @@ class Peer:
         return taken
 
 
-class Stage:
+class Harness:
     """A master with its port."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
@@ -83,7 +83,7 @@ class Stage:
         self._sides: list[Side] = []
         self._slaves: list[HaSlave] = []
 
-    async def start(self) -> Stage:
+    async def start(self) -> Harness:
         self.listener = await net.listen("127.0.0.1", 0, self.master.make)
         return self
 
@@ -116,9 +116,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(directory: Path, clock: ManualClock) -> AsyncGenerator[Stage]:
+async def running(directory: Path, clock: ManualClock) -> AsyncGenerator[Harness]:
     """A master for a while."""
-    made = await Stage(directory, clock).start()
+    made = await Harness(directory, clock).start()
     try:
         yield made
     finally:

@@ -19,7 +19,7 @@ from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message, ReceivedMessage
 from coherer.testing import async_embedded_node
-from tests.server.rocket_stage import COMMIT, SUBSCRIPTION, SUSPEND, Client, records_of
+from tests.server.rocket_harness import COMMIT, SUBSCRIPTION, SUSPEND, Client, records_of
 
 QUERY_OFFSET, UPDATE_OFFSET = 14, 15
 NOON = datetime(2024, 1, 2, 12, 0)  # noqa: DTZ001 - as TubeMQ's clients write it

@@ -11,7 +11,7 @@ from coherer import limits
 from coherer._server.rocketmq.broker.pulling import OVERLOAD, SuspendedPull
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
-from tests.server.rocket_stage import SUBSCRIPTION, SUSPEND, BrokerStage, Client, bodies_of
+from tests.server.rocket_harness import SUBSCRIPTION, SUSPEND, BrokerHarness, Client, bodies_of
 
 FOUND, BUSY, NOT_FOUND = 0, 2, 19
 
@@ -28,24 +28,24 @@ def wait(peer: Client, count: int = 1) -> list[asyncio.Future[Command]]:
 
 
 async def test_one_message_wakes_many_and_others_have_their_turn(
-    broker_stage: BrokerStage, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     await ready(peer)
     count = 3 * limits.HELD_PULLS_AT_ONCE
     waiting = wait(peer, count)
-    other = await broker_stage.dial()
+    other = await broker_harness.dial()
     await peer.settle()
-    assert len(broker_stage.broker.pulls.holding) == count
+    assert len(broker_harness.broker.pulls.suspended) == count
     assert (await other.send(b"new")).code == 0
     assert not all(pull.done() for pull in waiting), "the sender is not the last to hear"
     async with asyncio.timeout(20):
         answers = await asyncio.gather(*waiting)
     assert {tuple(bodies_of(answer)) for answer in answers} == {(b"new",)}
-    assert len(broker_stage.broker.pulls.holding) == 0
+    assert len(broker_harness.broker.pulls.suspended) == 0
 
 
 async def test_waking_is_no_matter_of_how_many_wait(
-    broker_stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+    broker_harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Comparing each that waits with each that is woken took minutes for 100,000."""
     compared = 0
@@ -57,7 +57,7 @@ async def test_waking_is_no_matter_of_how_many_wait(
 
     monkeypatch.setattr(SuspendedPull, "__eq__", equal)
     monkeypatch.setattr(SuspendedPull, "__hash__", object.__hash__)
-    peer = await broker_stage.dial()
+    peer = await broker_harness.dial()
     await ready(peer)
     waiting = wait(peer, 500)
     await peer.settle()
@@ -68,7 +68,7 @@ async def test_waking_is_no_matter_of_how_many_wait(
 
 
 async def test_so_many_may_wait(
-    broker_stage: BrokerStage, peer: Client, monkeypatch: pytest.MonkeyPatch
+    broker_harness: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HELD_PULLS_MAX", 3)
     await ready(peer)
@@ -81,9 +81,9 @@ async def test_so_many_may_wait(
         assert {(await pull).code for pull in waiting[:3]} == {FOUND}
 
 
-async def test_who_goes_takes_along_what_waits(broker_stage: BrokerStage, peer: Client) -> None:
+async def test_who_goes_takes_along_what_waits(broker_harness: BrokerHarness, peer: Client) -> None:
     await ready(peer)
-    gone, holding = await broker_stage.dial(), broker_stage.broker.pulls.holding
+    gone, holding = await broker_harness.dial(), broker_harness.broker.pulls.suspended
     wait(gone, 5)
     await gone.settle()
     left = wait(peer)
@@ -98,18 +98,18 @@ async def test_who_goes_takes_along_what_waits(broker_stage: BrokerStage, peer: 
 
 
 async def test_a_stop_answers_who_waits(
-    broker_stage: BrokerStage, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await ready(peer)
     waiting = wait(peer, limits.HELD_PULLS_AT_ONCE + 1)
     await peer.settle()
-    broker_stage.broker.close()
+    broker_harness.broker.close()
     async with asyncio.timeout(10):
         assert {(await pull).code for pull in waiting} == {NOT_FOUND}
 
 
 async def test_an_error_of_ours_is_answered_and_the_others_are_woken(
-    broker_stage: BrokerStage,
+    broker_harness: BrokerHarness,
     peer: Client,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -117,7 +117,7 @@ async def test_an_error_of_ours_is_answered_and_the_others_are_woken(
     await ready(peer)
     waiting = wait(peer, 2)
     await peer.settle()
-    read, calls = broker_stage.store.read, 0
+    read, calls = broker_harness.store.read, 0
 
     def fails_once(*args: object, **more: object) -> object:
         nonlocal calls
@@ -126,7 +126,7 @@ async def test_an_error_of_ours_is_answered_and_the_others_are_woken(
             raise ZeroDivisionError
         return read(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(broker_stage.store, "read", fails_once)
+    monkeypatch.setattr(broker_harness.store, "read", fails_once)
     with caplog.at_level(logging.ERROR, "coherer"):
         await peer.send(b"new")
         async with asyncio.timeout(10):

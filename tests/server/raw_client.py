@@ -10,8 +10,8 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import ClientSession, Failure, Response
 
 
-class Asker:
-    """Asks, and waits for the answer: `await net.dial(host, port, Asker)`."""
+class RawClient:
+    """Asks, and waits for the answer: `await net.dial(host, port, RawClient)`."""
 
     def __init__(self, wire: net.Connection) -> None:
         self.wire = wire

@@ -1,4 +1,4 @@
-"""Replication of a broker, in whichever role it has."""
+"""The RocketMQ server of a node: name server, broker, replication, and their ports."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ SYNC_MASTER: Final = "SYNC_MASTER"
 
 
 class Replicator:
-    """The replication of a broker.
+    """The replication of a broker in either role.
 
-    A master of either kind serves slaves on its replication port (`make`); a SYNC_MASTER's sends
-    wait for one. A slave follows the master that the name servers know (`found`).
+    A master serves slaves on its replication port (`make`); the sends of a SYNC_MASTER wait for
+    one. A slave follows the master that the name servers report (`found`).
 
     Args:
-        broker: the broker; its options say which role it has.
+        broker: the broker; its options give the role.
         outgoing: connections to other servers; the caller closes it.
-        tls: how a slave fetches the log secretly; None for plainly.
-        retry_s: how long a slave waits before it connects again.
+        tls: how a slave's connection for the log is encrypted; None for a plain one.
+        retry_s: how long a slave waits before it reconnects.
 
     Attributes:
         master: the master's side; None for a slave.
         slave: the slave's side; None for a master.
-        metadata: what a slave knows besides the log; None for a master.
+        metadata: copies topics, groups and offsets to a slave; None for a master.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Replicator:
             broker.state.replication = self.master
 
     def start(self) -> None:
-        """Begin to follow, as a slave."""
+        """Start to follow the master, as a slave."""
         if self.slave is not None and self.metadata is not None:
             self.slave.start()
             self.metadata.start()
@@ -90,21 +90,21 @@ class Replicator:
         return self.master.make(connection)
 
     def found(self, master: MasterAddress) -> None:
-        """A name server says where the master is; for a slave only."""
+        """Take the master's addresses from a name server; a master ignores them."""
         if self.slave is not None and self.metadata is not None:
             self.slave.found(master.ha_address)
             if master.address:
                 self.metadata.master = master.address
 
     def tick(self) -> None:
-        """See to the time: call it every second or more often."""
+        """Check timeouts; call it every second or more often."""
         if self.master is not None:
             self.master.tick()
         if self.slave is not None:
             self.slave.tick()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         if self.master is not None:
             self.master.close()
         if self.metadata is not None:
@@ -114,30 +114,30 @@ class Replicator:
 
 
 REGISTER_MS: Final = 10_000
-"""How often the node's own name server hears of the broker."""
+"""How often the broker registers with the node's own name server."""
 
 Listen: TypeAlias = (
     "Callable[[int, Callable[[net.Connection], net.Receiver]], Awaitable[net.Listener]]"
 )
-"""Opens a port of the node, with TLS and without it."""
+"""Opens a port of the node, for TLS and plain connections."""
 
 
-class RocketServer:
+class RocketMqService:
     """A name server, a broker, or both.
 
     Args:
         options: the node's.
-        now_ms: a clock that is not set.
+        now_ms: a monotonic clock.
         listen: opens ports; the node closes them.
 
     Attributes:
-        name_server: None in a node without.
-        broker: None in a node without.
+        name_server: None in a node without one.
+        broker: None in a node without one.
         namesrv_port: -1 without a name server.
-        port: the broker's, -1 without; the other ports likewise.
-        fast_port: where the broker serves everything but pulls.
-        ha_port: where slaves fetch the log; -1 where they cannot.
-        replicator: what makes the broker a master with slaves, or a slave; None without.
+        port: the broker's main port, -1 without a broker; the other ports likewise.
+        fast_port: the port that answers all requests except pulls.
+        ha_port: the replication port; -1 without one.
+        replicator: the broker's replication; None without.
     """
 
     def __init__(self, options: NodeOptions, now_ms: Callable[[], int], listen: Listen) -> None:
@@ -166,12 +166,12 @@ class RocketServer:
 
         Args:
             port: 0 for any free one.
-            load: gives the content of a file that a check accepts; None if there is none.
-            files: writes it.
+            load: returns the content of a file that a check accepts; None if there is no file.
+            files: writes the name server's files.
             access: the node's accounts; None without.
 
         Raises:
-            UsageError: the port cannot be had.
+            UsageError: the port cannot be opened.
         """
         self.namesrv_port = (await self._listen(port, self._to_name_server)).port
         directory = str(self._options.directory / "config")
@@ -190,11 +190,11 @@ class RocketServer:
 
         Args:
             port: the main one; 0 for any free one.
-            core: what it shares with the other door.
+            core: the state shared with TubeMQ.
             access: the node's accounts; None without.
 
         Raises:
-            UsageError: a port cannot be had.
+            UsageError: a port cannot be opened.
         """
         options = self._options
         self.port = (await self._listen(port, self._to_main)).port
@@ -219,7 +219,7 @@ class RocketServer:
         return None if account is None else signer(*account)
 
     def connect(self) -> None:
-        """Register the broker: with remote name servers, or with the one here."""
+        """Register the broker with remote name servers, or with the one of this node."""
         if self.broker is None:
             return
         state = self.broker.state
@@ -237,12 +237,12 @@ class RocketServer:
             state.announced = self._remote.heard
 
     async def ready(self) -> None:
-        """Wait until a remote name server has the broker."""
+        """Wait until a remote name server has accepted the broker."""
         if self._remote is not None:
             await self._remote.ready.wait()
 
     def tick(self) -> None:
-        """Do what is due: call it every 100 ms or so."""
+        """Run periodic work; call it every 100 ms or so."""
         now_ms = self._now_ms()
         if self.name_server is not None:
             self.name_server.tick()
@@ -254,41 +254,41 @@ class RocketServer:
             self._embedded.tick()
 
     async def save(self) -> None:
-        """Write what the broker's files lack; call it every few seconds.
+        """Write the broker's changed files; call it every few seconds.
 
         Raises:
-            StoreError: the disk failed; it is written the next time.
+            StoreError: the disk failed; the next call writes them again.
         """
         if self.broker is not None:
             await self.broker.save()
 
     async def leave(self) -> None:
-        """Say good-bye to the name servers, and end replication."""
-        async with AsyncExitStack() as last:  # what is said last is done first
-            last.callback(self._outgoing.close)
+        """Unregister from the name servers, and stop replication."""
+        async with AsyncExitStack() as stack:  # runs in reverse order
+            stack.callback(self._outgoing.close)
             if self.replicator is not None:
-                last.push_async_callback(self.replicator.close)
+                stack.push_async_callback(self.replicator.close)
             if self._remote is not None:
-                last.push_async_callback(self._remote.close)
+                stack.push_async_callback(self._remote.close)
             if self._embedded is not None:
-                last.callback(self._embedded.close)
+                stack.callback(self._embedded.close)
             self.replicator = self._remote = self._embedded = None
 
     def close(self) -> None:
-        """Serve nothing more. What was sent is answered when the core is closed."""
+        """Stop serving. Submitted messages are answered when the core is closed."""
         if self.broker is not None:
             self.broker.close()
 
     def closed(self) -> None:
-        """Have written what the files lack; the core is closed, the store not yet."""
+        """Save for the last time; the core is closed, the store is still open."""
         if self.broker is not None:
             self.broker.closed()
 
-    # Connections may come before the ports of what serves them are all known.
+    # A client may connect before all ports are open and the broker exists.
 
     def _to_name_server(self, connection: net.Connection) -> net.Receiver:
         if self.name_server is None:
-            raise ClosedError("The name server is not there yet.")
+            raise ClosedError("The name server has not started yet.")
         return self.name_server.make(connection)
 
     def _to_main(self, connection: net.Connection) -> net.Receiver:
@@ -303,20 +303,20 @@ class RocketServer:
 
     def _to_replicator(self, connection: net.Connection) -> net.Receiver:
         if self.replicator is None:
-            raise ClosedError("The broker is not there yet.")
+            raise ClosedError("The broker has not started yet.")
         if self._access is not None and not self._access.knows(connection.peer_host):
             if self._refused != connection.peer_host:
                 self._refused = connection.peer_host
                 _log.warning(
-                    "Replication is refused to %s: it is neither a trusted address "
-                    "(globalWhiteRemoteAddresses in conf/plain_acl.yml) nor one from which an "
-                    "account that may do everything has signed a request",
+                    "Replication refused to %s: the address is neither trusted "
+                    "(globalWhiteRemoteAddresses in conf/plain_acl.yml) nor has a superuser "
+                    "account signed a request from it",
                     connection.peer_host,
                 )
-            raise ClosedError(f"{connection.peer_host} has shown no account.")
+            raise ClosedError(f"{connection.peer_host} has not authenticated.")
         return self.replicator.make(connection)
 
     def _serving(self) -> RocketBroker:
         if self.broker is None:
-            raise ClosedError("The broker is not there yet.")
+            raise ClosedError("The broker has not started yet.")
         return self.broker

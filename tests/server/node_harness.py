@@ -9,7 +9,7 @@ from coherer import _net as net
 from coherer._server.node.node import Node, NodeOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
-from tests.server.asker import Asker
+from tests.server.raw_client import RawClient
 
 WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
 
@@ -40,22 +40,22 @@ def message(data: bytes = b"hello", **fields: Any) -> pb.SendMessageRequestP2B:
     return pb.SendMessageRequestP2B(**{**usual, **fields})
 
 
-async def to_broker(node: Node) -> Asker:
-    return await net.dial("127.0.0.1", node.broker_port, Asker)
+async def to_broker(node: Node) -> RawClient:
+    return await net.dial("127.0.0.1", node.broker_port, RawClient)
 
 
-async def to_master(node: Node) -> Asker:
-    return await net.dial("127.0.0.1", node.master_port, Asker)
+async def to_master(node: Node) -> RawClient:
+    return await net.dial("127.0.0.1", node.master_port, RawClient)
 
 
-async def register(asker: Asker, **fields: Any) -> pb.RegisterResponseB2C:
+async def register(asker: RawClient, **fields: Any) -> pb.RegisterResponseB2C:
     request = pb.RegisterRequestC2B(**{**WHO, "opType": 31, "readStatus": 0, **fields})
     answer = await asker.ask(methods.PARTITION_REGISTER, request)
     assert isinstance(answer, pb.RegisterResponseB2C)
     return answer
 
 
-async def get(asker: Asker, **fields: Any) -> pb.GetMessageResponseB2C:
+async def get(asker: RawClient, **fields: Any) -> pb.GetMessageResponseB2C:
     request = pb.GetMessageRequestC2B(**{**WHO, "lastPackConsumed": True, **fields})
     answer = await asker.ask(methods.GET_MESSAGES, request)
     assert isinstance(answer, pb.GetMessageResponseB2C)
@@ -68,7 +68,7 @@ def producer(*topics: str) -> pb.RegisterRequestP2M:
     )
 
 
-async def topic_infos(asker: Asker, *topics: str) -> list[str]:
+async def topic_infos(asker: RawClient, *topics: str) -> list[str]:
     beat = pb.HeartRequestP2M(
         clientId="p", topicList=topics, brokerCheckSum=-1, hostName="127.0.0.1"
     )
