@@ -294,7 +294,7 @@ CHANGE = "method=admin_change&confModAuthToken=secret"
 )
 async def test_a_browser_changes_nothing_by_a_link(http: Http, header: str) -> None:
     status, _, body = await http.get(f"/webapi.htm?{CHANGE}", header)
-    assert (status, b"POST with its Origin" in body) == (403, True)
+    assert (status, b"POST with an Origin" in body) == (403, True)
     assert (await http.post("/webapi.htm", CHANGE.encode(), header))[0] == 403
     own = "Origin: http://node:8080"
     assert (await http.post("/webapi.htm", CHANGE.encode(), header, own))[0] == 200
@@ -363,10 +363,12 @@ async def test_long_requests_are_cut_off(http: Http, monkeypatch: pytest.MonkeyP
     assert parted(await http.send(b"GET /webapi.htm?a=" + b"a" * 1001))[0] == 431
 
 
-async def test_an_error_of_ours_is_an_answer(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unhandled_error_is_answered_with_500(
+    http: Http, caplog: pytest.LogCaptureFixture
+) -> None:
     target = "/webapi.htm?method=admin_ask&fail=bug&confModAuthToken=secret"
     assert (await http.get(target))[0] == 500
-    assert "failed at b'/webapi.htm'" in caplog.text
+    assert "administration at b'/webapi.htm'" in caplog.text
     assert "secret" not in caplog.text
 
 

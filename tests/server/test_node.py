@@ -145,7 +145,7 @@ async def test_what_is_in_use_is_not_taken(tmp_path: Path) -> None:
         ({"host": "0.0.0.0"}, "advertised_host"),
         ({"broker_id": 0}, "broker_id"),
         ({"broker_id": 40_000}, "broker_id"),
-        ({"default_partitions": 0}, "`default_partitions` is 0; it is 1 to 10000"),
+        ({"default_partitions": 0}, "`default_partitions` is 0; it must be 1 to 10000"),
         ({"heartbeat_ms": 0}, "heartbeat_ms"),
     ],
 )
@@ -183,13 +183,13 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
         ({"users": {"a": "b"}}, None),
         ({"users": {"a": "b"}, "unprotected": frozenset({"tubemq"})}, "TubeMQ is served without"),
         ({"users": {"a": "b"}, "unprotected": frozenset({"rocketmq"})}, "RocketMQ is served with"),
-        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "`namesrv` out of"),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "Remove `namesrv`"),
         (
             {"users": {"a": "b"}, "admin_port": 0, "unprotected": frozenset({"admin"})},
             "Queries over HTTP are",
         ),
         ({"users": {"a": "b"}, "admin_token": "abc"}, "well-known abc"),
-        ({"users": {"a": "b"}, "ha_port": 0}, "replication has no accounts"),
+        ({"users": {"a": "b"}, "ha_port": 0}, "replication protocol has no accounts"),
     ],
 )
 async def test_what_is_open_without_accounts_is_warned_of(
@@ -202,25 +202,25 @@ async def test_what_is_open_without_accounts_is_warned_of(
     assert (advice or "") in caplog.text
 
 
-async def test_the_beat_goes_on_after_an_error(
+async def test_periodic_work_continues_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("coherer._server.node.node.BEAT_S", 0.001)
-    beaten = asyncio.Event()
-    troubles = iter([StoreError("disk trouble"), ZeroDivisionError("trouble of ours")])
+    monkeypatch.setattr("coherer._server.node.node.TICK_S", 0.001)
+    ticked = asyncio.Event()
+    troubles = iter([StoreError("disk trouble"), ZeroDivisionError("unexpected error")])
     async with Node(options(tmp_path)) as node:
         assert node.master is not None
 
         def tick() -> None:
             for trouble in troubles:
                 raise trouble
-            beaten.set()
+            ticked.set()
 
         monkeypatch.setattr(node.master, "tick", tick)
         async with asyncio.timeout(10):
-            await beaten.wait()
+            await ticked.wait()
     assert "disk trouble" in caplog.text
-    assert "trouble of ours" in caplog.text
+    assert "unexpected error" in caplog.text
 
 
 async def test_a_stop_goes_on_when_the_disk_fails(
@@ -248,7 +248,7 @@ async def test_a_stop_goes_on_when_the_disk_fails(
 async def test_positions_and_cleaning_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("BEAT_S", "POSITIONS_EVERY_S", "CLEAN_EVERY_S"):
+    for name in ("TICK_S", "POSITIONS_EVERY_S", "CLEAN_EVERY_S"):
         monkeypatch.setattr(f"coherer._server.node.node.{name}", 0.001)
     cleaned = asyncio.Event()
     async with Node(options(tmp_path, heartbeat_ms=1)) as node:

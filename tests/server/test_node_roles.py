@@ -152,7 +152,7 @@ async def test_tls(tmp_path: Path) -> None:
 async def test_silent_consumers_lose_their_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer._server.node.node.BEAT_S", 0.001)
+    monkeypatch.setattr("coherer._server.node.node.TICK_S", 0.001)
     clock = ManualClock()
     async with Node(options(tmp_path, lease_timeout_ms=5000), now_ms=clock.now_ms) as node:
         node.create_topic("demo", 4)

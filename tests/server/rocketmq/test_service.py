@@ -361,7 +361,7 @@ async def test_without_a_door(tmp_path: Path) -> None:
     given = options(tmp_path, namesrv_port=None, rocketmq_port=None)
     async with Node(given) as node:
         assert (node.namesrv_port, node.rocketmq_port, node.rocketmq_fast_port) == (-1, -1, -1)
-        with pytest.raises(UsageError, match="no RocketMQ door"):
+        with pytest.raises(UsageError, match="does not serve RocketMQ"):
             _ = node.rocketmq_url
 
 
@@ -381,7 +381,7 @@ ROCKETMQ = frozenset({"rocketmq"})
         ({"protocols": frozenset()}, "protocols"),
         ({"protocols": ROCKETMQ, "namesrv_port": None}, "needs `namesrv`"),
         ({"role": "SLAVE", "rocketmq_broker_id": 1}, "needs the name servers"),
-        ({"rocketmq_broker_id": 1}, "a master's is 0"),
+        ({"rocketmq_broker_id": 1}, "0 for a master"),
         ({"role": "SYNC_MASTER"}, "ha_port"),
     ],
 )

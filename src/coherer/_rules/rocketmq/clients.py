@@ -39,7 +39,7 @@ C = TypeVar("C", bound=Hashable)
 
 
 EXPIRED_MS = 120_000
-"""A client that was not heard of for longer is gone."""
+"""A client without a heartbeat for longer is dropped."""
 
 TAG = "TAG"
 ALL = "*"
@@ -47,15 +47,15 @@ BROADCASTING = "BROADCASTING"
 
 
 class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group wants of a topic.
+    """The subscription of a consumer group to a topic.
 
     Args:
         topic: the topic.
-        expression: the tags or the SQL92 text; `*` for everything.
-        version: when the client made it, ms since 1970; a higher one replaces it.
+        expression: the tags or the SQL92 expression; `*` for all messages.
+        version: when the client created it, ms since 1970; a higher one replaces it.
         type: `TAG` or `SQL92`.
         tags: the tags.
-        codes: their hash codes, which are what filters.
+        codes: the tags' hash codes, which are used for filtering.
         class_filter: an obsolete way to filter.
     """
 
@@ -69,14 +69,14 @@ class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientInfo(msgspec.Struct, Generic[C]):
-    """A client at the end of a channel.
+    """A client of a group.
 
     Args:
         channel: its connection.
-        client_id: its name.
-        language: what it is written in, as its requests say; None for one that nobody knows.
-        version: its version's number.
-        updated_ms: when it was last heard of.
+        client_id: its id.
+        language: its language, from its requests; None for an unknown one.
+        version: its version number.
+        updated_ms: the time of its last heartbeat.
     """
 
     channel: C
@@ -87,12 +87,12 @@ class ClientInfo(msgspec.Struct, Generic[C]):
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
-    """What a heartbeat says about its group; None for a word that nobody knows (3.3).
+    """The settings of a group in a heartbeat; None for unknown values (section 3.3).
 
     Args:
         consume_type: `CONSUME_ACTIVELY` or `CONSUME_PASSIVELY`.
         message_model: `CLUSTERING` or `BROADCASTING`.
-        consume_from: where a group without positions begins.
+        consume_from: where a group without offsets starts.
     """
 
     consume_type: str | None = "CONSUME_PASSIVELY"
@@ -101,21 +101,21 @@ class GroupSettings(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, Generic[C], frozen=True):
-    """A group's members or topics have changed: tell `channels`."""
+    """The members or subscriptions of a group have changed: notify `channels`."""
 
     group: str
     channels: tuple[C, ...]
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """A member has said what the group subscribes to."""
+    """A member has sent the subscriptions of its group."""
 
     group: str
     subscriptions: tuple[GroupSubscription, ...]
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """A group has no members any more."""
+    """The last member has left a group."""
 
     group: str
 
@@ -128,10 +128,10 @@ class ConsumerGroup(Generic[C]):
 
     Attributes:
         name: its name.
-        settings: what the last heartbeat said.
+        settings: those of the last heartbeat.
         subscriptions: by topic.
-        members: by channel, the longest connected first.
-        updated_ms: when any of them was last heard of.
+        members: by channel, in the order of joining.
+        updated_ms: the time of the last heartbeat.
     """
 
     __slots__ = ("members", "name", "settings", "subscriptions", "updated_ms")
@@ -150,11 +150,11 @@ class ConsumerGroup(Generic[C]):
 
     @property
     def client_ids(self) -> list[str]:
-        """The members' names."""
+        """The members' ids."""
         return [member.client_id for member in self.members.values()]
 
     def member(self, client_id: str) -> ClientInfo[C] | None:
-        """The member of that name, or None."""
+        """The member with this id, or None."""
         return next((one for one in self.members.values() if one.client_id == client_id), None)
 
     def see(self, info: ClientInfo[C], settings: GroupSettings) -> bool:
@@ -170,7 +170,7 @@ class ConsumerGroup(Generic[C]):
             known.updated_ms = info.updated_ms
         else:
             _log.error(
-                "Group %s: one connection is %s and now %s",
+                "Group %s: the client id of a connection changed from %s to %s",
                 self.name,
                 known.client_id,
                 info.client_id,
@@ -179,11 +179,11 @@ class ConsumerGroup(Generic[C]):
         return False
 
     def subscribe(self, subscriptions: Iterable[GroupSubscription]) -> bool:
-        """Take a member's subscriptions for those of the group.
+        """Replace the subscriptions of the group.
 
         Returns:
-            Whether there is a topic more or less. A newer version of a subscription replaces the
-            older and does not count (3.7).
+            Whether a topic was added or removed. A newer version of a subscription does not count
+            (section 3.7).
         """
         changed = False
         topics: set[str] = set()
@@ -199,7 +199,7 @@ class ConsumerGroup(Generic[C]):
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             del self.subscriptions[topic]
             changed = True
-            _log.warning("Group %s does not subscribe to %s any more", self.name, topic)
+            _log.warning("Group %s no longer subscribes to %s", self.name, topic)
         return changed
 
 
@@ -219,7 +219,7 @@ class ConsumerManager(Generic[C]):
         self._of_channel: dict[C, set[str]] = {}
 
     def get(self, group: str) -> ConsumerGroup[C] | None:
-        """The group, or None while it has no members."""
+        """The group, or None if it has no members."""
         return self._groups.get(group)
 
     def groups(self) -> list[ConsumerGroup[C]]:
@@ -227,12 +227,12 @@ class ConsumerManager(Generic[C]):
         return list(self._groups.values())
 
     def find(self, group: str, client_id: str) -> ClientInfo[C] | None:
-        """A member of a group by its name."""
+        """The member of a group with this id, or None."""
         found = self._groups.get(group)
         return None if found is None else found.member(client_id)
 
     def subscription(self, group: str, topic: str) -> GroupSubscription | None:
-        """What a group wants of a topic, or None."""
+        """A group's subscription to a topic, or None."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -253,13 +253,13 @@ class ConsumerManager(Generic[C]):
 
         Args:
             group: its group.
-            info: the consumer, with the time.
-            settings: what it says about the group.
-            subscriptions: what it wants, for all of the group.
-            notify: whether members of this group are told of changes.
+            info: the consumer.
+            settings: the settings of the group.
+            subscriptions: the subscriptions of the group.
+            notify: whether members of this group are notified of changes.
 
         Returns:
-            Whether the group has changed, and what is to be done.
+            Whether the group has changed, and the events.
         """
         subscriptions = tuple(subscriptions)
         found = self._groups.get(group)
@@ -275,7 +275,7 @@ class ConsumerManager(Generic[C]):
         return changed, events
 
     def unregister(self, group: str, channel: C, *, notify: bool) -> list[Event[C]]:
-        """A consumer says good-bye. Returns what is to be done."""
+        """Remove a consumer. Returns the events."""
         found = self._groups.get(group)
         if found is None:
             return []
@@ -288,7 +288,7 @@ class ConsumerManager(Generic[C]):
         return events
 
     def close(self, channel: C) -> list[Event[C]]:
-        """A connection is gone. Returns what is to be done; everybody is told (3.8)."""
+        """Remove the consumers of a closed connection. Returns the events."""
         return [
             event
             for group in sorted(self._of_channel.get(channel, ()))
@@ -296,16 +296,17 @@ class ConsumerManager(Generic[C]):
         ]
 
     def expire(self, now_ms: int) -> list[C]:
-        """Forget consumers that were not heard of in time.
+        """Remove consumers without recent heartbeats.
 
         Returns:
-            Their channels, to be closed. Nobody is told, and filters stay as they are (3.9).
+            Their channels, to be closed. There are no events: members are not notified, and filters
+            stay (section 3.9).
         """
         gone: list[C] = []
         for group in list(self._groups.values()):
             for channel, member in list(group.members.items()):
                 if now_ms - member.updated_ms > EXPIRED_MS:
-                    _log.warning("Group %s: %s is gone", group.name, member.client_id)
+                    _log.warning("Group %s: %s has expired", group.name, member.client_id)
                     self._drop(group, channel)
                     gone.append(channel)
             if not group.members:
@@ -322,7 +323,7 @@ class ConsumerManager(Generic[C]):
 
     def _emptied(self, group: ConsumerGroup[C]) -> Unregistered:
         del self._groups[group.name]
-        _log.info("Group %s has no members any more", group.name)
+        _log.info("Group %s has no members left", group.name)
         return Unregistered(group.name)
 
 
@@ -366,7 +367,7 @@ class ProducerManager(Generic[C]):
         _log.info("Producer group %s: %s joined (%s)", group, info.client_id, info.language)
 
     def unregister(self, group: str, channel: C) -> None:
-        """A producer says good-bye."""
+        """Remove a producer from a group."""
         members = self._groups.get(group, {})
         info = members.pop(channel, None)
         if info is None:
@@ -381,12 +382,12 @@ class ProducerManager(Generic[C]):
                 del self._channels[info.client_id]
 
     def close(self, channel: C) -> None:
-        """A connection is gone."""
+        """Remove the producers of a closed connection."""
         for group in list(self._of_channel.get(channel, ())):
             self.unregister(group, channel)
 
     def expire(self, now_ms: int) -> list[C]:
-        """Forget producers that were not heard of in time. Returns their channels, to be closed."""
+        """Remove producers without recent heartbeats. Returns their channels, to be closed."""
         gone = [
             (group, channel)
             for group, members in self._groups.items()
@@ -403,15 +404,15 @@ class ProducerManager(Generic[C]):
         alive: Callable[[C], bool],
         writable: Callable[[C], bool] = lambda _: True,
     ) -> C | None:
-        """A producer of a group that can be asked something, by turns.
+        """Choose a connected producer of a group, round robin.
 
         Args:
             group: the group.
             alive: whether a channel is connected.
-            writable: whether it takes more to send at the moment.
+            writable: whether a channel accepts more data at the moment.
 
         Returns:
-            One that is alive and writable when a few tries find it, else one that is alive.
+            A channel that is alive and writable if a few tries find one, else one that is alive.
         """
         channels = list(self._groups.get(group, ()))
         if not channels:
@@ -432,16 +433,16 @@ Q = TypeVar("Q", bound=Hashable)
 LIFE_MS = 60_000
 
 REFUSED_MAX: Final = 64
-"""So many refused consumers are remembered for a queue: one of them gets it, or a few in turn."""
+"""The maximum number of refused consumers remembered per queue."""
 
 
 class _Lock:
     """The lock of a queue.
 
     Attributes:
-        client_id: who holds it.
-        renewed_ms: when it was taken or renewed last.
-        refused: the consumers that wanted it since, in their order.
+        client_id: its owner.
+        renewed_ms: when it was taken or last renewed.
+        refused: the consumers that have asked for it since, in order.
     """
 
     __slots__ = ("client_id", "refused", "renewed_ms")
@@ -456,7 +457,7 @@ class QueueLocks(Generic[Q]):
     """The locks of all groups.
 
     Args:
-        life_ms: how long a lock lasts that is not renewed.
+        life_ms: how long a lock lasts without renewal.
 
     >>> locks = QueueLocks[int]()
     >>> locks.lock("g", "a", [0, 1], now_ms=0), locks.lock("g", "b", [1, 2], now_ms=9)
@@ -472,7 +473,7 @@ class QueueLocks(Generic[Q]):
         self._groups: dict[str, dict[Q, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[Q], now_ms: int) -> list[Q]:
-        """Take or renew locks. Returns the queues that the client holds now."""
+        """Take or renew locks. Returns the queues whose locks the client now owns."""
         held = self._groups.setdefault(group, {})
         granted: list[Q] = []
         for queue in dict.fromkeys(queues):
@@ -490,10 +491,10 @@ class QueueLocks(Generic[Q]):
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Q]) -> list[str]:
-        """Give back what the client holds of these.
+        """Release those of these locks that the client owns.
 
         Returns:
-            The consumers that were refused one of the queues that are free now.
+            The consumers that were refused one of the released locks.
         """
         held = self._groups.get(group, {})
         refused: dict[str, None] = {}
@@ -507,15 +508,15 @@ class QueueLocks(Generic[Q]):
         return list(refused)
 
     def owner(self, group: str, queue: Q, now_ms: int) -> str | None:
-        """Who holds a queue, or None."""
+        """The owner of a queue's lock, or None."""
         lock = self._groups.get(group, {}).get(queue)
         return None if lock is None or self._is_over(lock, now_ms) else lock.client_id
 
     def forget_expired(self, now_ms: int) -> dict[str, list[str]]:
-        """Drop locks that are over.
+        """Release expired locks.
 
         Returns:
-            By group, the consumers that were refused one of the queues that are free now.
+            By group, the consumers that were refused one of the released locks.
         """
         freed: dict[str, dict[str, None]] = {}
         for group, held in list(self._groups.items()):

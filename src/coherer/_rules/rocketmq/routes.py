@@ -1,16 +1,16 @@
-"""What a name server knows: which brokers are there, and which topics they carry (section 9).
+"""The routes of a name server: registered brokers and their topics.
 
-Rules:
+See docs/protocol/rocketmq.md, section 9.
 
-* Brokers say what they have; nobody else does. A registration carries all topics, and is looked at
-  only when its version is another than the one known, or the broker is new. Topics that a broker
-  does not list any more stay until they are deleted, or the broker is gone (9.2).
-* Only the master of a broker name (id 0) says which topics there are.
-* An address is alive while it registers or asks whether to. After two minutes of silence, or when
-  its connection ends, the address is taken out. A name without addresses goes with its topics; a
-  name that keeps a slave keeps them, so that it can still be read (9.4).
-* What an administrator takes away from a topic's permission lasts until its broker registers anew
-  with another version (9.5).
+* Only brokers register their topics. A registration contains all topics. It is applied only if its
+  version differs from the known one, or the broker is new. Topics that are missing in it stay until
+  they are deleted or the broker is removed (section 9.2).
+* Only the master of a broker name (id 0) registers topics.
+* An address is alive while it registers or asks whether it has to. After two minutes of silence, or
+  when its connection ends, the address is removed. A name without addresses is removed with its
+  topics; a name that still has a slave keeps them, so that they can be read (section 9.4).
+* A topic's permission that an administrator has restricted stays so until its broker registers with
+  another version (section 9.5).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coherer._rules.common.versions import DataVersion
 
 MASTER_ID: Final = 0
 EXPIRE_MS: Final = 120_000
-"""A broker that says nothing for so long is taken out."""
+"""A broker that is silent for longer is removed."""
 
 WRITABLE: Final = 2
 READ_WRITE: Final = 6
@@ -37,9 +37,9 @@ class QueueData(msgspec.Struct, frozen=True):
 
     Args:
         broker: the broker's name.
-        read_queues: how many queues consumers use.
-        write_queues: how many producers use.
-        perm: 4 readable, 2 writable, 1 inherited by topics made from it.
+        read_queues: the number of queues for consumers.
+        write_queues: the number of queues for producers.
+        perm: 4 readable, 2 writable, 1 inherited by topics created from it.
         sys_flag: 1 unit, 2 unit subscription.
     """
 
@@ -51,7 +51,7 @@ class QueueData(msgspec.Struct, frozen=True):
 
 
 class BrokerAddresses(msgspec.Struct):
-    """A broker name: its master (0) and slaves by id."""
+    """The addresses of a broker name by id: its master (0) and slaves."""
 
     cluster: str
     name: str
@@ -59,12 +59,12 @@ class BrokerAddresses(msgspec.Struct):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where a topic is.
+    """The route of a topic.
 
     Args:
         queues: per broker.
         brokers: their addresses.
-        filter_servers: by address; only what brokers announced.
+        filter_servers: by address, as announced by brokers.
     """
 
     queues: list[QueueData]
@@ -73,18 +73,18 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker says.
+    """A broker's registration.
 
     Args:
         cluster: its cluster's name.
-        broker: its name, which it shares with its slaves.
+        broker: its name, shared with its slaves.
         broker_id: 0 for the master.
         address: host:port for clients.
         ha_address: host:port for slaves.
         version: of the topics.
-        topics: its queues by topic; None when it says nothing about them.
-        filter_servers: None when it says nothing about them.
-        link: the connection that it came over.
+        topics: its queues by topic; None leaves them unchanged.
+        filter_servers: None leaves them unchanged.
+        link: the connection of the registration.
     """
 
     cluster: str
@@ -99,7 +99,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
-    """What a slave is told about its master."""
+    """The addresses of a slave's master."""
 
     address: str = ""
     ha_address: str = ""
@@ -134,10 +134,10 @@ class RouteTable:
         self._live: dict[str, _Live] = {}
         self._filter_servers: dict[str, list[str]] = {}
 
-    # -- what brokers say
+    # -- registrations
 
     def register(self, said: BrokerRegistration, now_ms: int) -> MasterAddress:
-        """A broker is there. Returns, to a slave, where its master is."""
+        """Register a broker. Returns, for a slave, the addresses of its master."""
         self._clusters.setdefault(said.cluster, {})[said.broker] = None
         first = self._take_address(said)
         known = self._live.get(said.address)
@@ -153,7 +153,7 @@ class RouteTable:
         return self._master_of(said)
 
     def unregister(self, cluster: str, broker: str, broker_id: int, address: str) -> None:
-        """A broker says good-bye."""
+        """Remove a broker."""
         self._live.pop(address, None)
         self._filter_servers.pop(address, None)
         known = self._brokers.get(broker)
@@ -164,7 +164,7 @@ class RouteTable:
             self._forget(broker, cluster)
 
     def unchanged(self, address: str, version: DataVersion, now_ms: int) -> bool:
-        """Whether a broker's topics are the known ones; then it is alive, too."""
+        """Whether a broker's topics have this version; if so, this is a heartbeat."""
         known = self._live.get(address)
         if known is None or known.version != version:
             return False
@@ -172,14 +172,14 @@ class RouteTable:
         return True
 
     def version(self, address: str) -> DataVersion | None:
-        """Of what is known of a broker."""
+        """The known version of a broker's topics."""
         known = self._live.get(address)
         return None if known is None else known.version
 
-    # -- what ends
+    # -- expiry
 
     def expire(self, now_ms: int) -> list[Hashable]:
-        """Take out who is silent. Returns their connections, which should be closed."""
+        """Remove silent brokers. Returns their connections, to be closed."""
         late = [
             address for address, live in self._live.items() if live.seen_ms + EXPIRE_MS < now_ms
         ]
@@ -189,14 +189,14 @@ class RouteTable:
         return links
 
     def lost(self, link: Hashable, peer: str) -> None:
-        """A connection has ended; `peer` is its other end."""
+        """Remove the broker of a closed connection; `peer` is the connection's other end."""
         found = (address for address, live in self._live.items() if live.link is link)
         self._remove(next(found, peer))
 
-    # -- what clients ask
+    # -- queries
 
     def route(self, topic: str) -> Route | None:
-        """Where a topic is; None when no broker has it."""
+        """The route of a topic; None if no broker has it."""
         queues = list(self._topics.get(topic, {}).values())
         brokers = [
             BrokerAddresses(found.cluster, found.name, dict(found.addresses))
@@ -224,26 +224,26 @@ class RouteTable:
         return {cluster: list(names) for cluster, names in self._clusters.items()}
 
     def topics(self) -> list[str]:
-        """All of them."""
+        """All topics."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Those that some broker of the cluster has."""
+        """The topics of a cluster's brokers."""
         names = self._clusters.get(cluster, {}).keys()
         return [topic for topic, queues in self._topics.items() if queues.keys() & names]
 
     def topics_with(self, flags: int, without: int = 0) -> list[str]:
-        """Those whose first broker gave them these flags and not those (9.7)."""
+        """The topics whose first broker set the one and not the other flags (section 9.7)."""
         return [
             topic
             for topic, first in self._first_queues()
             if first.sys_flag & flags and not first.sys_flag & without
         ]
 
-    # -- what administrators change
+    # -- administration
 
     def set_writable(self, broker: str, *, writable: bool) -> int:
-        """Close a broker for sends, or open it. Returns how many topics it has."""
+        """Allow or forbid sends to a broker. Returns the number of its topics."""
         count = 0
         for queues in self._topics.values():
             data = queues.get(broker)
@@ -255,7 +255,7 @@ class RouteTable:
         return count
 
     def drop(self, broker: str, topics: Iterable[str]) -> None:
-        """A broker of this process does not have these topics any more."""
+        """Remove topics that a broker of this process has deleted."""
         for topic in topics:
             queues = self._topics.get(topic, {})
             queues.pop(broker, None)
@@ -263,7 +263,7 @@ class RouteTable:
                 self._topics.pop(topic, None)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget where a topic is; it is back with its broker's next changed registration."""
+        """Remove a topic; the next changed registration of its broker adds it again."""
         self._topics.pop(topic, None)
 
     # -- inside
@@ -275,12 +275,12 @@ class RouteTable:
                 break
 
     def _take_address(self, said: BrokerRegistration) -> bool:
-        """Returns whether the broker name, or this id of it, is new."""
+        """Returns whether the broker name, or its id, is new."""
         broker = self._brokers.get(said.broker)
         if broker is None:
             broker = self._brokers[said.broker] = BrokerAddresses(said.cluster, said.broker, {})
         for broker_id, address in list(broker.addresses.items()):
-            # A slave that became the master, or the other way round, moves.
+            # The address has another id now: a slave has become the master, or vice versa.
             if address == said.address and broker_id != said.broker_id:
                 del broker.addresses[broker_id]
         first = said.broker_id not in broker.addresses
@@ -318,7 +318,7 @@ class RouteTable:
 
 
 class KeyValueTable:
-    """Settings that a name server keeps for others: namespace, key, value (9.6).
+    """The key-value configuration of a name server, by namespace (section 9.6).
 
     >>> table = KeyValueTable()
     >>> table.put("ORDER_TOPIC_CONFIG", "flights", "broker-a:4")
@@ -334,10 +334,10 @@ class KeyValueTable:
 
     @classmethod
     def load(cls, data: bytes) -> KeyValueTable:
-        """From kvConfig.json.
+        """Read kvConfig.json.
 
         Raises:
-            msgspec.DecodeError: it is none.
+            msgspec.DecodeError: it is invalid.
         """
         return cls(msgspec.json.decode(data, type=_KeyValueFile).table)
 
@@ -350,15 +350,15 @@ class KeyValueTable:
         self._table.setdefault(namespace, {})[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value; None when there is none."""
+        """A value; None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def remove(self, namespace: str, key: str) -> None:
-        """Forget a value. Its namespace stays, even empty."""
+        """Remove a value. Its namespace stays, even if it is empty."""
         self._table.get(namespace, {}).pop(key, None)
 
     def namespace(self, name: str) -> Mapping[str, str] | None:
-        """All values of a namespace; None when it never had one."""
+        """All values of a namespace; None if it never had any."""
         return self._table.get(name)
 
 

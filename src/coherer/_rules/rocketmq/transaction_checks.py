@@ -1,19 +1,21 @@
-"""When producers are asked about their half messages: rounds, and what they leave behind.
+"""Checks of half messages: which producers are asked for the state of their transactions, and when.
 
-Every minute a *round* goes through the half messages from where the last one stopped. Those that
-are marked are done. Those that are old enough are put back at the end of the half topic with a
-higher count of checks, and the producer is asked about the new copy; the old entry is behind the
-round's position then and forgotten. Those that were asked about too often, or are too old, move to
-a topic of their own, from which a person can bring them back (protocol page, 6.7).
+See docs/protocol/rocketmq.md, section 6.7.
 
-`TransactionLedger` knows where the rounds have come (the offsets of the group CID_RMQ_SYS_TRANS in
-both topics) and which half messages behind that are marked. It is told the time and reads half
-messages through a function; it only plans: what to store, and whom to ask. Who carries the plan out
-tells it so.
+Every minute a round goes through the half messages from where the last one stopped. Marked ones are
+done. Those old enough are stored again at the end of the half topic with a higher count of checks,
+and the producer is asked about the new copy; the round's offset moves past the old entry. Those
+that were checked too often, or are too old, move to a topic from which an operator can restore
+them.
 
-Better than Java 4.9.3: a mark counts for copies that were put back too, so that a producer whose
-answer crosses a check is not asked again (and does not commit twice); waiting for its immunity
-costs a message no checks.
+`TransactionLedger` knows the offsets of the rounds (those of the group CID_RMQ_SYS_TRANS in both
+topics), and which half messages behind them are marked. It only plans what to store and whom to
+ask. Half messages are read through a function. The caller stores the plan's drafts, and reports
+that with `carried_out`.
+
+Better than Java 4.9.3: a mark also counts for copies, so that a producer whose answer crosses a
+check is not asked again (and does not commit twice). Waiting for the end of the immunity time does
+not count as a check.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     """When producers are asked.
 
     Args:
-        timeout_ms: how old a half message is when it is asked about first (`transactionTimeOut`).
-        checks_max: how often a producer is asked (`transactionCheckMax`).
-        interval_ms: from one round to the next (`transactionCheckInterval`).
-        keep_ms: older half messages are given up (`fileReservedTime`).
-        per_round: half messages that a plan stores at most; another plan goes on.
+        timeout_ms: the age of a half message at its first check (`transactionTimeOut`).
+        checks_max: the maximum number of checks (`transactionCheckMax`).
+        interval_ms: the interval of rounds (`transactionCheckInterval`).
+        keep_ms: the age at which half messages are given up (`fileReservedTime`).
+        per_round: the maximum number of half messages in a plan; another plan continues the round.
     """
 
     timeout_ms: int = 6_000
@@ -62,15 +64,15 @@ _MOVED_MAX: Final = 100_000
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be done about half messages.
+    """The decisions about some half messages.
 
     Args:
-        begin: the first half message that it is about.
-        end: the first that it is not about.
-        drafts: what to store, in order.
+        begin: the first half message covered.
+        end: the first half message not covered.
+        drafts: the messages to store, in order.
         sources: the half message of each draft.
-        asked: for each draft, whether the producer is to be asked about it.
-        more: it stopped because it had enough: plan again, with the same time of start.
+        asked: for each draft, whether to ask the producer about it.
+        more: whether the plan is full: plan again, with the same start time.
     """
 
     begin: int
@@ -85,12 +87,12 @@ class TransactionLedger:
     """Which half messages are done.
 
     Args:
-        half_offset: the half message up to which everything is settled.
-        op_offset: the mark up to which none is needed any more.
+        half_offset: all half messages before it are done.
+        op_offset: no mark before it is needed.
         options: see `CheckOptions`.
 
     Attributes:
-        read_to: marks before this one are known here.
+        read_to: all marks before it are known.
 
     >>> ledger = TransactionLedger(4, 2)
     >>> ledger.mark(2, half_offset=5)
@@ -105,18 +107,18 @@ class TransactionLedger:
         self.read_to = op_offset
         self._options = options
         self._marks: dict[int, int] = {}  # half offset -> op offset
-        self._spent: set[int] = set()  # marks that are not needed any more
-        self._moved: dict[int, int] = {}  # half offset -> that of the copy that was put back
-        self._late: set[int] = set()  # marked after the round had passed, and no copy known
+        self._spent: set[int] = set()  # op offsets of marks that are no longer needed
+        self._moved: dict[int, int] = {}  # half offset -> half offset of the newer copy
+        self._late: set[int] = set()  # marked after the round had passed, without a known copy
 
     def mark(self, op_offset: int, half_offset: int) -> None:
-        """Note a mark of the op topic; one that is known is ignored. Call it in their order.
+        """Add a mark of the op topic; a known one is ignored. Call it in the order of the marks.
 
-        A mark of a copy that has been put back since is one of the new copy. (Java's broker
-        forgets it, and asks again about what is done.)
+        A mark of a message that has been stored again since marks the new copy. (Java's broker
+        forgets it, and checks a transaction that is done.)
 
         Args:
-            op_offset: its own queue offset.
+            op_offset: the mark's queue offset.
             half_offset: the half message that is done; -1 for none.
         """
         if op_offset < self.read_to:
@@ -132,11 +134,11 @@ class TransactionLedger:
             self._marks[half_offset] = op_offset
 
     def marked(self, half_offset: int) -> bool:
-        """Say whether a half message that the rounds have not passed is known to be done."""
+        """Whether a half message that the rounds have not passed is known to be done."""
         return half_offset in self._marks
 
     def advance(self) -> bool:
-        """Step over what is done. Returns whether an offset is another now."""
+        """Move the offsets past what is done. Returns whether one has changed."""
         before = self.half_offset, self.op_offset
         while self.half_offset in self._marks:
             self._spent.add(self._marks.pop(self.half_offset))
@@ -147,7 +149,7 @@ class TransactionLedger:
         return before != (self.half_offset, self.op_offset)
 
     def skip_ops(self, op_offset: int) -> None:
-        """Marks before this one are not there any more."""
+        """Skip marks before this one, which have been deleted."""
         self.op_offset = max(self.op_offset, op_offset)
         self.read_to = max(self.read_to, op_offset)
         self._spent = {offset for offset in self._spent if offset >= op_offset}
@@ -159,15 +161,15 @@ class TransactionLedger:
         read: Callable[[int], tuple[Sequence[Record], int]],
         times: StoredTimes | None = None,
     ) -> Plan:
-        """Go on with a round; all marks have been noted.
+        """Continue a round, after all marks have been added.
 
         Args:
-            started_ms: when the round began: half messages stored since are for the next one.
+            started_ms: the start of the round; later half messages are left to the next one.
             now_ms: the time.
-            read: gives some half messages from an offset on, and the offset where to read on;
-                that offset again when there are no more.
-            times: turns the times of half messages into those of the clock that says `now_ms`;
-                unless given, they are of that clock.
+            read: returns some half messages from an offset on, and the offset to read next; that is
+                the same offset if there are no more.
+            times: converts the times of half messages to the clock of `now_ms`; None if they are of
+                that clock.
         """
         walk = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
         at = begin = self.half_offset
@@ -185,10 +187,10 @@ class TransactionLedger:
         return Plan(begin, at, walk.drafts, walk.sources, walk.asked, walk.full)
 
     def carried_out(self, plan: Plan, offsets: Sequence[int]) -> None:
-        """Take over a plan whose drafts have been stored.
+        """Apply a plan whose drafts have been stored.
 
         Args:
-            plan: it.
+            plan: the plan.
             offsets: the queue offsets of the drafts.
         """
         for draft, source, offset in zip(plan.drafts, plan.sources, offsets, strict=True):
@@ -197,7 +199,7 @@ class TransactionLedger:
             mark = self._marks.pop(source.queue_offset, None)
             if mark is None:
                 self._moved[source.queue_offset] = offset
-            else:  # its end came meanwhile
+            else:  # the transaction has ended in the meantime
                 self._marks[offset] = mark
         self.half_offset = max(self.half_offset, plan.end)
         for half_offset in [at for at in self._marks if at < self.half_offset]:
@@ -212,7 +214,7 @@ class TransactionLedger:
 
 
 class _CheckRound:
-    """Decides about one half message after the other."""
+    """Decides about half messages, one after the other."""
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class _CheckRound:
         self.over = False
 
     def settle(self, record: Record) -> bool:
-        """Decide about a half message; False when the round ends before it."""
+        """Decide about a half message; returns False if the round ends before it."""
         if record.queue_offset in self._marks:
             return True
         if len(self.drafts) >= self._options.per_round:
@@ -257,7 +259,7 @@ class _CheckRound:
         return self._check(record, properties, checks, age_ms)
 
     def _when(self, record: Record) -> tuple[int, int]:
-        """When a half message was born and stored, by the clock that is not set."""
+        """When a half message was born and stored, by the monotonic clock."""
         if self._times is None:
             return record.born_ms, record.store_ms
         offset = record.physical_offset
@@ -271,7 +273,7 @@ class _CheckRound:
     ) -> bool:
         first = _number(properties.get(PREPARED_OFFSET, str(record.queue_offset)))
         if first in self._marks or first in self._late:
-            return True  # the copy of one that waited, and was ended meanwhile
+            return True  # the transaction has ended while this copy waited
         immunity = properties.get(IMMUNITY)
         immune_ms = self._options.timeout_ms
         if immunity is not None and _number(immunity) != -1:
@@ -279,7 +281,7 @@ class _CheckRound:
         if age_ms <= -1 or age_ms > immune_ms:
             self._store(record, put_back(record, {CHECK_TIMES: str(checks + 1)}), ask=True)
         elif immunity is not None:
-            # It must not hold up those behind it: it goes to the end and remembers where it was.
+            # So that it does not delay the next ones, store it again with its first offset.
             self._store(record, put_back(record, {PREPARED_OFFSET: str(first)}))
         else:
             self.over = True

@@ -1,7 +1,7 @@
-"""Figures about a server in the forms of TubeMQ's HTTP administration.
+"""Statistics of a server in the forms of TubeMQ's HTTP administration.
 
-A `Histogram` counts times in cells whose borders are powers of two. `WebCalls` counts the calls of
-the administration itself. Values are shown as they are, or shown and begun anew.
+A `Histogram` counts durations in buckets whose bounds are powers of two. `WebCalls` counts the
+calls of the administration itself. Values can be read with or without resetting them.
 """
 
 from __future__ import annotations
@@ -14,64 +14,64 @@ from typing import Final
 from coherer._server.node.admin import Method
 from coherer._server.node.admin_params import Answer, ParamError, Params, done
 
-CELLS: Final = 18
-MIN_OF_NOTHING: Final = (1 << 63) - 1
-MAX_OF_NOTHING: Final = -(1 << 63)
+BUCKETS: Final = 18
+EMPTY_MIN: Final = (1 << 63) - 1
+EMPTY_MAX: Final = -(1 << 63)
 ALL, SERVICE, WEB, STORE = "all", "serviceStatus", "webAPI", "msgStore"
 _SHARES: Final = {"P99": 0.99, "P999": 0.999, "P9999": 0.9999}
 
 
 class Histogram:
-    """How often something took how long, in ms.
+    """The distribution of durations in ms.
 
     >>> calls = Histogram()
     >>> for ms in (0, 3, 70):
     ...     calls.count(ms)
     >>> calls.form()
     {'count': 3, 'min': 0, 'max': 70, 'cells': {'cell_0t2': 1, 'cell_2t4': 1, 'cell_64t128': 1}, \
-'P99': 4, 'P999': 4, 'P9999': 4}
+    'P99': 4, 'P999': 4, 'P9999': 4}
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
-        self._count, self._min, self._max = 0, MIN_OF_NOTHING, MAX_OF_NOTHING
-        self._cells = [0] * CELLS
+        """Reset all counts."""
+        self._count, self._min, self._max = 0, EMPTY_MIN, EMPTY_MAX
+        self._buckets = [0] * BUCKETS
 
     def count(self, ms: int) -> None:
-        """Once more, and how long it took."""
+        """Count a duration."""
         self._count += 1
         self._min, self._max = min(self._min, ms), max(self._max, ms)
-        self._cells[min(max(ms, 1).bit_length() - 1, CELLS - 1)] += 1
+        self._buckets[min(max(ms, 1).bit_length() - 1, BUCKETS - 1)] += 1
 
     def summary(self) -> Answer:
-        """Number, shortest and longest."""
+        """Count, minimum and maximum."""
         return {"count": self._count, "min": self._min, "max": self._max}
 
     def form(self) -> Answer:
-        """All of it; cells with nothing in them are left out."""
-        cells: Answer = {_cell(n): count for n, count in enumerate(self._cells) if count}
+        """All values; empty buckets are omitted."""
+        cells: Answer = {_bucket_name(n): count for n, count in enumerate(self._buckets) if count}
         shares: Answer = {name: self._upper(share) for name, share in _SHARES.items()}
         return {**self.summary(), "cells": cells, **shares}
 
     def _upper(self, share: float) -> int:
-        """The upper border of the cell that holds this share of all, or the longest of all."""
+        """The upper bound of the bucket that holds this share of all durations, or the maximum."""
         if not self._count:
             return 0
         left = int(self._count * share)
-        last = max(n for n, count in enumerate(self._cells) if count)
-        for n, count in enumerate(self._cells):
+        last = max(n for n, count in enumerate(self._buckets) if count)
+        for n, count in enumerate(self._buckets):
             left -= count
             if left <= 0 and count:
                 return self._max if n == last else 1 << (n + 1)
         return self._max
 
 
-def _cell(number: int) -> str:
+def _bucket_name(number: int) -> str:
     low = 0 if number == 0 else 1 << number
-    return f"cell_{low}t{'Max' if number == CELLS - 1 else 1 << (number + 1)}"
+    return f"cell_{low}t{'Max' if number == BUCKETS - 1 else 1 << (number + 1)}"
 
 
 class WebCalls:
@@ -81,7 +81,7 @@ class WebCalls:
         wall_ms: the time of day.
 
     Attributes:
-        enabled: whether they are counted.
+        enabled: whether calls are counted.
     """
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
@@ -92,13 +92,13 @@ class WebCalls:
         self._methods: dict[str, Histogram] = {}
 
     def counted(self, rows: Mapping[str, Method]) -> dict[str, Method]:
-        """The same methods, whose calls are counted from now on."""
+        """Wrap methods so that their calls are counted."""
         return {
             name: Method(self._counts(name, row.call), row.changes) for name, row in rows.items()
         }
 
     def form(self, *, refresh: bool) -> Answer:
-        """What was counted; begun anew on request."""
+        """The counts; reset on request."""
         methods: Answer = {
             f"method_{name}": calls.summary() for name, calls in self._methods.items()
         }
@@ -129,11 +129,11 @@ class WebCalls:
 
 
 class Switches:
-    """The methods that switch figures on and off.
+    """The methods that switch statistics on and off.
 
     Args:
         calls: what `webAPI` switches.
-        kinds: the kinds that there are, `all` first. Those without a switch here always count.
+        kinds: the known kinds, `all` first. Those without a switch here are always counted.
     """
 
     def __init__(self, calls: WebCalls, kinds: tuple[str, ...]) -> None:
@@ -141,7 +141,7 @@ class Switches:
         self._kinds = kinds
 
     def methods(self, *, changes: bool) -> dict[str, Method]:
-        """By name.
+        """The methods by name.
 
         Args:
             changes: whether they need the token.
@@ -182,9 +182,5 @@ def metrics_form(
 
 
 def time_text(ms: int) -> str:
-    """A time of day in the machine's zone, as Java writes it: 14 digits."""
+    """A time of day in the machine's time zone, in Java's format of 14 digits."""
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y%m%d%H%M%S")
-
-
-__all__ = ["ALL", "SERVICE", "STORE", "WEB", "Histogram", "Switches", "WebCalls",
-           "metrics_form", "time_text"]  # fmt: skip

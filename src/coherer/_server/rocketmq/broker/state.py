@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
 from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
-from coherer._rules.rocketmq.groups import Group
+from coherer._rules.rocketmq.groups import Group, TopicDefaults
 from coherer._rules.rocketmq.stats import (
     BROKER_GET_NUMS,
     BROKER_PUT_NUMS,
@@ -21,7 +21,6 @@ from coherer._rules.rocketmq.stats import (
     StatsTable,
     Totals,
 )
-from coherer._rules.rocketmq.topic_defaults import TopicDefaults
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting import Channel
