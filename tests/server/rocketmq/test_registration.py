@@ -196,22 +196,22 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
     async with listening() as quick, listening() as slow:
         registration = BrokerAnnouncement(RocketOptions, topics, lambda: 1_000)
         addresses = [quick.address, slow.address, "127.0.0.1:1"]
-        registry = RemoteRegistrar(registration, addresses, outgoing, heard_ms=200)
+        registry = RemoteRegistrar(registration, addresses, outgoing, announce_timeout_ms=200)
         registry.start()
         try:
             topics.create_for_return("one", 1, 0)
-            await registry.heard()
+            await registry.announced()
             assert "one" in quick.topics
             assert "one" in slow.topics
             slow.open.clear()
             topics.create_for_return("two", 1, 0)
-            await registry.heard()
+            await registry.announced()
             assert "two" in quick.topics
             assert "two" not in slow.topics
             assert f"{slow.address} did not accept the changed topics" in caplog.text
             topics.create_for_return("three", 1, 0)
             start = time.monotonic()
-            await registry.heard()
+            await registry.announced()
             assert time.monotonic() - start < 0.2, "the silent one is not waited for again"
             assert "three" in quick.topics
             slow.open.set()
@@ -219,9 +219,9 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
                 while "three" not in slow.topics:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.001)
             topics.create_for_return("four", 1, 0)
-            await registry.heard()
+            await registry.announced()
             assert "four" in slow.topics
         finally:
             await registry.close()
             outgoing.close()
-    await registry.heard()  # at once: nobody is left to be told
+    await registry.announced()  # at once: nobody is left to be told

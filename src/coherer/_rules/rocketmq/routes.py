@@ -136,21 +136,23 @@ class RouteTable:
 
     # -- registrations
 
-    def register(self, said: BrokerRegistration, now_ms: int) -> MasterAddress:
+    def register(self, registration: BrokerRegistration, now_ms: int) -> MasterAddress:
         """Register a broker. Returns, for a slave, the addresses of its master."""
-        self._clusters.setdefault(said.cluster, {})[said.broker] = None
-        first = self._take_address(said)
-        known = self._live.get(said.address)
-        news = first or known is None or known.version != said.version
-        if said.broker_id == MASTER_ID and news:
-            for topic, queues in (said.topics or {}).items():
-                self._topics.setdefault(topic, {})[said.broker] = queues
-        self._live[said.address] = _Live(now_ms, said.version, said.link, said.ha_address)
-        if said.filter_servers:
-            self._filter_servers[said.address] = said.filter_servers
-        elif said.filter_servers is not None:
-            self._filter_servers.pop(said.address, None)
-        return self._master_of(said)
+        self._clusters.setdefault(registration.cluster, {})[registration.broker] = None
+        first = self._take_address(registration)
+        known = self._live.get(registration.address)
+        news = first or known is None or known.version != registration.version
+        if registration.broker_id == MASTER_ID and news:
+            for topic, queues in (registration.topics or {}).items():
+                self._topics.setdefault(topic, {})[registration.broker] = queues
+        self._live[registration.address] = _Live(
+            now_ms, registration.version, registration.link, registration.ha_address
+        )
+        if registration.filter_servers:
+            self._filter_servers[registration.address] = registration.filter_servers
+        elif registration.filter_servers is not None:
+            self._filter_servers.pop(registration.address, None)
+        return self._master_of(registration)
 
     def unregister(self, cluster: str, broker: str, broker_id: int, address: str) -> None:
         """Remove a broker."""
@@ -274,23 +276,25 @@ class RouteTable:
                 yield topic, data
                 break
 
-    def _take_address(self, said: BrokerRegistration) -> bool:
+    def _take_address(self, registration: BrokerRegistration) -> bool:
         """Returns whether the broker name, or its id, is new."""
-        broker = self._brokers.get(said.broker)
+        broker = self._brokers.get(registration.broker)
         if broker is None:
-            broker = self._brokers[said.broker] = BrokerAddresses(said.cluster, said.broker, {})
+            broker = self._brokers[registration.broker] = BrokerAddresses(
+                registration.cluster, registration.broker, {}
+            )
         for broker_id, address in list(broker.addresses.items()):
             # The address has another id now: a slave has become the master, or vice versa.
-            if address == said.address and broker_id != said.broker_id:
+            if address == registration.address and broker_id != registration.broker_id:
                 del broker.addresses[broker_id]
-        first = said.broker_id not in broker.addresses
-        broker.addresses[said.broker_id] = said.address
+        first = registration.broker_id not in broker.addresses
+        broker.addresses[registration.broker_id] = registration.address
         return first
 
-    def _master_of(self, said: BrokerRegistration) -> MasterAddress:
-        address = self._brokers[said.broker].addresses.get(MASTER_ID)
+    def _master_of(self, registration: BrokerRegistration) -> MasterAddress:
+        address = self._brokers[registration.broker].addresses.get(MASTER_ID)
         live = self._live.get(address or "")
-        if said.broker_id == MASTER_ID or address is None or live is None:
+        if registration.broker_id == MASTER_ID or address is None or live is None:
             return MasterAddress()
         return MasterAddress(address, live.ha_address)
 

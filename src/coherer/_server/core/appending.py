@@ -99,14 +99,14 @@ class Appender:
         elif first:
             asyncio.get_running_loop().call_soon(self._turn)
 
-    def when_durable(self, end_offset: int, told: Durable) -> None:
-        """Call `told` once the log is durable up to `end_offset`.
+    def when_durable(self, end_offset: int, callback: Durable) -> None:
+        """Call `callback` once the log is durable up to `end_offset`.
 
         Args:
             end_offset: an offset that has been appended already.
-            told: called once, with None or with the disk's error.
+            callback: called once, with None or with the disk's error.
         """
-        self._unsynced.append((end_offset, told))
+        self._unsynced.append((end_offset, callback))
         if self._syncing is None:
             self._syncing = asyncio.get_running_loop().create_task(self._sync())
 
@@ -173,8 +173,8 @@ class Appender:
         except CohererError as error:
             failed = list(waiting)
             waiting.clear()
-            for _, told in failed:
-                told(error)
+            for _, callback in failed:
+                callback(error)
         finally:
             self._syncing = None
 

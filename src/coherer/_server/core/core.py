@@ -82,17 +82,17 @@ class Core:
 
     # -- callbacks
 
-    def on_arrival(self, told: Arrived) -> None:
-        """Call `told` with every stored batch."""
-        self._arrivals.append(told)
+    def on_arrival(self, callback: Arrived) -> None:
+        """Call `callback` with every stored batch."""
+        self._arrivals.append(callback)
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Call `told` when topics or permissions have changed."""
-        self._changes.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when topics or permissions have changed."""
+        self._changes.append(callback)
 
-    def on_removal(self, told: Callable[[str], None]) -> None:
-        """Call `told` with the name of a topic before its messages are deleted."""
-        self._removals.append(told)
+    def on_removal(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the name of a topic before its messages are deleted."""
+        self._removals.append(callback)
 
     def on_idle_check(self, in_use: Callable[[], Iterable[tuple[str, str]]]) -> None:
         """Register a function that returns the (topic, group) pairs that are being read."""
@@ -110,8 +110,8 @@ class Core:
 
     def changed(self) -> None:
         """Report that topics or permissions have changed."""
-        for told in self._changes:
-            told()
+        for callback in self._changes:
+            callback()
 
     def append_raw(self, offset: int, data: bytes) -> None:
         """Store a piece of a master's log and wake consumers that wait for its messages.
@@ -131,8 +131,8 @@ class Core:
         Raises:
             StoreError: the disk failed.
         """
-        for told in self._removals:
-            told(name)
+        for callback in self._removals:
+            callback(name)
         self.store.delete_topic(name)
         self.offsets.remove_topic(name)
         self._mark_positions()  # a new topic of that name must not start with the old offsets
@@ -172,8 +172,8 @@ class Core:
     # -- inside
 
     def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
-        for told in self._arrivals:
-            told(drafts, appended)
+        for callback in self._arrivals:
+            callback(drafts, appended)
 
     def _disk_failed(self) -> None:
         self.write_failed = True

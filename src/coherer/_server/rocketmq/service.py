@@ -234,7 +234,7 @@ class RocketMqService:
             servers = self._options.name_servers
             self._remote = RemoteRegistrar(registration, servers, self._outgoing)
             self._remote.start()
-            state.announced = self._remote.heard
+            state.announced = self._remote.announced
 
     async def ready(self) -> None:
         """Wait until a remote name server has accepted the broker."""

@@ -80,8 +80,8 @@ class ClientHandler:
         for producer in data.producer_data_set:
             group = _named(producer.group_name)
             self._state.producers.register(group, self._client(channel, request, data.client_id))
-        told = {FEATURES: FEATURE_TIMERS} if FEATURES in request.fields else {}
-        return Command(ResponseCode.SUCCESS, fields=told)
+        features = {FEATURES: FEATURE_TIMERS} if FEATURES in request.fields else {}
+        return Command(ResponseCode.SUCCESS, fields=features)
 
     def unregister(self, channel: Channel, request: Command) -> Command:
         """UNREGISTER_CLIENT (35): always succeeds."""
@@ -117,9 +117,9 @@ class ClientHandler:
                 state.now_ms(),
                 sys_flag=UNIT_SUB if data.unit_mode else 0,
             )
-        said = GroupSettings(data.consume_type, data.message_model, data.consume_from_where)
+        found = GroupSettings(data.consume_type, data.message_model, data.consume_from_where)
         wanted = [_subscription(one, client.updated_ms) for one in data.subscription_data_set]
-        _, events = state.consumers.register(group, client, said, wanted, notify=notify)
+        _, events = state.consumers.register(group, client, found, wanted, notify=notify)
         self._handle_events(events)
 
     def _handle_events(self, events: Iterable[Event[Channel]]) -> None:
@@ -167,8 +167,8 @@ class ClientHandler:
             ProtocolError: the body is invalid.
             Refusal: it does not.
         """
-        told = bodies.CheckClient.find(request.body)
-        wanted = None if told is None else told.subscription_data
+        body = bodies.CheckClient.find(request.body)
+        wanted = None if body is None else body.subscription_data
         if wanted is None or _is_tag(wanted.expression_type):
             return Command(ResponseCode.SUCCESS)
         if not self._state.options.property_filter:

@@ -154,10 +154,10 @@ class DelayService:
     def _gather(self, entries: Sequence[Entry]) -> tuple[list[Draft], int]:
         """The drafts for the first of these entries, and the offset to continue from."""
         drafts: list[Draft] = []
-        room = BYTES_AT_ONCE
+        budget = BYTES_AT_ONCE
         for entry in entries:
-            room -= entry.size_bytes if entry.size_bytes != BLANK_SIZE else 0
-            if room < 0 and drafts:
+            budget -= entry.size_bytes if entry.size_bytes != BLANK_SIZE else 0
+            if budget < 0 and drafts:
                 return drafts, entry.offset
             draft = self._released(entry)
             if draft is not None:

@@ -154,7 +154,7 @@ class PullHandler:
         self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
     ) -> Slices:
         """Read until enough messages pass the test, or many have been tested."""
-        store, room = self._state.store, self._state.options.pull_bytes_max
+        store, budget = self._state.store, self._state.options.pull_bytes_max
         start = offset = header.queue_offset
         records: list[memoryview] = []
         offsets: list[int] = []
@@ -168,10 +168,10 @@ class PullHandler:
             for record, at in zip(found.records, found.offsets, strict=True):
                 if not _passes(record, test):
                     continue
-                if records and (len(record) > room or len(records) >= count):
+                if records and (len(record) > budget or len(records) >= count):
                     offset = at
                     break
-                room -= len(record)
+                budget -= len(record)
                 records.append(record)
                 offsets.append(at)
             if len(records) >= count or offset < found.next_offset:
@@ -299,16 +299,18 @@ class PullFilters:
     def _build(self, header: PullHeader) -> PullFilter:
         kind = header.expression_type
         try:
-            said = Subscription.parse(header.topic, header.subscription, kind or TAG)
+            subscription = Subscription.parse(header.topic, header.subscription, kind or TAG)
         except UsageError:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
             ) from None
         if self._is_tags(kind):
-            return _by_tags(said.text, frozenset(said.codes))
+            return _by_tags(subscription.text, frozenset(subscription.codes))
         self._check_allowed(kind)
-        subscribed = GroupSubscription(topic=header.topic, expression=said.text, type=said.kind)
-        # As in Java, an invalid expression is no filter, so that all messages pass.
+        subscribed = GroupSubscription(
+            topic=header.topic, expression=subscription.text, type=subscription.kind
+        )
+        # As in Java, all messages pass if the expression is invalid.
         built = self._filters.build(header.consumer_group, subscribed, self._state.now_ms())
         return EVERYTHING if built is None else PullFilter(test=built.matches)
 
@@ -324,22 +326,22 @@ class PullFilters:
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
             )
-        said = consumers.subscriptions.get(header.topic)
-        if said is None:
+        subscription = consumers.subscriptions.get(header.topic)
+        if subscription is None:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
             )
-        if said.version < header.sub_version:
+        if subscription.version < header.sub_version:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        if said.class_filter:  # obsolete; a filter server would apply it (section 2.6)
+        if subscription.class_filter:  # obsolete; a filter server would apply it (section 2.6)
             return EVERYTHING
-        if self._is_tags(said.type):
-            return _by_tags(said.expression, said.codes)
-        return self._of_filter(header, said)
+        if self._is_tags(subscription.type):
+            return _by_tags(subscription.expression, subscription.codes)
+        return self._of_filter(header, subscription)
 
-    def _of_filter(self, header: PullHeader, said: GroupSubscription) -> PullFilter:
+    def _of_filter(self, header: PullHeader, subscription: GroupSubscription) -> PullFilter:
         found = self._filters.get(header.topic, header.consumer_group)
         if found is None:
             raise Refusal(
@@ -351,7 +353,7 @@ class PullFilters:
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
             )
-        self._check_allowed(said.type)
+        self._check_allowed(subscription.type)
         return PullFilter(test=found.matches)
 
     def _of_original_topic(self, topic: str, wanted: PullFilter) -> PullFilter:

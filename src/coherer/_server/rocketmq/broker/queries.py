@@ -46,7 +46,7 @@ class OffsetHandler:
     def query(self, _: Channel, request: Command) -> Command:
         """QUERY_CONSUMER_OFFSET (14): the committed offset of a group.
 
-        A client that sends `ZERO_FIELD` (RocketMQ 5) is told exactly whether the group has an
+        A client that sends `ZERO_FIELD` (RocketMQ 5) learns exactly whether the group has an
         offset; the response repeats the field, so that the client knows. Other clients get Java's
         answer.
 

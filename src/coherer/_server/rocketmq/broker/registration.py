@@ -6,8 +6,8 @@ A broker sends all its topics to each of its name servers: at start, after every
 every 30 s, and again after 3 s if the name server did not respond. At stop it unregisters. A name
 server in the same process is updated by function calls.
 
-Code that changes a topic can wait until the remote name servers know it (`RemoteRegistrar.heard`).
-The wait is bounded and skips name servers that did not respond the last time.
+Code that changes a topic can await `RemoteRegistrar.announced`, until the remote name servers know
+it. The wait is bounded and skips name servers that did not respond the last time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PERIOD_S: Final = 30.0
 RETRY_S: Final = 3.0
 REGISTER_MS: Final = 6_000
 FAREWELL_MS: Final = 3_000
-HEARD_MS: Final = 2_000
+ANNOUNCE_TIMEOUT_MS: Final = 2_000
 """The longest wait for name servers; less than the 3 s for which clients wait for a response."""
 READ_WRITE: Final = 6
 
@@ -98,7 +98,7 @@ class BrokerAnnouncement:
             broker_id=options.broker_id,
         )
 
-    def said(self, link: Hashable) -> BrokerRegistration:
+    def registration(self, link: Hashable) -> BrokerRegistration:
         """The registration for a name server in this process."""
         options = self.options()
         return BrokerRegistration(
@@ -165,17 +165,17 @@ class LocalRegistrar:
         self._registration = registration
         self._routes = routes
         self._ordered = ordered
-        self._told: frozenset[str] = frozenset()
+        self._registered: frozenset[str] = frozenset()
         registration.topics.watch(self.sync)
 
     def sync(self) -> None:
         """Register the current topics."""
         registration = self._registration
-        said = registration.said(self)
-        names = frozenset(said.topics or ())
-        master = self._routes.register(said, registration.now_ms())
-        self._routes.drop(said.broker, self._told - names)
-        self._told = names
+        sent = registration.registration(self)
+        names = frozenset(sent.topics or ())
+        master = self._routes.register(sent, registration.now_ms())
+        self._routes.drop(sent.broker, self._registered - names)
+        self._registered = names
         registration.answered(master, None)
 
     def tick(self) -> None:
@@ -196,7 +196,7 @@ class RemoteRegistrar:
         registration: the content of registrations.
         addresses: host:port of each name server.
         outgoing: the connections to them; the caller closes it.
-        heard_ms: the longest wait of `heard`.
+        announce_timeout_ms: the longest wait of `announced`.
 
     Attributes:
         ready: set when one of them has accepted the registration.
@@ -208,13 +208,13 @@ class RemoteRegistrar:
         addresses: Sequence[str],
         outgoing: RemotingClient,
         *,
-        heard_ms: int = HEARD_MS,
+        announce_timeout_ms: int = ANNOUNCE_TIMEOUT_MS,
     ) -> None:
         self._registration = registration
         self._addresses = addresses
         self._outgoing = outgoing
-        self._heard_ms = heard_ms
-        self._news = {address: asyncio.Event() for address in addresses}
+        self._announce_timeout_ms = announce_timeout_ms
+        self._changed = {address: asyncio.Event() for address in addresses}
         self._trouble: dict[str, str] = {}
         self._silent: set[str] = set()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -228,14 +228,14 @@ class RemoteRegistrar:
 
     def sync(self) -> None:
         """Register the current topics with all name servers soon."""
-        for news in self._news.values():
-            news.set()
+        for changed in self._changed.values():
+            changed.set()
 
-    def heard(self) -> Awaitable[None]:
+    def announced(self) -> Awaitable[None]:
         """Return a task that waits until the name servers know the current topics.
 
         A name server that refuses the connection or the registration is skipped from then on. One
-        that did not respond within `heard_ms` is skipped until it responds.
+        that did not respond within `announce_timeout_ms` is skipped until it responds.
         """
         loop = asyncio.get_running_loop()
         waiting: dict[asyncio.Future[None], str] = {}
@@ -245,21 +245,21 @@ class RemoteRegistrar:
             future: asyncio.Future[None] = loop.create_future()
             # A registration in progress does not count: it may contain the old topics.
             self._waiting.setdefault(address, []).append(future)
-            self._news[address].set()
+            self._changed[address].set()
             waiting[future] = address
-        return asyncio.create_task(self._hear(waiting), name="coherer-announce")
+        return asyncio.create_task(self._wait_announced(waiting), name="coherer-announce")
 
-    async def _hear(self, waiting: Mapping[asyncio.Future[None], str]) -> None:
+    async def _wait_announced(self, waiting: Mapping[asyncio.Future[None], str]) -> None:
         if not waiting:
             return
-        _, late = await asyncio.wait(waiting, timeout=self._heard_ms / 1000)
+        _, late = await asyncio.wait(waiting, timeout=self._announce_timeout_ms / 1000)
         for address in sorted({waiting[future] for future in late} - self._silent):
             self._silent.add(address)
             _log.warning(
                 "Name server %s did not accept the changed topics within %d ms; its clients may "
                 "not find a new topic yet",
                 address,
-                self._heard_ms,
+                self._announce_timeout_ms,
             )
 
     async def close(self) -> None:
@@ -277,13 +277,13 @@ class RemoteRegistrar:
             for address in self._addresses
             if address not in self._trouble
         ]
-        for said in await asyncio.gather(*farewells, return_exceptions=True):
-            if isinstance(said, Exception):
-                _log.warning("Could not unregister from a name server: %s", said)
+        for sent in await asyncio.gather(*farewells, return_exceptions=True):
+            if isinstance(sent, Exception):
+                _log.warning("Could not unregister from a name server: %s", sent)
 
     async def _keep(self, address: str) -> None:
         while True:
-            self._news[address].clear()
+            self._changed[address].clear()
             waiting = self._waiting.pop(address, ())
             wait_s = PERIOD_S
             try:
@@ -312,7 +312,7 @@ class RemoteRegistrar:
     async def _wait(self, address: str, wait_s: float) -> None:
         try:
             async with asyncio.timeout(wait_s):
-                await self._news[address].wait()
+                await self._changed[address].wait()
         except TimeoutError:
             pass
 

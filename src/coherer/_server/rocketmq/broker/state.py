@@ -269,11 +269,11 @@ class RocketState:
     async def _flushed(self, end_offset: int) -> int:
         done: asyncio.Future[CohererError | None] = asyncio.get_running_loop().create_future()
 
-        def told(error: CohererError | None) -> None:
+        def flushed_to(error: CohererError | None) -> None:
             if not done.done():
                 done.set_result(error)
 
-        self.core.appender.when_durable(end_offset, told)
+        self.core.appender.when_durable(end_offset, flushed_to)
         try:
             async with asyncio.timeout(self.options.flush_timeout_ms / 1000):
                 return ResponseCode.FLUSH_DISK_TIMEOUT if await done else 0

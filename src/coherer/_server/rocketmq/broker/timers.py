@@ -261,16 +261,16 @@ class TimerService:
         """Store due messages; returns whether there were any."""
         drafts: list[Draft] = []
         last: TimedEntry | None = None
-        room = BYTES_AT_ONCE
+        budget = BYTES_AT_ONCE
         for _ in range(self._at_once):
             following = slot.first
-            if following is None or following.due_ms > now_ms or room <= 0:
+            if following is None or following.due_ms > now_ms or budget <= 0:
                 break
             last = slot.pop()
             draft = self._released(last, now_ms)
             if draft is not None:
                 drafts.append(draft)
-                room -= len(draft.body) + len(draft.properties)
+                budget -= len(draft.body) + len(draft.properties)
         if last is None:
             return False
         self._submit(drafts, self._progress.delivered(last, slot.log_offset))
@@ -279,7 +279,7 @@ class TimerService:
     def _submit(self, drafts: list[Draft], progress: Progress) -> None:
         """Store messages together with the mark that records their delivery."""
         self._busy = True
-        said = mark(progress, self._store.store_host, self._core.wall_ms())
+        progress_mark = mark(progress, self._store.store_host, self._core.wall_ms())
 
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy = False
@@ -296,7 +296,7 @@ class TimerService:
                 self._progress = progress
                 self._later()
 
-        self._core.appender.submit([*drafts, said], done, wait_durable=False)
+        self._core.appender.submit([*drafts, progress_mark], done, wait_durable=False)
 
     def _released(self, place: TimedEntry, now_ms: int) -> Draft | None:
         if place.offset < self._progress.rolled_to:
@@ -328,7 +328,7 @@ class TimerService:
         before = 0 if keep_bytes is None else store.end_offset - keep_bytes // 2
         until_ms = 0 if keep_hours is None else now_ms - int(keep_hours * _HOUR_MS / 2)
         drafts: list[Draft] = []
-        room, end = BYTES_AT_ONCE, self._progress.rolled_to
+        budget, end = BYTES_AT_ONCE, self._progress.rolled_to
         for entry in self._oldest():
             record = store.record_at(entry.physical_offset)
             if record is not None:
@@ -336,13 +336,13 @@ class TimerService:
                 old = entry.physical_offset < before or stored_ms <= until_ms
                 if not old or stored_ms > now_ms - ROLL_AGE_MS_MIN:
                     break
-                if room <= 0 or len(drafts) >= self._at_once:
+                if budget <= 0 or len(drafts) >= self._at_once:
                     self._roll_checks = Beat(0, now_ms)  # continue with the next tick
                     break
                 copy = rolled(decode(record, check_crc=False))
                 if copy is not None:
                     drafts.append(copy)
-                    room -= len(copy.body) + len(copy.properties)
+                    budget -= len(copy.body) + len(copy.properties)
             end = entry.physical_offset + 1
         else:
             end = max(end, min(before, store.end_offset))

@@ -218,14 +218,14 @@ class Slave:
             connection.close()
             return
         pieces: list[bytes | memoryview] = []
-        room = _BYTES_AT_ONCE
-        while room > 0:
+        budget = _BYTES_AT_ONCE
+        while budget > 0:
             data = store.read_raw(self.position, PIECE_BYTES_MAX)
             if not data:
                 break
             pieces += (HEAD.pack(self.position, len(data)), data)
             self.position += len(data)
-            room -= len(data)
+            budget -= len(data)
         if pieces:
             self._written_ms = self._master.core.now_ms()
             connection.write_many(pieces)

@@ -111,8 +111,8 @@ class RegistrationHandler:
         fields = RegisterBrokerResult(
             ha_server_addr=master.ha_address or None, master_addr=master.address or None
         ).fields()
-        told = b"" if order is None else bodies.KVTable(dict(order)).encode()
-        return Command(ResponseCode.SUCCESS, fields=fields, body=told)
+        order_body = b"" if order is None else bodies.KVTable(dict(order)).encode()
+        return Command(ResponseCode.SUCCESS, fields=fields, body=order_body)
 
     def unregister(self, request: Command) -> Command:
         """UNREGISTER_BROKER (104)."""
@@ -125,16 +125,16 @@ class RegistrationHandler:
     def data_version(self, request: Command) -> Command:
         """QUERY_DATA_VERSION (322): whether topics have changed; if not, a heartbeat."""
         address = request.fields.get("brokerAddr", NULL)
-        said = bodies.DataVersion.find(request.body)
+        sent = bodies.DataVersion.find(request.body)
         known = self._routes.version(address)
-        same = said is not None and self._routes.unchanged(
-            address, DataVersion(said.counter, said.timestamp), self._now_ms()
+        same = sent is not None and self._routes.unchanged(
+            address, DataVersion(sent.counter, sent.timestamp), self._now_ms()
         )
-        told = b""
+        body = b""
         if known is not None:
-            told = bodies.DataVersion(counter=known.counter, timestamp=known.timestamp).encode()
+            body = bodies.DataVersion(counter=known.counter, timestamp=known.timestamp).encode()
         fields = DataVersionResult(changed=not same).fields()
-        return Command(ResponseCode.SUCCESS, fields=fields, body=told)
+        return Command(ResponseCode.SUCCESS, fields=fields, body=body)
 
     def wipe_write(self, request: Command) -> Command:
         """WIPE_WRITE_PERM_OF_BROKER (205): stop sends to a broker."""

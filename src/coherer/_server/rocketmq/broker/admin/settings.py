@@ -156,11 +156,11 @@ class ConfigAdmin:
             remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         try:
-            told = texts.parse(str(request.body, "utf-8", "replace"))
+            given = texts.parse(str(request.body, "utf-8", "replace"))
         except ValueError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         before = self._state.options.perm
-        if self._take(told):
+        if self._take(given):
             state = self._state
             self._version = self._version.next(state.now_ms())
             state.core.files.save(SETTINGS_FILE, self._content)
@@ -171,10 +171,10 @@ class ConfigAdmin:
     def _content(self) -> bytes:
         return texts.compose_file(self._changed).encode()
 
-    def _take(self, told: dict[str, str]) -> bool:
+    def _take(self, given: dict[str, str]) -> bool:
         """Change the options. Returns whether any of the settings may be changed."""
         new: dict[str, bool | int | str] = {}
-        for name, value in told.items():
+        for name, value in given.items():
             attribute = CHANGEABLE.get(name)
             if attribute is None:
                 continue
@@ -276,13 +276,13 @@ class AclAdmin:
         """
         failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         access = self._switched_on(failed)
-        told = parse(WhiteAddressesHeader, request.fields).global_white_addrs or ""
+        text = parse(WhiteAddressesHeader, request.fields).global_white_addrs or ""
         try:
-            if access.trust(_split(told) or [], self._state.now_ms()):
+            if access.trust(_split(text) or [], self._state.now_ms()):
                 return done()
         except (UsageError, StoreError) as error:
             raise Refusal(failed, error.text) from error
-        raise Refusal(failed, f"The globalWhiteAddresses[{told}] has been updated failed.")
+        raise Refusal(failed, f"The globalWhiteAddresses[{text}] has been updated failed.")
 
     def versions(self, _: Command) -> Command:
         """GET_BROKER_CLUSTER_ACL_INFO (52): the versions of the files.

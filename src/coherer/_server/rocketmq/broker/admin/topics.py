@@ -183,12 +183,12 @@ class GroupAdmin:
             ProtocolError: the body is invalid.
             Refusal: the group has no name.
         """
-        told = bodies.SubscriptionGroup.find(request.body)
-        if told is None:
+        body = bodies.SubscriptionGroup.find(request.body)
+        if body is None:
             return done()
-        if not told.group_name:
+        if not body.group_name:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: groupName")
-        self._state.groups.put(Group(**msgspec.structs.asdict(told)), self._state.now_ms())
+        self._state.groups.put(Group(**msgspec.structs.asdict(body)), self._state.now_ms())
         return done()
 
     def get_all(self, _: Command) -> Command:
