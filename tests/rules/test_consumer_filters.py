@@ -196,7 +196,7 @@ def test_the_file_of_a_java_broker(filters: ConsumerFilters) -> None:
     )
 
 
-def test_nobody_is_dead_before_birth(filters: ConsumerFilters) -> None:
+def test_a_filter_never_dies_before_its_birth(filters: ConsumerFilters) -> None:
     filters.load(JAVA, 1795147332418 + 5)
     assert known(filters, "T1", "alive").dead_ms == 1795147332418
 
@@ -230,7 +230,7 @@ def test_a_file_with_nothing_in_it(filters: ConsumerFilters) -> None:
         assert filters.of_topic("T1") == []
 
 
-def test_a_filter_that_nobody_remembers(filters: ConsumerFilters) -> None:
+def test_a_built_filter_is_not_remembered(filters: ConsumerFilters) -> None:
     made = filters.build("g", sql(), now_ms=3)
     assert made is not None
     assert made.matches({"a": "yes"})

@@ -104,7 +104,7 @@ def test_losing_the_last_address_takes_everything() -> None:
     assert (table.topics(), table.clusters, dict(table.brokers)) == ([], {}, {})
 
 
-def test_a_connection_of_nobody_is_found_by_its_address() -> None:
+def test_an_unknown_connection_is_found_by_its_address() -> None:
     table = RouteTable()
     table.register(said(link=object()), 0)
     table.lost(object(), "other:1")
@@ -135,7 +135,7 @@ def test_asking_for_changes_keeps_a_broker_alive() -> None:
     assert table.expire(EXPIRE_MS + 1_001) == [None]
 
 
-def test_good_bye() -> None:
+def test_unregistering_a_broker() -> None:
     table = RouteTable()
     table.register(said(), 0)
     table.register(said(broker_id=1), 0)
@@ -181,7 +181,7 @@ def test_topics_by_cluster_and_flag() -> None:
     assert table.topics_with(2) == ["flag3"]
 
 
-def test_a_broker_of_this_process_drops_what_it_has_no_more() -> None:
+def test_a_local_broker_drops_deleted_topics() -> None:
     table = RouteTable()
     table.register(said("a", topics={"t": queues("a"), "u": queues("a")}), 0)
     table.register(said("b", topics={"t": queues("b")}), 0)

@@ -123,14 +123,14 @@ def test_a_message_of_this_round_waits_for_the_next() -> None:
     assert bench.round() == ["m"]
 
 
-def test_a_message_born_in_the_future_is_asked_about() -> None:
+def test_a_message_born_in_the_future_is_checked() -> None:
     bench = Bench()
     bench.send(age_ms=-5_000)
     bench.now_ms += 100
     assert bench.round() == ["m"]
 
 
-def test_who_was_asked_often_enough_is_given_up() -> None:
+def test_a_message_is_given_up_after_the_last_check() -> None:
     bench = Bench(checks_max=3)
     bench.send()
     asked = 0
@@ -143,7 +143,7 @@ def test_who_was_asked_often_enough_is_given_up() -> None:
     assert bench.ledger.half_offset == len(bench.halves) == 4
 
 
-def test_who_is_too_old_is_given_up_without_a_question() -> None:
+def test_an_expired_message_is_given_up_without_a_check() -> None:
     bench = Bench(keep_ms=100_000)
     bench.send(age_ms=100_001)
     assert bench.round() == []
@@ -166,7 +166,7 @@ def test_an_immune_message_waits_at_the_end_and_costs_no_checks() -> None:
     assert sorted(bench.round()) == ["immune", "other"]
 
 
-def test_an_immunity_that_is_no_number_is_the_usual_one() -> None:
+def test_an_invalid_immunity_time_is_the_default() -> None:
     bench = Bench()
     bench.send(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
     bench.now_ms += 6_001
@@ -242,7 +242,7 @@ def test_missing_half_messages_are_stepped_over() -> None:
     assert plan.end == 2
 
 
-def test_marks_that_are_gone_are_not_waited_for() -> None:
+def test_deleted_marks_are_skipped() -> None:
     ledger = TransactionLedger(0, 3)
     ledger.skip_ops(10)
     assert (ledger.op_offset, ledger.read_to) == (10, 10)
@@ -250,7 +250,7 @@ def test_marks_that_are_gone_are_not_waited_for() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["send", "end", "late", "round", "restart", "wait"]), max_size=60))
-def test_every_transaction_is_settled_once_and_nothing_ended_is_asked(steps: list[str]) -> None:
+def test_every_transaction_is_settled_once_and_not_checked_after_its_end(steps: list[str]) -> None:
     """Whatever happens: who has ended is not asked (but for a restart), who has not is."""
     bench = Bench(checks_max=1_000)
     open_offsets: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A RocketMQ broker's heartbeat path and calls behind a socket, and clients made of bytes."""
+"""A RocketMQ broker's client handlers behind a socket, and scripted clients."""
 
 from __future__ import annotations
 

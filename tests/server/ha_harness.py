@@ -1,4 +1,4 @@
-"""A master and its slaves with nothing but stores, and the bare other end of their connection."""
+"""A master and slaves with only their stores, and a raw peer of their connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_en
 
 
 class Side:
-    """A store and what the doors share."""
+    """A store and the core of a node."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.store = Store.open(directory, OPTIONS, now_ms=clock.now_ms)

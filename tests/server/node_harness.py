@@ -1,4 +1,4 @@
-"""Nodes over sockets, and what clients of their TubeMQ door ask."""
+"""Nodes over sockets, and requests of TubeMQ's clients."""
 
 from __future__ import annotations
 

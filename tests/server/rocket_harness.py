@@ -1,4 +1,4 @@
-"""A whole RocketMQ broker behind a socket, with a clock that is moved by hand."""
+"""A whole RocketMQ broker behind a socket, with a manual clock."""
 
 from __future__ import annotations
 

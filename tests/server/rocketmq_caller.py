@@ -1,4 +1,4 @@
-"""A client of a RocketMQ server, with nothing but a session: asks, and keeps what it is asked."""
+"""A client of a RocketMQ server on a bare session: sends requests, and keeps those it receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP administration: parameters, HTTP itself, and who may ask."""
+"""The HTTP administration: parameters, HTTP, and access."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_numbers_flags_and_lists() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "٣", "-", "1" * 20])
-def test_what_is_no_number(text: str) -> None:
+def test_invalid_numbers(text: str) -> None:
     with pytest.raises(ParamError, match="illegal value for brokerId"):
         Params({"brokerId": text}).number("brokerId")
 
 
-def test_what_is_no_flag_and_what_is_missing() -> None:
+def test_invalid_flags_and_missing_parameters() -> None:
     with pytest.raises(ParamError, match="true or false"):
         Params({"withTopic": "maybe"}).flag("withTopic")
     with pytest.raises(ParamError, match="Parameter modifyUser is missing or value is blank!"):
@@ -83,11 +83,11 @@ UNAUTHORIZED = "Bad request from client, illegal access, unauthorized request!"
         ("admin_ask", {"fail": "refused"}, "That cannot be."),
     ],
 )
-def test_what_is_refused(method: str, params: dict[str, str], text: str) -> None:
+def test_refused_requests(method: str, params: dict[str, str], text: str) -> None:
     assert APP.handle(method, params) == {"result": False, "errCode": 400, "errMsg": text}
 
 
-def test_what_is_served() -> None:
+def test_served_requests() -> None:
     assert APP.handle("admin_ask", {"a": "b"})["data"] == [{"a": "b"}]
     assert APP.handle("admin_change", {"authToken": "secret", "a": "b"})["result"] is True
 
@@ -148,7 +148,7 @@ def test_with_accounts_a_token_works_only_where_one_was_chosen() -> None:
     assert OPEN.handle("admin_change", {"authToken": "abc"}, visit)["result"] is True
 
 
-def test_what_guards_shows_no_secret() -> None:
+def test_repr_of_the_guard_shows_no_secret() -> None:
     shown = repr(Guard("token", {"ann": "pw"})) + repr(Authorization(basic("ann", "pw")))
     assert "token" not in shown
     assert "pw" not in shown
@@ -251,7 +251,7 @@ async def test_several_requests_on_one_connection(http: Http) -> None:
     assert answer.count(b"HTTP/1.1 200") == 3
 
 
-async def test_who_waits_for_permission_to_send_gets_it(http: Http) -> None:
+async def test_100_continue(http: Http) -> None:
     status, head, _ = await http.post("/webapi.htm", b"method=admin_ask", "Expect: 100-continue")
     assert (status, "HTTP/1.1 100" in head) == (100, True)
 
@@ -324,7 +324,7 @@ async def test_no_answer_runs_as_a_script(http: Http) -> None:
         ("[", 403),
     ],
 )
-async def test_a_name_that_is_not_ours(host: str, status: int) -> None:
+async def test_an_unknown_host_name(host: str, status: int) -> None:
     service = AdminService(APP, names=["localhost", "node.example"])
     listener = await net.listen("127.0.0.1", 0, service.make)
     request = f"GET /webapi.htm?method=admin_ask HTTP/1.1\r\nHost: {host}\r\nConnection: close"
@@ -353,7 +353,7 @@ async def test_answers_say_which_master_and_broker_it_is() -> None:
         (b"GET http://[x/ HTTP/1.0\r\n\r\n", 400),
     ],
 )
-async def test_what_is_no_request(http: Http, data: bytes, status: int) -> None:
+async def test_invalid_requests(http: Http, data: bytes, status: int) -> None:
     assert parted(await http.send(data))[0] == status
 
 

@@ -1,4 +1,4 @@
-"""One store, two doors: what came in by one goes out by the other."""
+"""One store, two protocols: a message sent over one is consumed over the other."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ async def test_tubemq_to_rocketmq(tube: TubeClient, rocket: Client) -> None:
     assert [bytes(record.body) for record in records_of(answer)] == [b"one"]
 
 
-async def test_each_door_wakes_who_waits_at_the_other(tube: TubeClient, rocket: Client) -> None:
+async def test_messages_wake_consumers_of_the_other_protocol(
+    tube: TubeClient, rocket: Client
+) -> None:
     flags = SUSPEND | SUBSCRIPTION
     waits = rocket.begin_pull(sysFlag=flags, subscription="b")
     await rocket.settle()

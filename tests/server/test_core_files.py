@@ -1,4 +1,4 @@
-"""The files that both doors share: topics.json, subscriptionGroup.json, consumerOffset.json."""
+"""The files shared by both protocols: topics.json, subscriptionGroup.json, consumerOffset.json."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_groups_that_are_named_are_groups_when_they_have_lasting_positions
     assert "readers" not in core.groups, "whoever deletes a group keeps its positions"
 
 
-async def test_positions_alone_make_no_group(store: Store) -> None:
+async def test_offsets_alone_create_no_group(store: Store) -> None:
     """As with Java's broker: the heartbeat of a consumer makes it, where that is allowed."""
     core = core_of(store)
     core.offsets.open("readers", "t", 0).offset = 4
@@ -108,7 +108,7 @@ def test_a_missing_or_empty_file_falls_back_too(store: Store, tmp_path: Path) ->
     assert [topic.name for topic in core_of(store).topics] == ["t"]
 
 
-async def test_what_the_disk_refuses_is_written_later(
+async def test_a_failed_write_is_retried(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = core_of(store)

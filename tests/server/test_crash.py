@@ -1,4 +1,4 @@
-"""A node is killed under load, again and again: what it has acknowledged is there."""
+"""A node is killed under load repeatedly: acknowledged messages survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of `config/` are written beside the loop, each in one order."""
+"""Files of `config/` are written in a thread, each in the order of its changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of(state: dict[str, int]) -> Callable[[], bytes]:
     return lambda: str(state["n"]).encode()
 
 
-async def test_the_loop_goes_on_while_a_file_is_written() -> None:
+async def test_the_loop_runs_while_a_file_is_written() -> None:
     disk, state = Disk(), {"n": 1}
     saver = DeferredSaver(disk.write)
     disk.hold()
@@ -86,7 +86,7 @@ async def test_saved_waits_for_changes_before_it_only() -> None:
     await saver.close()
 
 
-async def test_what_is_on_the_disk_already_is_not_written_again() -> None:
+async def test_unchanged_content_is_not_written_again() -> None:
     disk, state = Disk(), {"n": 1}
     saver = DeferredSaver(disk.write)
     saver.mark_saved("a", b"1")
@@ -101,7 +101,9 @@ async def test_what_is_on_the_disk_already_is_not_written_again() -> None:
     await saver.close()
 
 
-async def test_what_cannot_be_written_is_written_later(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_file_that_could_not_be_written_is_retried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     disk, state = Disk(), {"n": 1}
     saver = DeferredSaver(disk.write)
     disk.full = True
@@ -117,7 +119,7 @@ async def test_what_cannot_be_written_is_written_later(caplog: pytest.LogCapture
     await saver.close()
 
 
-async def test_a_file_that_cannot_be_made_does_not_stop_the_others() -> None:
+async def test_a_serialization_error_does_not_affect_other_files() -> None:
     disk = Disk()
     saver = DeferredSaver(disk.write)
     saver.save("a", lambda: str(1 // 0).encode())
@@ -129,7 +131,7 @@ async def test_a_file_that_cannot_be_made_does_not_stop_the_others() -> None:
         await saver.close()
 
 
-async def test_what_has_to_come_first_comes_first() -> None:
+async def test_the_before_function_runs_first() -> None:
     disk, order = Disk(), []
     saver = DeferredSaver(lambda name, content: order.append(name))
     saver.save("a", lambda: b"a", lambda: order.append("flush"))

@@ -1,4 +1,4 @@
-"""A whole node over sockets: start, stop, start again, and what it does by the clock."""
+"""A whole node over sockets: start, stop, restart, and periodic work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_topic_is_usable_at_once(node: Node) -> None:
     assert (sent.success, sent.appendOffset) == (True, 0)
 
 
-async def test_a_topic_comes_into_being_when_it_is_named(node: Node) -> None:
+async def test_naming_a_topic_creates_it(node: Node) -> None:
     master, broker = await to_master(node), await to_broker(node)
     await master.ask(methods.PRODUCER_REGISTER, producer("fresh"))
     assert await topic_infos(master, "fresh") == ["fresh#1:8:1#"]
@@ -104,7 +104,7 @@ async def test_a_second_start_finds_everything(tmp_path: Path) -> None:
     await node.stop()
 
 
-async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
+async def test_a_stop_answers_pending_requests(tmp_path: Path) -> None:
     node = Node(options(tmp_path, flush="sync"))
     await node.start()
     node.create_topic("demo", 4)
@@ -120,7 +120,7 @@ async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         await other.gone.wait()
 
 
-async def test_what_is_in_use_is_not_taken(tmp_path: Path) -> None:
+async def test_a_port_or_directory_in_use(tmp_path: Path) -> None:
     async with Node(options(tmp_path / "a")) as node:
         for port in ("master_port", "broker_port"):
             taken = options(tmp_path / "b", **{port: getattr(node, port)})
@@ -158,7 +158,7 @@ def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, Any], match: s
     "given",
     [{"lease_timeout_ms": 0}, {"client_timeout_ms": 0}, {"hold_ms": -1}, {"transfer_bytes": 0}],
 )
-async def test_numbers_that_make_no_sense(tmp_path: Path, given: dict[str, Any]) -> None:
+async def test_invalid_numbers_of_options(tmp_path: Path, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="or more"):
         await Node(options(tmp_path, **given)).start()
 
@@ -192,7 +192,7 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
         ({"users": {"a": "b"}, "ha_port": 0}, "replication protocol has no accounts"),
     ],
 )
-async def test_what_is_open_without_accounts_is_warned_of(
+async def test_open_parts_are_warned_of(
     tmp_path: Path, given: dict[str, Any], advice: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(options(tmp_path, **given)) as node:
@@ -223,7 +223,7 @@ async def test_periodic_work_continues_after_an_error(
     assert "unexpected error" in caplog.text
 
 
-async def test_a_stop_goes_on_when_the_disk_fails(
+async def test_a_stop_continues_when_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(options(tmp_path))
@@ -265,7 +265,7 @@ async def test_positions_and_cleaning_have_their_turns(
         assert file.read_bytes() == b'{"offsetTable":{"demo@g":{1:0}}}'
 
 
-async def test_what_was_sent_reaches_the_disk_by_itself(
+async def test_sent_messages_are_flushed_periodically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With async flush a receipt outlives a power cut once the interval is over."""

@@ -1,4 +1,4 @@
-"""A node that is killed and started again while consumers of TubeMQ's protocol are there."""
+"""A node is killed and restarted while TubeMQ's consumers are connected."""
 
 from __future__ import annotations
 

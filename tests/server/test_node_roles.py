@@ -1,4 +1,4 @@
-"""Masters and brokers apart, over sockets and over TLS."""
+"""Separate masters and brokers, over sockets and TLS."""
 
 from __future__ import annotations
 

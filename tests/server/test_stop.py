@@ -1,4 +1,4 @@
-"""A node that stops while both doors are busy, and one that cannot start."""
+"""A node that stops while both protocols are busy, and one that cannot start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Acknowledged = dict[tuple[int, int], bytes]
 
 
 async def rocketmq_sends(node: Node, acknowledged: Acknowledged) -> None:
-    """Send by this door, 50 at a time, until the connection ends."""
+    """Send over RocketMQ, 50 at a time, until the connection ends."""
     client = await Client.dial(node.rocketmq_port)
     number = 0
     while not client.connection.closed:
@@ -49,7 +49,7 @@ async def rocketmq_sends(node: Node, acknowledged: Acknowledged) -> None:
 
 
 async def tubemq_sends(node: Node, acknowledged: Acknowledged) -> None:
-    """The same by the other door."""
+    """The same over TubeMQ."""
     asker = await net.dial("127.0.0.1", node.broker_port, RawClient)
     gone = asyncio.ensure_future(asker.gone.wait())
     number = 0
@@ -90,7 +90,7 @@ def stored(directory: Path) -> Acknowledged:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-async def test_what_both_doors_acknowledged_is_there_after_a_stop(
+async def test_messages_acknowledged_over_both_protocols_survive_a_stop(
     tmp_path: Path, flush: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(options(tmp_path, flush=flush))
@@ -174,9 +174,7 @@ async def test_a_directory_in_use(tmp_path: Path, refused: Any, roles: Any) -> N
      "tubemqMaster.json"],
 )  # fmt: skip
 @pytest.mark.parametrize("content", [b"\xff{", b"{", b"[1]", b'"x"', b"[" * 5_000])
-async def test_files_that_nobody_can_read(
-    tmp_path: Path, refused: Any, name: str, content: bytes
-) -> None:
+async def test_invalid_files(tmp_path: Path, refused: Any, name: str, content: bytes) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_bytes(content)
     assert isinstance(await refused(options(tmp_path)), StoreError)
@@ -189,9 +187,7 @@ async def test_files_that_nobody_can_read(
 # -- a disk without room
 
 
-async def test_a_full_disk_at_rocketmqs_door(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_over_rocketmq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Node(options(tmp_path)) as node:
         assert node.core is not None
         client = await Client.dial(node.rocketmq_port)

@@ -1,4 +1,4 @@
-"""Topics made by RocketMQ's door reach TubeMQ's catalog, also when there are thousands."""
+"""Topics created over RocketMQ reach TubeMQ's catalog, also when there are thousands."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ async def test_changes_that_take_long_are_booked_together(
     assert 1 <= booked < len(names) / 2
 
 
-async def test_what_is_deleted_is_forgotten_at_once(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deletions_are_synced_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.core is not None
     monkeypatch.setattr(topic_sync, "QUICK_S", 0.0)
     monkeypatch.setattr(topic_sync, "REST_FACTOR", 100_000)

@@ -1,4 +1,4 @@
-"""What tests of RocketMQ's servers share."""
+"""Fixtures for tests of RocketMQ's servers."""
 
 from __future__ import annotations
 

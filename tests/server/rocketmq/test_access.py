@@ -1,4 +1,4 @@
-"""Access control over sockets, and its files (10, 2.16)."""
+"""Access control over sockets, and its files (sections 2.16 and 10)."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_further_files(conf: Path) -> None:
      "accounts: [{accessKey: RocketMQ, secretKey: 12345678, topicPerms: [x]}]",
      "dataVersion: [x]\na: 1"],
 )  # fmt: skip
-def test_a_file_that_cannot_be_used_is_told_at_the_start(conf: Path, text: str) -> None:
+def test_an_invalid_file_fails_the_start(conf: Path, text: str) -> None:
     (conf / "plain_acl.yml").write_text(text)
     if text == "accounts:":
         assert Access(conf.parent, 0).accounts == []

@@ -1,4 +1,4 @@
-"""Bad input of any kind is answered, and takes neither the connection nor the broker down."""
+"""Invalid requests are answered, and neither close the connection nor stop the broker."""
 
 from __future__ import annotations
 

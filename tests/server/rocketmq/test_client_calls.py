@@ -1,4 +1,4 @@
-"""Calls of a broker to its clients, over sockets (2.13, 4)."""
+"""Requests of a broker to its clients, over sockets (sections 2.13 and 4)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def reset(time_ms: int, *, force: bool = False, topic: str = TOPIC) -> dict[str,
 # -- 4.1
 
 
-async def test_a_producer_is_asked_about_its_transaction(harness: Harness) -> None:
+async def test_a_producer_is_asked_for_the_state_of_its_transaction(harness: Harness) -> None:
     question = Question("payers", 5, 4096, "0A01", b"record")
     assert not harness.calls.check_transaction(question)
     producers = [await harness.dial() for _ in range(2)]
@@ -157,7 +157,7 @@ async def test_reset_to_the_end_and_by_force(harness: Harness, admin: Client) ->
         assert told.fields["isForce"] == "false"  # never handed on
 
 
-async def test_every_member_is_told(harness: Harness, admin: Client) -> None:
+async def test_every_member_is_notified(harness: Harness, admin: Client) -> None:
     commit(harness, 0, 0)
     clients = [await member(harness, name) for name in ("a", "b", "c")]
     for client in clients:
@@ -293,7 +293,7 @@ def running(client_id: str, **more: str) -> dict[str, str]:
     return {"consumerGroup": "g", "clientId": client_id, **more}
 
 
-async def test_what_a_consumer_does(harness: Harness, admin: Client) -> None:
+async def test_running_info_of_a_consumer(harness: Harness, admin: Client) -> None:
     client = await member(harness)
     fields = running("c1", jstackEnable="true", extra="ü")
     pending = admin.begin(RUNNING, fields)
@@ -333,7 +333,9 @@ async def test_no_message_to_consume(harness: Harness, admin: Client, message_id
 
 
 @pytest.mark.parametrize("code", [RUNNING, DIRECTLY])
-async def test_consumers_that_cannot_be_asked(harness: Harness, admin: Client, code: int) -> None:
+async def test_consumers_that_are_offline_or_too_old(
+    harness: Harness, admin: Client, code: int
+) -> None:
     [placed] = harness.store.append([Draft(TOPIC, 1, b"body", b"")])
     message = {"msgId": encode_offset_id(HOST, placed.physical_offset)}
 

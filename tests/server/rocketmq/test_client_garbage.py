@@ -1,4 +1,4 @@
-"""Whatever clients say, the heartbeat path answers or refuses, and lives on."""
+"""The client handlers answer or refuse every request, however invalid."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ QUICK = settings(
 @pytest.mark.parametrize("code", BODIES)
 @QUICK
 @given(data=st.data())
-def test_bodies_with_something_else_in_one_place(broker: Broker, code: int, data: Any) -> None:
+def test_bodies_with_one_unexpected_value(broker: Broker, code: int, data: Any) -> None:
     path = data.draw(st.sampled_from(list(places(BODIES[code]))))
     body = replaced(BODIES[code], path, data.draw(VALUES))
     broker.ask(Command(code, body=fastjson.dumps(body)))

@@ -1,4 +1,4 @@
-"""Who is in a group, what an expression means, and who has locked a queue (2.10, 2.12)."""
+"""Members of groups, filter expressions, and queue locks (sections 2.10 and 2.12)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_connections_that_are_not_there(client: Client) -> None:
         assert (await client.ask(code)).code == 1
 
 
-async def test_who_consumes_a_topic(harness: Harness, client: Client) -> None:
+async def test_the_groups_of_a_topic(harness: Harness, client: Client) -> None:
     await client.beat(heartbeat("me", [consumer("g", tags("t")), consumer("h", tags("u"))]))
     harness.state.offsets.open("old", "t", 0).offset = 5
     harness.state.offsets.open("g", "t", 0).offset = 5
@@ -150,7 +150,7 @@ async def test_locks(harness: Harness, client: Client) -> None:
         assert (await other.ask(code, body=b"nonsense")).code == 1
 
 
-async def test_a_member_that_was_refused_is_told_when_the_queue_is_free(
+async def test_a_refused_member_is_notified_when_the_lock_is_released(
     harness: Harness, client: Client
 ) -> None:
     other = await harness.dial()
@@ -172,7 +172,7 @@ async def test_a_member_that_was_refused_is_told_when_the_queue_is_free(
     assert await locked(other, "b", 1) == [1]
 
 
-async def test_a_member_that_was_refused_is_told_when_the_lock_is_over(
+async def test_a_refused_member_is_notified_when_the_lock_expires(
     harness: Harness, client: Client
 ) -> None:
     await client.consume("g", tags("t"), client_id="b")
@@ -190,7 +190,7 @@ async def test_a_member_that_was_refused_is_told_when_the_lock_is_over(
     assert await locked(client, "b", 0) == [0]
 
 
-async def test_a_group_that_tells_nobody_does_not_tell_of_locks(
+async def test_a_group_without_notifications_is_not_notified_of_locks(
     harness: Harness, client: Client
 ) -> None:
     harness.state.groups.put(Group(group_name="g", notify_consumer_ids_changed_enable=False), 0)

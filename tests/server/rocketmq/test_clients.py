@@ -1,4 +1,4 @@
-"""Heartbeats of clients at a broker, over sockets: what is booked, told and kept (3)."""
+"""Heartbeats over sockets: registration, notifications and saved filters (section 3)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_the_worked_example(harness: Harness, client: Client) -> None:
     assert (producer["clientId"], producer["language"]) == ("10.0.0.9@4242", "PYTHON")
 
 
-async def test_a_heartbeat_makes_group_and_retry_topic(harness: Harness, client: Client) -> None:
+async def test_a_heartbeat_creates_group_and_retry_topic(harness: Harness, client: Client) -> None:
     harness.clock.advance(5)
     assert (await client.consume("g", tags("t"))).code == 0
     now_ms = harness.clock.now_ms()
@@ -128,7 +128,7 @@ async def test_the_groups_settings_make_its_retry_topic(harness: Harness, client
     assert (topic.read_queues, topic.write_queues, topic.sys_flag) == (3, 3, 2)
 
 
-async def test_a_broker_that_makes_no_groups(tmp_path: Path) -> None:
+async def test_a_broker_without_automatic_groups(tmp_path: Path) -> None:
     harness = await other_harness(tmp_path, auto_create_groups=False)
     client = await harness.dial()
     assert (await client.consume("g", tags("t"))).code == 0
@@ -142,14 +142,16 @@ async def test_a_broker_that_makes_no_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xff"])
-async def test_what_is_no_heartbeat(client: Client, body: bytes) -> None:
+async def test_an_invalid_heartbeat(client: Client, body: bytes) -> None:
     answer = await client.ask(34, body=body)
     assert answer.code == 1
     assert answer.remark
     assert (await client.consume("g", tags("t"))).code == 0  # the connection lives on
 
 
-async def test_what_came_before_a_mistake_is_booked(harness: Harness, client: Client) -> None:
+async def test_groups_before_an_invalid_one_are_registered(
+    harness: Harness, client: Client
+) -> None:
     answer = await client.beat(heartbeat("me", [consumer("g", tags("t")), consumer("")]))
     assert answer.code == 1
     assert answer.remark is not None
@@ -210,7 +212,7 @@ async def test_a_heartbeat_in_the_words_of_the_cpp_client(client: Client) -> Non
 # -- 3.7, 3.8
 
 
-async def test_everybody_is_told_before_the_answer(harness: Harness, client: Client) -> None:
+async def test_members_are_notified_before_the_response(harness: Harness, client: Client) -> None:
     await client.consume("g", tags("t"), client_id="a")
     assert client.told() == ["g"]  # it came before the answer to the heartbeat
     await client.consume("g", tags("t"), client_id="a")
@@ -222,7 +224,7 @@ async def test_everybody_is_told_before_the_answer(harness: Harness, client: Cli
     assert client.told() == ["g"]
 
 
-async def test_another_topic_is_told_and_a_newer_version_is_not(
+async def test_a_new_topic_is_notified_and_a_newer_version_is_not(
     harness: Harness, client: Client
 ) -> None:
     await client.consume("g", tags("t", 5))
@@ -250,7 +252,7 @@ async def test_members_with_different_topics(harness: Harness, client: Client) -
     assert list(found.subscriptions) == ["u"]
 
 
-async def test_groups_and_brokers_that_tell_nobody(
+async def test_groups_and_brokers_without_notifications(
     tmp_path: Path, harness: Harness, client: Client
 ) -> None:
     harness.state.groups.put(Group(group_name="g", notify_consumer_ids_changed_enable=False), 0)
@@ -272,7 +274,7 @@ async def test_groups_and_brokers_that_tell_nobody(
     await silent.stop()
 
 
-async def test_saying_good_bye(harness: Harness, client: Client) -> None:
+async def test_unregistering(harness: Harness, client: Client) -> None:
     other = await harness.dial()
     await client.consume("g", tags("t"), client_id="a")
     await other.beat(heartbeat("b", [consumer("g", tags("t"))], "p"))

@@ -21,7 +21,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_en
 
 
 class Node:
-    """A store, what the protocols share, and the service."""
+    """A store, a core, and the service."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock
@@ -109,7 +109,9 @@ async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
     await again.close()
 
 
-async def test_a_large_burst_comes_in_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_burst_is_delivered_in_pieces(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delays, "ENTRIES_AT_ONCE", 7)
     monkeypatch.setattr(delays, "BYTES_AT_ONCE", 500)
     for number in range(50):
@@ -141,7 +143,7 @@ async def test_a_full_disk_delays_and_loses_nothing(
     assert node.service.positions[1] == 1
 
 
-async def test_what_has_nowhere_to_go_is_stepped_over(node: Node) -> None:
+async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> None:
     node.send("half", 1, topic="RMQ_SYS_TRANS_HALF_TOPIC")
     node.store.append([Draft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"")])
     bad = encode({"REAL_TOPIC": "../x", "REAL_QID": "0"})

@@ -1,4 +1,4 @@
-"""Replication: what goes over the wire, who follows, who waits."""
+"""Replication: wire format, following a master, and waiting for slaves."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_garbage_from_a_master_is_pieces_or_refused(data: bytes) -> None:
 # -- the master
 
 
-async def test_a_slave_with_something_is_sent_what_follows(harness: Harness) -> None:
+async def test_a_slave_continues_from_the_end_of_its_log(harness: Harness) -> None:
     middle = await harness.side.send("a", "b")
     end = await harness.side.send("c")
     peer = await harness.peer()
@@ -113,7 +113,7 @@ async def test_a_master_shows_that_it_lives_and_cuts_off_the_silent(harness: Har
     assert not harness.master.slaves
 
 
-async def test_a_slave_that_has_more_is_not_ours(harness: Harness) -> None:
+async def test_a_slave_with_a_longer_log_is_disconnected(harness: Harness) -> None:
     end = await harness.side.send("a")
     peer = await harness.peer()
     peer.connection.write(REPORT.pack(end + 1))
@@ -122,7 +122,7 @@ async def test_a_slave_that_has_more_is_not_ours(harness: Harness) -> None:
     assert harness.master.replicated == 0
 
 
-async def test_who_waits_for_a_slave(harness: Harness) -> None:
+async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
     end = await harness.side.send("a")
     assert await harness.master.safe(end, 10) == 11  # nobody is there
     peer = await harness.peer()
@@ -139,7 +139,7 @@ async def test_who_waits_for_a_slave(harness: Harness) -> None:
 # -- the slave
 
 
-async def test_a_slave_has_what_the_master_has(harness: Harness) -> None:
+async def test_a_slave_copies_the_log(harness: Harness) -> None:
     for number in range(50):
         await harness.side.send(*[f"{number}/{each}" + "x" * 500 for each in range(10)])
     # From the beginning of everything, as its log is known to have begun there.
@@ -154,7 +154,7 @@ async def test_a_slave_has_what_the_master_has(harness: Harness) -> None:
     assert slave.link is not None
 
 
-async def test_a_slave_comes_back_and_goes_on(harness: Harness) -> None:
+async def test_a_slave_reconnects_and_continues(harness: Harness) -> None:
     side, slave = harness.slave()
     await harness.side.send("a")
     await until(lambda: side.bodies() == ["a"])
@@ -166,7 +166,7 @@ async def test_a_slave_comes_back_and_goes_on(harness: Harness) -> None:
     assert slave.link is not first
 
 
-async def test_a_slave_wakes_who_waits_for_messages(harness: Harness) -> None:
+async def test_a_slave_wakes_waiting_consumers(harness: Harness) -> None:
     side, _ = harness.slave()
     woken: list[tuple[str, int, int]] = []
     side.core.on_arrival(

@@ -1,4 +1,4 @@
-"""Nodes as master and slave: what a slave knows, serves, refuses, and does as a master."""
+"""Nodes as master and slave: what a slave copies, serves and refuses, and its promotion."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_slave_follows_log_and_tables(harness: Harness) -> None:
     assert await offset(reader, "g") == "7"
 
 
-async def test_a_slave_takes_no_messages(harness: Harness) -> None:
+async def test_a_slave_refuses_sends(harness: Harness) -> None:
     await harness.start()
     slave = await harness.slave()
     await metadata(slave).run_once()
@@ -149,7 +149,7 @@ async def test_a_slave_takes_no_messages(harness: Harness) -> None:
     assert slave.core.store.end_offset == 0
 
 
-async def test_a_held_pull_at_a_slave_is_answered_by_what_the_master_gets(harness: Harness) -> None:
+async def test_a_suspended_pull_at_a_slave_gets_replicated_messages(harness: Harness) -> None:
     await harness.start()
     slave = await harness.slave()
     await metadata(slave).run_once()
@@ -177,7 +177,7 @@ async def test_sends_to_a_synchronous_master_wait_for_its_slave(harness: Harness
     assert slave.core.store.end_offset == harness.master.core.store.end_offset
 
 
-async def test_a_slave_that_is_started_as_a_master_goes_on(harness: Harness) -> None:
+async def test_a_slave_restarted_as_a_master(harness: Harness) -> None:
     quick = {"transaction_timeout_ms": 1, "transaction_interval_ms": 100}
     await harness.start()
     client = await harness.dial(harness.master)

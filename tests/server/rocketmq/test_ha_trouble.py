@@ -1,4 +1,4 @@
-"""Replication when lines are slow or cut, slaves lag behind, and masters talk nonsense."""
+"""Replication over slow and broken connections, with lagging slaves and invalid data."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_either_side_notices_that_the_other_has_vanished(
     await side.close()
 
 
-async def test_a_slave_that_takes_nothing_is_heard_nevertheless(
+async def test_reports_of_a_slave_that_does_not_read_are_read(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a slow line the outbox stays full for longer than a slave may be silent."""
@@ -168,7 +168,7 @@ async def test_waiting_in_vain_costs_nothing_later(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("address", ["a..b:1", "127.0.0.1:99999", "nobody", "x" * 70 + ":5"])
-async def test_a_master_at_an_address_that_is_none(
+async def test_an_invalid_address_of_the_master(
     harness: Harness, tmp_path: Path, clock: ManualClock, address: str
 ) -> None:
     await harness.side.send("x")
@@ -183,7 +183,7 @@ async def test_a_master_at_an_address_that_is_none(
     await side.close()
 
 
-async def test_following_goes_on_after_an_error_of_ours(
+async def test_following_continues_after_an_unhandled_error(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     dial, calls = net.dial, 0

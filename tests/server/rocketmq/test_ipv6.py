@@ -1,4 +1,4 @@
-"""A broker and a client with IPv6 addresses: records, ids and questions name them in full (5.1)."""
+"""A broker and a client with IPv6 addresses in records, ids and checks (section 5.1)."""
 
 from __future__ import annotations
 

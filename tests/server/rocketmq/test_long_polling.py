@@ -1,4 +1,4 @@
-"""Many pulls that wait at once: none is forgotten, and nobody has to wait for them."""
+"""Many suspended pulls: all are answered, without blocking other requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_one_message_wakes_many_and_others_have_their_turn(
     assert len(broker_harness.broker.pulls.suspended) == 0
 
 
-async def test_waking_is_no_matter_of_how_many_wait(
+async def test_waking_does_not_depend_on_the_number_of_waiting_pulls(
     broker_harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Comparing each that waits with each that is woken took minutes for 100,000."""
@@ -81,7 +81,9 @@ async def test_so_many_may_wait(
         assert {(await pull).code for pull in waiting[:3]} == {FOUND}
 
 
-async def test_who_goes_takes_along_what_waits(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_pulls_of_a_closed_connection_are_dropped(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
     await ready(peer)
     gone, holding = await broker_harness.dial(), broker_harness.broker.pulls.suspended
     wait(gone, 5)
@@ -97,7 +99,7 @@ async def test_who_goes_takes_along_what_waits(broker_harness: BrokerHarness, pe
         assert (await left[0]).code == FOUND
 
 
-async def test_a_stop_answers_who_waits(
+async def test_a_stop_answers_suspended_pulls(
     broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await ready(peer)
@@ -108,7 +110,7 @@ async def test_a_stop_answers_who_waits(
         assert {(await pull).code for pull in waiting} == {NOT_FOUND}
 
 
-async def test_an_error_of_ours_is_answered_and_the_others_are_woken(
+async def test_an_unhandled_error_is_answered_and_the_other_pulls_are_resumed(
     broker_harness: BrokerHarness,
     peer: Client,
     monkeypatch: pytest.MonkeyPatch,

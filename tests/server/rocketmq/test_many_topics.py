@@ -1,4 +1,4 @@
-"""Many topics made at once: what is answered is in the file, which is not written for each."""
+"""Creating many topics at once: acknowledged topics are saved, without a write for each."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_wrong_registrations_are_refused(caller: Caller) -> None:
     assert (await route(caller)).code == 17
 
 
-async def test_a_slave_is_told_its_master(caller: Caller) -> None:
+async def test_a_slave_learns_the_address_of_its_master(caller: Caller) -> None:
     first = await register(caller, broker_id=1)
     assert first.fields == {}
     await register(caller)
@@ -149,7 +149,7 @@ async def test_a_slave_is_told_its_master(caller: Caller) -> None:
     assert again.fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
-async def test_the_master_comes_first_whoever_registers_first(caller: Caller) -> None:
+async def test_the_master_is_listed_first(caller: Caller) -> None:
     for broker_id in (2, 1, 0):
         await register(caller, "broker-a", broker_id)
     body = bytes((await route(caller)).body)
@@ -163,7 +163,7 @@ async def test_brokers_go_with_their_connections(harness: Harness, caller: Calle
     assert (await route(caller)).code == 17
 
 
-async def test_good_bye(caller: Caller) -> None:
+async def test_unregistering_a_broker(caller: Caller) -> None:
     await register(caller)
     assert (await caller.ask(Code.UNREGISTER_BROKER, header())).code == 0
     assert (await route(caller)).code == 17
@@ -255,7 +255,7 @@ async def test_values_kept_for_others(harness: Harness, caller: Caller) -> None:
     assert bytes(listed.body) == b'{"table":{}}'
 
 
-async def test_order_is_told_where_it_is_wanted(harness: Harness, caller: Caller) -> None:
+async def test_order_configuration_in_routes(harness: Harness, caller: Caller) -> None:
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "TopicTest", "value": "broker-a:4"}
     await caller.ask(Code.PUT_KV_CONFIG, order)
     answer = await register(caller)
@@ -279,7 +279,7 @@ async def test_order_is_told_where_it_is_wanted(harness: Harness, caller: Caller
     assert b'"orderTopicConf":"broker-a:4"' in bytes((await route(again)).body)
 
 
-async def test_a_damaged_file_is_said_and_left_behind(
+async def test_an_invalid_file_is_logged_and_ignored(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     await harness.listener.close()

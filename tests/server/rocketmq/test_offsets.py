@@ -1,4 +1,4 @@
-"""Offsets of groups and queues, and messages found by key, id and time (2.7, 2.8)."""
+"""Offsets of groups and queues, and messages by key, id and time (sections 2.7 and 2.8)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client)
     assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3},"unknown@g":{9:1}}}'
 
 
-async def test_who_asks_for_it_is_told_whether_a_group_has_an_offset(
+async def test_a_client_can_ask_whether_a_group_has_an_offset(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
     """RocketMQ 5's field; without it, or with true, the answer is that of 4.9."""
@@ -151,7 +151,7 @@ async def test_messages_by_their_keys(peer: Client, clock: ManualClock) -> None:
     assert await query("k7", topic="other") == (22, [])
 
 
-async def test_a_message_by_its_place(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_a_message_by_its_offset(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send(b"one")
     answer = await peer.send(b"two")
     place = int(answer.fields["msgId"][16:], 16)

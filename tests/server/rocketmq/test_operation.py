@@ -1,4 +1,4 @@
-"""What operators ask a broker of topics, groups, progress and figures (2.7, 2.11, 2.12)."""
+"""Administration of topics, groups, offsets and statistics (sections 2.7, 2.11 and 2.12)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_group_is_made_listed_and_deleted(
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]"])
-async def test_no_group_at_all(broker_harness: BrokerHarness, peer: Client, body: bytes) -> None:
+async def test_an_unknown_group(broker_harness: BrokerHarness, peer: Client, body: bytes) -> None:
     before = len(broker_harness.state.groups)
     assert (await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
     assert len(broker_harness.state.groups) == before
@@ -218,9 +218,7 @@ async def test_the_smallest_offsets_of_a_topic(broker_harness: BrokerHarness, pe
     assert broker_harness.state.offsets.groups_of("demo") == ["a", "b", "c"]
 
 
-async def test_a_group_takes_the_offsets_of_another(
-    broker_harness: BrokerHarness, peer: Client
-) -> None:
+async def test_cloning_offsets(broker_harness: BrokerHarness, peer: Client) -> None:
     for topic in ("demo", "more", "gone"):
         place(broker_harness, "a", topic, 5, 7)
     put_topic(broker_harness, "demo")

@@ -1,4 +1,4 @@
-"""Pulls: every check of 2.6 in its order, what each status answers, and pulls that wait."""
+"""Pulls: every check of section 2.6 in order, the response to each status, and long polling."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ async def fill(peer: Client, count: int, *, tag: str = "a", body: bytes = b"x") 
 # -- what is found
 
 
-async def test_what_was_stored_comes_as_it_lies_there(
-    broker_harness: BrokerHarness, peer: Client
-) -> None:
+async def test_messages_are_returned_as_stored(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 3)
     answer = await peer.pull()
     assert (answer.code, answer.remark) == (FOUND, "FOUND")
@@ -62,7 +60,7 @@ async def test_what_was_stored_comes_as_it_lies_there(
     assert bytes(answer.body) == b"".join(found.records)
 
 
-async def test_so_many_as_are_asked_for(peer: Client) -> None:
+async def test_the_number_of_messages_is_limited_by_the_request(peer: Client) -> None:
     await fill(peer, 10)
     for asked, got in ((4, 4), (32, 10), (0, 1)):
         answer = await peer.pull(maxMsgNums=asked)
@@ -265,7 +263,7 @@ async def test_subscriptions_of_the_group(broker_harness: BrokerHarness, peer: C
     assert (await pull())[0] == 1
 
 
-async def test_a_pull_that_is_no_pull(peer: Client) -> None:
+async def test_an_invalid_pull(peer: Client) -> None:
     for name in ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag"):
         answer = await peer.pull(**{name: None})
         assert answer.code == 1
@@ -290,7 +288,7 @@ async def test_a_pull_without_the_offset_that_it_announces_stores_none(
     assert (await peer.pull(suspendTimeoutMillis=offset, sysFlag=flags)).code == 1
 
 
-async def test_less_than_no_messages(peer: Client) -> None:
+async def test_a_negative_number_of_messages(peer: Client) -> None:
     await fill(peer, 1)
     assert (await peer.pull(maxMsgNums=-1)).code == 1
     asked = {"topic": "demo", "key": "0F", "beginTimestamp": "0", "endTimestamp": "9"}
@@ -298,7 +296,7 @@ async def test_less_than_no_messages(peer: Client) -> None:
     assert (await peer.ask(12, {**asked, "maxNum": "1"})).code == 22
 
 
-async def test_what_comes_back_passes_the_filter_of_its_topic_where_that_is_wanted(
+async def test_redelivered_messages_pass_the_filter_of_their_topic(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
     retry = "%RETRY%g"
@@ -332,9 +330,7 @@ async def test_a_filter_class_filters_nothing_here(peer: Client) -> None:
     assert len(records_of(answer)) == 2
 
 
-async def test_the_offset_that_comes_with_a_pull(
-    broker_harness: BrokerHarness, peer: Client
-) -> None:
+async def test_a_pull_can_commit_an_offset(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 3)
     await peer.pull(commitOffset=2)
     assert broker_harness.core.offsets.find("g", "demo", 0) is None
@@ -351,7 +347,7 @@ async def test_the_offset_that_comes_with_a_pull(
     assert position.offset == 3
 
 
-async def test_who_is_far_behind_is_sent_to_a_slave(
+async def test_a_lagging_consumer_is_redirected_to_a_slave(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
     await fill(peer, 100, body=b"x" * 1000)
@@ -426,7 +422,7 @@ async def test_a_pull_waits_so_long_as_it_says(
 
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
-async def test_a_clock_that_is_set_ends_no_pull_and_holds_none(
+async def test_setting_the_clock_does_not_affect_suspended_pulls(
     broker_harness: BrokerHarness, peer: Client, clock: ManualClock, by_ms: int
 ) -> None:
     await fill(peer, 1)
@@ -460,7 +456,9 @@ async def test_nothing_after_all(
     assert not waits.done()
 
 
-async def test_who_is_gone_waits_for_nothing(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_a_closed_connection_has_no_suspended_pulls(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
     await fill(peer, 1)
     other = await broker_harness.dial()
     other.begin_pull(**waiting(queueOffset=1))
@@ -484,7 +482,7 @@ async def test_a_waiting_pull_is_checked_again(broker_harness: BrokerHarness, pe
         assert (await waits).code == 16
 
 
-async def test_half_messages_wake_nobody(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_half_messages_resume_no_pulls(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1))
     await peer.send(b"maybe", f=4)  # a client's own: it is in no queue (6.2)

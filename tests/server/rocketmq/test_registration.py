@@ -1,4 +1,4 @@
-"""What changes topics is answered when name servers in other processes have heard of it."""
+"""Requests that change topics are answered after remote name servers know the change."""
 
 from __future__ import annotations
 
@@ -155,9 +155,7 @@ async def test_a_topic_made_over_http_is_known_when_it_is_answered(
         assert "fresh" in names.topics
 
 
-async def test_a_message_that_comes_back_waits_for_its_new_topics(
-    broker: Caller, names: Names
-) -> None:
+async def test_a_sent_back_message_waits_for_its_new_topics(broker: Caller, names: Names) -> None:
     sent = await broker.ask(Code.SEND_MESSAGE_V2, send("fresh"), b"body")
     offset = int(sent.fields["msgId"][16:], 16)
     answer = await broker.ask(

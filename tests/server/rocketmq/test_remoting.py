@@ -1,4 +1,4 @@
-"""A server's end of its connections (sections 1.2 to 1.4)."""
+"""The server side of connections (sections 1.2 to 1.4)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_name_server_says_nothing_to_unknown_codes() -> None:
     await harness.listener.close()
 
 
-async def test_the_check_comes_first(harness: Harness, caller: Caller) -> None:
+async def test_the_check_precedes_the_handler(harness: Harness, caller: Caller) -> None:
     for code in (ECHO, BATCH, 350):
         answer = await caller.ask(code, {"AccessKey": "wrong"})
         assert (answer.code, answer.remark) == (1, "No accessKey is configured")
@@ -253,7 +253,7 @@ async def test_connections_with_much_to_do_take_turns(harness: Harness, caller: 
     assert harness.remoting.at_once()[0] == limits.REQUESTS_AT_ONCE
 
 
-async def test_who_goes_while_others_have_their_turn(harness: Harness) -> None:
+async def test_a_connection_that_closes_while_others_are_served(harness: Harness) -> None:
     gone = await Caller.dial(harness.listener.port)
     for _ in range(3 * limits.REQUESTS_AT_ONCE):
         gone.begin(BATCH)
@@ -265,7 +265,7 @@ async def test_who_goes_while_others_have_their_turn(harness: Harness) -> None:
             await asyncio.sleep(0)
 
 
-async def test_an_error_of_ours_later_on_ends_the_connection(
+async def test_an_unhandled_error_while_catching_up_closes_the_connection(
     harness: Harness,
     caller: Caller,
     monkeypatch: pytest.MonkeyPatch,

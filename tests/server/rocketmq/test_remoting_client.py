@@ -1,4 +1,4 @@
-"""What a server asks other servers."""
+"""Requests to other servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def outgoing() -> AsyncIterator[RemotingClient]:
     outgoing.close()
 
 
-async def test_one_connection_carries_all_that_is_asked(
+async def test_one_connection_carries_all_requests(
     outgoing: RemotingClient, address: str, remoting: RemotingServer
 ) -> None:
     asked = [outgoing.ask(address, ECHO, {"n": str(n)}, b"body") for n in range(10)]
@@ -61,6 +61,6 @@ async def test_a_server_that_is_not_there(outgoing: RemotingClient) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:port"])
-def test_what_is_no_address(address: str) -> None:
+def test_an_invalid_address(address: str) -> None:
     with pytest.raises(UsageError, match="host:port"):
         host_and_port(address)

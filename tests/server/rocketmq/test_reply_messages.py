@@ -1,4 +1,4 @@
-"""Answers to messages, which a broker hands to who asked (2.14)."""
+"""Replies that a broker pushes to the requesting client (section 2.14)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def asker(harness: Harness) -> Client:
 
 
 @pytest.mark.parametrize("code", [REPLY, REPLY_V2])
-async def test_an_answer_reaches_who_asked(harness: Harness, code: int) -> None:
+async def test_a_reply_reaches_the_requester(harness: Harness, code: int) -> None:
     asking, answering = await asker(harness), await harness.dial()
     found = harness.state.producers.find("asker")
     [channel] = harness.remoting.channels - {found}
@@ -113,7 +113,7 @@ async def refused_reply(harness: Harness, fields: dict[str, str]) -> Command:
     return await answering.ask(REPLY_V2, fields, b"answer")
 
 
-async def test_answers_that_reach_nobody_are_stored(harness: Harness) -> None:
+async def test_undeliverable_replies_are_stored(harness: Harness) -> None:
     asking = await asker(harness)
     found = await refused_reply(harness, reply_fields())
     remark = "reply message properties[REPLY_TO_CLIENT] is null"
@@ -130,7 +130,7 @@ async def test_answers_that_reach_nobody_are_stored(harness: Harness) -> None:
     assert harness.store.queue_range(REPLY_TOPIC, 0) == (0, 3)
 
 
-async def test_an_answer_that_is_not_taken_in_time(hasty: Harness) -> None:
+async def test_a_reply_that_is_not_acknowledged_in_time(hasty: Harness) -> None:
     asking = await asker(hasty)
     found = await refused_reply(hasty, reply_fields(REPLY_TO_CLIENT="asker"))
     assert (found.code, found.remark) == (1, "push reply message to askerfail.")
@@ -154,7 +154,7 @@ async def test_answers_need_not_be_stored(tmp_path: Path) -> None:
     await harness.stop()
 
 
-async def test_answers_are_checked_like_sends(harness: Harness) -> None:
+async def test_replies_are_checked_like_sends(harness: Harness) -> None:
     fields = reply_fields(REPLY_TO_CLIENT="asker")
     for changes, code, remark in (
         ({"b": " "}, 1, "The specified topic is blank."),

@@ -1,4 +1,4 @@
-"""Messages that consumers give back (2.5, 6.8)."""
+"""Messages that consumers send back (sections 2.5 and 6.8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def last(harness: BrokerHarness, topic: str, queue: int = 0) -> Record:
     return harness.records(topic, queue)[-1]
 
 
-async def test_a_message_comes_again_later_and_later(
+async def test_redelivery_is_delayed_more_each_time(
     broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"again", i="TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x010A\x02TUBE\x01a")

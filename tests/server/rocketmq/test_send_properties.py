@@ -1,4 +1,4 @@
-"""What is remembered of a producer's texts changes nothing of what becomes of them."""
+"""Caching of property texts does not change the result."""
 
 from __future__ import annotations
 

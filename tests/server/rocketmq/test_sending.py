@@ -1,4 +1,4 @@
-"""Sends: every check of 2.4.2 in its order, what is stored, and what is answered."""
+"""Sends: every check of section 2.4.2 in order, what is stored, and the responses."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ async def test_too_large(tmp_path: Path, clock: ManualClock) -> None:
         assert len(harness.records("demo")) == 2
 
 
-async def test_what_does_not_fit_a_file_of_the_log(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_message_larger_than_a_log_file(tmp_path: Path, clock: ManualClock) -> None:
     options = StoreOptions(segment_bytes=8192, queue_segment_bytes=2000, index_enabled=False)
     async with running(tmp_path, clock, store_options=options) as harness:
         peer = await harness.dial()
@@ -228,7 +228,7 @@ async def test_what_does_not_fit_a_file_of_the_log(tmp_path: Path, clock: Manual
 @pytest.mark.parametrize(
     ("error", "code"), [(StoreFullError("No room."), 14), (StoreError("Broken."), 1)]
 )
-async def test_what_cannot_be_stored(
+async def test_messages_that_cannot_be_stored(
     broker_harness: BrokerHarness,
     peer: Client,
     monkeypatch: pytest.MonkeyPatch,
@@ -247,7 +247,7 @@ async def test_what_cannot_be_stored(
     assert (await peer.send()).code == 0
 
 
-async def test_a_slave_takes_nothing(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_a_slave_refuses_messages(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send()
     broker_harness.change(role="SLAVE")
     assert (await peer.send()).code == 14
@@ -256,9 +256,7 @@ async def test_a_slave_takes_nothing(broker_harness: BrokerHarness, peer: Client
 # -- what is special
 
 
-async def test_the_mark_of_the_other_door_is_taken_out(
-    broker_harness: BrokerHarness, peer: Client
-) -> None:
+async def test_the_mark_of_tubemq_is_removed(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send(i="TUBE\x01a\x02k\x01v")
     [record] = broker_harness.records("demo")
     assert decode(record.properties) == {"k": "v", "CLUSTER": "DefaultCluster"}
@@ -292,7 +290,7 @@ async def test_a_delayed_message_waits(
     assert (await peer.send(i="DELAY\x01soon")).code == 1
 
 
-async def test_a_half_message_is_nobodys(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_half_messages_are_not_delivered(broker_harness: BrokerHarness, peer: Client) -> None:
     text = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x010A"
     answer = await peer.send(b"maybe", i=text, f=4, e=2)
     assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
@@ -487,7 +485,7 @@ async def test_the_slave_is_named_when_both_fail(
         never.set()
 
 
-async def test_the_fast_port_takes_sends_but_no_pulls(broker_harness: BrokerHarness) -> None:
+async def test_the_fast_port_accepts_sends_but_not_pulls(broker_harness: BrokerHarness) -> None:
     client = await Client.dial(broker_harness.fast_port)
     assert isinstance(client, Client)
     assert (await client.send()).code == 0

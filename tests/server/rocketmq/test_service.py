@@ -1,4 +1,4 @@
-"""Both protocols of a node over sockets: ports, TLS, name servers, topics of either door."""
+"""Both protocols of a node over sockets: ports, TLS, name servers, shared topics."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def props_of(node: Node) -> Any:
     return node.master.state.catalog.deployment("t", 1).props
 
 
-async def test_a_topic_that_rocketmq_deletes_is_gone_for_tubemq(node: Node) -> None:
+async def test_a_topic_deleted_over_rocketmq_is_deleted_for_tubemq(node: Node) -> None:
     core = node.core
     assert core is not None
     node.create_topic("t", 2)
@@ -202,7 +202,7 @@ async def test_a_held_pull_does_not_hold_the_node_up(tmp_path: Path) -> None:
     assert held.result().code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_what_was_acknowledged_before_the_stop_is_there_after_it(
+async def test_acknowledged_messages_survive_a_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     acknowledged = 0
@@ -310,7 +310,7 @@ async def test_a_broker_registers_with_name_servers_elsewhere(
     assert "Registration with name server 127.0.0.1:1 failed" in caplog.text
 
 
-async def test_a_name_server_that_comes_back_hears_of_the_broker(
+async def test_a_restarted_name_server_learns_of_the_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "coherer")
@@ -341,7 +341,7 @@ async def test_a_name_server_that_comes_back_hears_of_the_broker(
         await again.stop()
 
 
-async def test_a_broker_of_the_house_never_expires(tmp_path: Path) -> None:
+async def test_a_local_broker_never_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Node(options(tmp_path), now_ms=clock.now_ms) as node:
         names = await Caller.dial(node.namesrv_port)
@@ -357,7 +357,7 @@ async def test_a_broker_of_the_house_never_expires(tmp_path: Path) -> None:
             await names.lost.wait()  # a silent client is hung up on
 
 
-async def test_without_a_door(tmp_path: Path) -> None:
+async def test_a_node_without_rocketmq(tmp_path: Path) -> None:
     given = options(tmp_path, namesrv_port=None, rocketmq_port=None)
     async with Node(given) as node:
         assert (node.namesrv_port, node.rocketmq_port, node.rocketmq_fast_port) == (-1, -1, -1)
@@ -405,7 +405,7 @@ async def test_rocketmq_alone(tmp_path: Path) -> None:
         assert await route(names, "flights") is not None
 
 
-async def test_a_slave_serves_what_its_master_has(tmp_path: Path) -> None:
+async def test_a_slave_serves_the_topics_of_its_master(tmp_path: Path) -> None:
     async with Node(options(tmp_path / "m", ha_port=0)) as master:
         caller = await Caller.dial(master.rocketmq_port)
         await send(caller, "flights", b"x", queue=1)

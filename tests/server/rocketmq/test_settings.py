@@ -1,4 +1,4 @@
-"""A broker's settings for operators (2.11), and requests of operators that are none."""
+"""A broker's settings (section 2.11), and invalid requests of operators."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_value_with_signs_of_the_file_is_the_same_after_a_start(
         assert harness.state.options.region == "\\users\n x=y"
 
 
-async def test_settings_that_nobody_can_read(broker_harness: BrokerHarness, peer: Client) -> None:
+async def test_invalid_settings(broker_harness: BrokerHarness, peer: Client) -> None:
     answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=b"regionId=\\u00zz")
     assert (answer.code, answer.remark) == (1, "string2Properties error")
     for body in (b"", b"\xff\xfe"):  # no settings at all, to Java, too

@@ -1,4 +1,4 @@
-"""Timed messages over the protocol: what is accepted, what is answered, what consumers see."""
+"""Timed messages over the protocol: accepted times, responses, delivered messages."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_a_half_message_whose_time_cannot_be(peer: Client) -> None:
     assert (answer.code, answer.remark) == (13, TOO_FAR)
 
 
-async def test_a_message_that_has_waited_goes_back_and_comes_again_by_its_level(
+async def test_a_released_message_is_redelivered_by_its_level(
     broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"m", i="TIMER_DELAY_SEC\x0160")
@@ -140,7 +140,7 @@ async def test_a_message_that_has_waited_goes_back_and_comes_again_by_its_level(
     assert (again.body, again.reconsume_times) == (b"m", 1)
 
 
-async def test_nobody_sends_to_the_timer_topic(peer: Client) -> None:
+async def test_sends_to_the_timer_topic_are_refused(peer: Client) -> None:
     answer = await peer.send(b=TIMER_TOPIC)
     assert answer.code == 16
     await peer.send(b"m", i="TIMER_DELAY_SEC\x0160")
