@@ -28,7 +28,7 @@ def bits(text: str) -> BloomBits:
 
 
 def compiled(expression: str, kind: str) -> Compiled:
-    """`name` passes what has the property, `name!` fails on it."""
+    """`name` passes messages with the property, `name!` raises for them."""
     if kind != "SQL92" or " " in expression:
         raise UsageError(f"{expression!r} is no {kind}.")
 

@@ -65,7 +65,7 @@ def test_topics_are_taken_only_with_another_version() -> None:
     table.register(said(topics={"u": queues()}), 0)
     assert table.topics() == ["t"]
     table.register(said(topics={"u": queues()}, counter=2), 0)
-    assert table.topics() == ["t", "u"]  # and what is not listed stays
+    assert table.topics() == ["t", "u"]  # unlisted topics stay
 
 
 def test_a_slave_learns_its_master_and_brings_no_topics() -> None:

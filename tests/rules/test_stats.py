@@ -131,7 +131,7 @@ def test_values_at_midnight(offset_ms: int) -> None:
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
 def test_rates_and_days_when_the_clock_is_set(by_ms: int) -> None:
-    """Rates count what passed; a day begins when the time of day says so."""
+    """Rates use elapsed time; a day begins at midnight of the time of day."""
     noon_ms = 20_000 * DAY_MS + 12 * HOUR_MS
     totals = Totals(["x"], noon_ms, 0)
     for second in range(1, 21):

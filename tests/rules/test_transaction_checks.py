@@ -57,7 +57,7 @@ class Bench:
         return self.ledger.plan(self.now_ms, self.now_ms, self.read)
 
     def carry_out(self, plan: Plan) -> list[str]:
-        """Store what is planned; give the bodies that somebody is asked about."""
+        """Store the plan; return the bodies of the messages to check."""
         offsets: list[int] = []
         for draft in plan.drafts:
             queue = self.halves if draft.topic == HALF_TOPIC else self.lost
@@ -251,7 +251,7 @@ def test_deleted_marks_are_skipped() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["send", "end", "late", "round", "restart", "wait"]), max_size=60))
 def test_every_transaction_is_settled_once_and_not_checked_after_its_end(steps: list[str]) -> None:
-    """Whatever happens: who has ended is not asked (but for a restart), who has not is."""
+    """Only open transactions are checked (except after a restart)."""
     bench = Bench(checks_max=1_000)
     open_offsets: dict[str, int] = {}
     ended: set[str] = set()

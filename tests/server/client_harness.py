@@ -108,7 +108,7 @@ class Client(Caller):
             return await self.expect(opaque)
 
     def told(self) -> list[str]:
-        """The groups whose change it was told of since it was last asked."""
+        """The groups in notifications since the last call."""
         groups: list[str] = []
         while not self.asked.empty():
             request = self.asked.get_nowait()

@@ -86,7 +86,7 @@ class BrokerHarness:
         self.state.change(msgspec.structs.replace(self.state.options, **options))
 
     def records(self, topic: str, queue: int = 0) -> list[Record]:
-        """What a queue holds."""
+        """The messages of a queue."""
         found = self.store.read(topic, queue, 0, max_bytes=1 << 22, max_count=10_000)
         return [decode(bytes(record)) for record in found.records]
 

@@ -33,7 +33,7 @@ class Caller:
     def begin(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> asyncio.Future[Command]:
-        """Asks; the answer comes later."""
+        """Send a request; the response comes later."""
         opaque, frame = self.session.request(code, fields, body)
         self.connection.write(frame)
         return self.expect(opaque)

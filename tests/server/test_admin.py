@@ -159,7 +159,7 @@ def test_repr_of_the_guard_shows_no_secret() -> None:
 
 
 class Http:
-    """Sends bytes and waits for what comes back."""
+    """Send bytes and wait for the response."""
 
     def __init__(self, port: int) -> None:
         self._port = port

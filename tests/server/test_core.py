@@ -18,7 +18,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_
 
 
 class Told:
-    """Who submitted something."""
+    """A submitter."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

@@ -143,7 +143,7 @@ async def test_killed_under_load_nothing_acknowledged_is_lost(tmp_path: Path, fl
 
 
 async def test_killed_with_positions(tmp_path: Path) -> None:
-    """What a group confirmed and a stop in order wrote, a killed node reads back."""
+    """Offsets saved by an orderly stop survive a later kill."""
     child = Child(tmp_path, "async")
     await child.start()
 

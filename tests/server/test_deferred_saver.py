@@ -20,7 +20,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 16, queue_segment_bytes=2000, index_en
 
 
 class Disk:
-    """Keeps what is written; can be held up, and be full."""
+    """Records writes; can be blocked, and full."""
 
     def __init__(self) -> None:
         self.writes: list[tuple[str, bytes]] = []

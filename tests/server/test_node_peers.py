@@ -53,7 +53,7 @@ async def test_half_and_huge_frames_are_bounded(node: Node) -> None:
 
 FLOOD = 20
 READ_BYTES_MAX = 256 * 1024
-"""What the event loop reads from a socket at a time."""
+"""The size of one socket read of the event loop."""
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])

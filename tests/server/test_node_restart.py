@@ -56,7 +56,7 @@ async def test_a_consumer_that_is_taken_for_dead_and_lives_reads_nothing_any_mor
         assert (await register(broker, **following)).success
         got = await get(broker, **following)
         assert got.success, "what was not confirmed comes again"
-        # The slow one goes on as if nothing had happened.
+        # The slow consumer continues undisturbed.
         late = await to_broker(node)
         assert (await get(late, **slow)).errCode == ResultCode.DUPLICATE_PARTITION
         assert (await register(late, **slow)).errCode == ResultCode.PARTITION_OCCUPIED

@@ -74,7 +74,7 @@ async def tubemq_sends(node: Node, acknowledged: Acknowledged) -> None:
 
 
 def stored(directory: Path) -> Acknowledged:
-    """What a store holds, that was closed in order."""
+    """The messages of a store that was closed."""
     with Store.open(directory, now_ms=lambda: time.time_ns() // 10**6) as store:
         assert store.recovery.clean
         assert store.recovery.replayed == 0
@@ -138,7 +138,7 @@ async def test_slow_peers_of_many_ports_are_waited_for_together(
     assert most == 5
 
 
-# -- what cannot be used
+# -- failing starts
 
 
 @pytest.fixture

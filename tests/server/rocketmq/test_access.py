@@ -87,7 +87,7 @@ async def beat(client: Client, group: str, *topics: str) -> Command:
 
 
 def fault(answer: Command) -> str:
-    """What access control says."""
+    """The responses of access control."""
     assert answer.code == Result.SYSTEM_ERROR
     assert (answer.remark or "").startswith(EXCEPTION)
     return (answer.remark or "").removeprefix(EXCEPTION)
@@ -260,7 +260,7 @@ async def test_an_account_is_made_changed_and_deleted(
     assert answer.code == 0
     assert (await ask(client, Code.SEND_MESSAGE_V2, send("a"), b"x", new)).code == 0
     assert fault(await ask(client, Code.SEND_MESSAGE_V2, send("b"), b"x", new))
-    # What is not said stays.
+    # Missing fields keep their value.
     fields = {"accessKey": new[0], "defaultTopicPerm": "PUB", "groupPerms": "g=SUB"}
     await ask(client, Code.UPDATE_AND_CREATE_ACL_CONFIG, fields, account=OPERATOR)
     assert (await ask(client, Code.SEND_MESSAGE_V2, send("c"), b"x", new)).code == 0

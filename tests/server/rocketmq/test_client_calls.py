@@ -154,7 +154,7 @@ async def test_reset_to_the_end_and_by_force(harness: Harness, admin: Client) ->
         answer = await admin.ask(RESET, fields)
         assert list(ResetOffset.decode(answer.body).offset_table.values()) == offsets
         told = await client.next_asked()
-        assert told.fields["isForce"] == "false"  # never handed on
+        assert told.fields["isForce"] == "false"  # never passed on
 
 
 async def test_every_member_is_notified(harness: Harness, admin: Client) -> None:

@@ -81,7 +81,7 @@ VALUES = st.recursive(
 
 
 class Silent:
-    """A connection that nobody listens to."""
+    """A connection without a peer."""
 
     peer, host_port, closed = "10.0.0.9:5", bytes(8), True
 
@@ -89,7 +89,7 @@ class Silent:
         unsent_bytes = 0
 
     def notify(self, *_: object) -> None:
-        """Nobody hears it."""
+        """Discard it."""
 
     def close(self) -> None:
         """It is."""
@@ -113,7 +113,7 @@ class Broker:
         self.handlers = client_requests(self.clients, calls, replies)
 
     def ask(self, request: Command) -> None:
-        """Any answer is one, and any refusal; whatever else is raised is a mistake of ours."""
+        """Accept any response and any refusal; other exceptions are bugs."""
         try:
             answer: Any = self.handlers[request.code](Silent(), request)  # type: ignore[arg-type]
             if inspect.isawaitable(answer):
@@ -138,7 +138,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """Every position in a JSON value."""
     yield path
     items = (
         value.items()

@@ -187,9 +187,9 @@ async def test_fastjson_forms_of_a_heartbeat(harness: Harness, client: Client) -
         found = harness.state.consumers.subscription(group, "t")
         assert found is not None
         assert (found.expression, found.codes, found.type) == ("A", frozenset([65]), "TAG")
-        assert found.version == harness.clock.now_ms()  # it named none (3.3)
+        assert found.version == harness.clock.now_ms()  # without a version (section 3.3)
     answer = await client.ask(CONSUMERS, {"consumerGroup": "g"})
-    assert "consumeType" not in msgspec.json.decode(answer.body)  # nobody knows that word
+    assert "consumeType" not in msgspec.json.decode(answer.body)  # an unknown value
 
 
 async def test_a_heartbeat_in_the_words_of_the_cpp_client(client: Client) -> None:
@@ -214,7 +214,7 @@ async def test_a_heartbeat_in_the_words_of_the_cpp_client(client: Client) -> Non
 
 async def test_members_are_notified_before_the_response(harness: Harness, client: Client) -> None:
     await client.consume("g", tags("t"), client_id="a")
-    assert client.told() == ["g"]  # it came before the answer to the heartbeat
+    assert client.told() == ["g"]  # before the response to the heartbeat
     await client.consume("g", tags("t"), client_id="a")
     assert client.told() == []
     other = await harness.dial()
@@ -264,7 +264,7 @@ async def test_groups_and_brokers_without_notifications(
     await client.settle()
     assert client.told() == []
     await other.consume("g", tags("t"), client_id="b")
-    await other.hang_up()  # then everybody is told, whatever the group's switch says
+    await other.hang_up()  # always notifies, whatever the group's setting
     assert (await client.next_asked()).fields == {"consumerGroup": "g"}
 
     silent = await other_harness(tmp_path, notify_members=False)

@@ -38,7 +38,7 @@ class Node:
         await asyncio.sleep(0)  # the appender stores at the end of the turn
 
     async def until(self, ms: int) -> None:
-        """Move the clock in steps of a beat."""
+        """Move the clock in steps of a tick."""
         for _ in range(ms // 100):
             self.clock.advance(100)
             await self.tick()
@@ -191,7 +191,7 @@ async def test_a_clock_that_is_set_after_a_restart(
 async def test_a_clock_that_was_set_back_between_two_runs(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    """Nobody knows how long it was: it waits its whole delay once more, not an hour."""
+    """The elapsed time is unknown: it waits its whole delay again, not an hour."""
     node = Node(tmp_path, clock)
     node.send("m", 5)
     await node.until(20_000)

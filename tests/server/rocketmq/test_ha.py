@@ -124,7 +124,7 @@ async def test_a_slave_with_a_longer_log_is_disconnected(harness: Harness) -> No
 
 async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
     end = await harness.side.send("a")
-    assert await harness.master.safe(end, 10) == 11  # nobody is there
+    assert await harness.master.safe(end, 10) == 11  # no slave
     peer = await harness.peer()
     peer.connection.write(REPORT.pack(0))
     await until(lambda: bool(harness.master.slaves))
@@ -133,7 +133,9 @@ async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
     await asyncio.sleep(0)
     peer.connection.write(REPORT.pack(end))
     assert await waiting == 0
-    assert await harness.master.safe(end + BEHIND_BYTES_MAX, 10) == 11  # far behind is nobody
+    assert (
+        await harness.master.safe(end + BEHIND_BYTES_MAX, 10) == 11
+    )  # a lagging slave does not count
 
 
 # -- the slave
@@ -202,7 +204,7 @@ async def test_a_record_in_two_halves_waits_for_the_second(
     peer.connection.write(HEAD.pack(500, end - 500) + data[500:])
     assert REPORT.unpack(await peer.hears(8)) == (end,)
     assert side.bodies() == ["a" * 1_000]
-    # What does not follow ends the connection; the next one asks from where the log ends.
+    # A gap closes the connection; the next one continues from the end of the log.
     peer.connection.write(HEAD.pack(end + 1, 1) + b"x")
     async with asyncio.timeout(10):
         await peer.lost.wait()

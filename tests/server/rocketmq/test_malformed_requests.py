@@ -27,7 +27,7 @@ SILENT = {
     Code.GET_BROKER_CLUSTER_ACL_INFO: "without accounts (2.16)",
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: "without accounts (2.16)",
 }
-"""What 4.9 does not answer at all."""
+"""Requests that RocketMQ 4.9 does not answer."""
 
 NAMES = (
     "topic", "consumerGroup", "producerGroup", "group", "groupName", "brokerName", "brokerAddr",

@@ -60,7 +60,7 @@ async def test_a_topic_is_made_and_changed(broker_harness: BrokerHarness, peer: 
     answer = await peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields())
     assert (answer.code, answer.remark) == (0, NOT_SET)
     made = broker_harness.state.topics["orders"]
-    # What it says about order is ignored (2.11).
+    # The order flag is ignored (section 2.11).
     assert made == Topic(name="orders", read_queues=8, write_queues=4)
     broker_harness.state.topics.order(["orders"], 0)
     changes = {"perm": 4, "topicFilterType": "MULTI_TAG", "topicSysFlag": None}
@@ -367,7 +367,7 @@ async def test_figures_of_the_broker(broker_harness: BrokerHarness, peer: Client
     broker_harness.broker.tick()
     answer = await peer.ask(Code.GET_BROKER_RUNTIME_INFO)
     found = bodies.KVTable.decode(answer.body).table
-    # What mqadmin clusterList parses (2.12).
+    # `mqadmin clusterList` parses this (section 2.12).
     assert [len(found[name].split(" ")) for name in ("putTps", "getTransferedTps")] == [3, 3]
     assert float(found["putTps"].split(" ")[0]) > 0
     for name in (

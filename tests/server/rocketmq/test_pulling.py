@@ -46,7 +46,7 @@ async def fill(peer: Client, count: int, *, tag: str = "a", body: bytes = b"x") 
         assert {(await answer).code for answer in answers} <= {0}
 
 
-# -- what is found
+# -- messages found
 
 
 async def test_messages_are_returned_as_stored(broker_harness: BrokerHarness, peer: Client) -> None:
@@ -115,7 +115,7 @@ async def test_expressions_and_the_limit_of_bytes(tmp_path: Path, clock: ManualC
         assert places(answer)[0] == 4
 
 
-# -- what is not
+# -- no messages
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ async def test_a_pull_without_the_offset_that_it_announces_stores_none(
     position = broker_harness.core.offsets.find("g", "demo", 0)
     assert position is not None
     assert position.offset == 2
-    # Who announces none may leave it out; the same holds for the time to wait.
+    # The field is optional without the flag; so is the time to wait.
     assert (await peer.pull(commitOffset=offset, suspendTimeoutMillis=offset)).code == 0
     flags = SUSPEND | SUBSCRIPTION
     assert (await peer.pull(suspendTimeoutMillis=offset, sysFlag=flags)).code == 1
@@ -300,7 +300,7 @@ async def test_redelivered_messages_pass_the_filter_of_their_topic(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
     retry = "%RETRY%g"
-    wanted = [sql("demo", "n > 1", 1), tags(retry, 1)]  # what a client in Java says
+    wanted = [sql("demo", "n > 1", 1), tags(retry, 1)]  # as from Java's clients
     assert (
         await peer.ask(34, body=msgspec.json.encode(heartbeat("me", [consumer("g", *wanted)])))
     ).code == 0

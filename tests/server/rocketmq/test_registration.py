@@ -222,4 +222,4 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
         finally:
             await registry.close()
             outgoing.close()
-    await registry.announced()  # at once: nobody is left to be told
+    await registry.announced()  # returns at once: no name server is left

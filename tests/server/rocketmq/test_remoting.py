@@ -155,7 +155,7 @@ async def test_one_way_requests_are_handled_and_never_answered(
     harness: Harness, caller: Caller
 ) -> None:
     for code in (ECHO, REFUSE, FAIL, NEVER, BATCH, 350):
-        caller.tell(code)  # an answer would match no request of ours and fail the connection
+        caller.tell(code)  # a response would match no request and close the connection
     assert (await caller.ask(ECHO)).code == 0
     assert (harness.handled, harness.batches) == (2, [1])
 
@@ -195,7 +195,7 @@ async def test_asking_the_client(harness: Harness, caller: Caller) -> None:
     caller.answer(asked, 1, b"no")
     answer = await asking
     assert (answer.code, bytes(answer.body)) == (1, b"no")
-    caller.answer(asked)  # once more: nobody asked
+    caller.answer(asked)  # a second response
     channel.notify(40, {"consumerGroup": "g"})
     told = await caller.next_asked()
     assert (told.code, told.is_oneway) == (40, True)
@@ -237,7 +237,7 @@ async def test_a_client_that_does_not_read_is_not_served(harness: Harness, calle
 
 
 async def test_connections_with_much_to_do_take_turns(harness: Harness, caller: Caller) -> None:
-    """What one read brought of a flood does not keep others waiting until all of it is done."""
+    """A flood of requests in one read does not block other connections."""
     floods = [await Caller.dial(harness.listener.port) for _ in range(4)]
     await caller.ask(ECHO)
     count = limits.REQUESTS_AT_ONCE + 100

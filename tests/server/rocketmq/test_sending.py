@@ -253,7 +253,7 @@ async def test_a_slave_refuses_messages(broker_harness: BrokerHarness, peer: Cli
     assert (await peer.send()).code == 14
 
 
-# -- what is special
+# -- special sends
 
 
 async def test_the_mark_of_tubemq_is_removed(broker_harness: BrokerHarness, peer: Client) -> None:
@@ -342,7 +342,7 @@ async def test_a_batch(broker_harness: BrokerHarness, peer: Client) -> None:
     records = broker_harness.records("demo", 1)
     assert [int(text[16:], 16) for text in ids] == [one.physical_offset for one in records]
     assert [(one.body, one.flag) for one in records] == [(b"one", 0), (b"two", 5)]
-    # WAIT is taken out of singles only, and stands here twice (5.9).
+    # WAIT is removed from single messages only, and occurs twice here (section 5.9).
     assert records[0].properties == (
         b"TAGS\x01a\x02WAIT\x01true\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster"
     )

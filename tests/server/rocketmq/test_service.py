@@ -55,7 +55,7 @@ async def route(caller: Caller, topic: str) -> bodies.TopicRoute | None:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    """Polls what happens in this process, or at a server."""
+    """Poll until a condition holds."""
     async with asyncio.timeout(10):
         while not met():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)

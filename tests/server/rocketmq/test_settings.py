@@ -46,7 +46,7 @@ async def test_settings_are_changed_and_stay_so(tmp_path: Path, clock: ManualClo
         assert answer.code == Result.TOPIC_NOT_EXIST
         assert answer.fields["TRACE_ON"] == "false"
         assert harness.state.topics.version == topics
-        # Another permission is told to the name servers.
+        # A changed permission is sent to the name servers.
         await client.ask(Code.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4")
         assert harness.state.topics.version.counter == topics.counter + 1
         version = (await client.ask(Code.GET_BROKER_CONFIG)).fields["version"]
@@ -125,7 +125,7 @@ CODES = sorted(
 async def test_bad_requests_end_in_an_answer(
     peer: Client, fields: dict[str, str], body: bytes
 ) -> None:
-    """Whatever comes, the connection and the node go on."""
+    """No request stops the connection or the node."""
     for code in CODES:
         peer.begin(code, fields, body)
         await peer.settle()

@@ -29,7 +29,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Node:
-    """A store, what the protocols share, and the service."""
+    """A store, a core, and the service."""
 
     def __init__(
         self, directory: Path, clock: ManualClock, options: StoreOptions = OPTIONS
@@ -47,7 +47,7 @@ class Node:
         self.store.append([self.service.schedule(draft)])
 
     async def tick(self) -> None:
-        """A tick, and what follows it at once."""
+        """A tick, and the work that it schedules."""
         self.service.tick()
         end = -1
         while end != self.store.end_offset:
@@ -73,7 +73,7 @@ class Node:
         return records
 
     def killed(self, name: str) -> Node:
-        """What another process finds after SIGKILL: the files as they are."""
+        """Copy the files as another process finds them after SIGKILL."""
         return Node(self.copy(name), self.clock, self.options)
 
     def copy(self, name: str) -> Path:

@@ -217,7 +217,7 @@ async def test_after_a_restart_marks_are_read_again(tmp_path: Path, clock: Manua
     again = await Node(tmp_path, clock).start()
     assert await again.beat() == ["1", "3"]
     assert again.offsets() == (5, 3)
-    # What was ended before the restart and after it counts alike.
+    # Ends before and after the restart count.
     asked = again.questions[0]
     await again.end(Appended(asked.half_offset, asked.physical_offset, 0), COMMIT)
     assert await again.beat() == ["3"]

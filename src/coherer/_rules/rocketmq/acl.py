@@ -266,7 +266,7 @@ def addresses(text: str) -> Addresses:
     if text.endswith("}"):
         head, found, inside = text[:-1].rpartition("{")
         if not found or "{" in head or head[-1:] not in (".", ":"):
-            raise UsageError(f"{text!r} describes no addresses.")
+            raise UsageError(f"{text!r} is not a valid address pattern.")
         return _one_of([head + last.strip() for last in inside.split(",")])
     if "," in text:
         return _one_of([one.strip() for one in text.split(",")])
@@ -301,9 +301,9 @@ def _range(text: str) -> Addresses:
         first, _, last = parts[at].partition("-")
         low, high = (0, most) if first == "*" else (int(first, base), int(last, base))
     except ValueError as error:
-        raise UsageError(f"{text!r} describes no addresses.") from error
+        raise UsageError(f"{text!r} is not a valid address pattern.") from error
     if len(parts) > count or not at or not 0 <= low <= high <= most:
-        raise UsageError(f"{text!r} describes no addresses.")
+        raise UsageError(f"{text!r} is not a valid address pattern.")
 
     def found(address: str) -> bool:
         numbers = _numbers(address, is_v6)
