@@ -250,7 +250,7 @@ class RouteTable:
         for queues in self._topics.values():
             data = queues.get(broker)
             if data is not None:
-                # Opening does not restore the inherit bit, as in 4.9 (9.5).
+                # Opening does not restore the inherit bit, as in 4.9 (section 9.5).
                 perm = READ_WRITE if writable else data.perm & ~WRITABLE
                 queues[broker] = msgspec.structs.replace(data, perm=perm)
                 count += 1
