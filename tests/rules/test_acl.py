@@ -55,7 +55,7 @@ def test_the_order_of_checks() -> None:
 
 
 @pytest.mark.parametrize("code", [17, 25, 200, 207, 215, 50, 51, 53, 54])
-def test_what_only_administrators_may(code: int) -> None:
+def test_requests_that_need_an_administrator(code: int) -> None:
     assert "Need admin permission" in (rules(default_topic_perm="PUB").fault(wish(code)) or "")
     assert rules(admin=True).fault(wish(code)) is None
 
@@ -141,7 +141,7 @@ def test_descriptions_of_addresses(text: str, inside: list[str], outside: list[s
     ["x", "10.0.0", "10.0.0.256", "10.0.0.{1,x}", "{1}", "10.{1,2}", "10.0.0.20-10", "10.0.0.-5",
      "10.0.0.0-256", "*.1.2.3", "1.2.3.4.*", "1,", "a-b", "10.0.0.5-", "fe80::*", "10.0{1}"],
 )  # fmt: skip
-def test_what_describes_no_addresses(text: str) -> None:
+def test_invalid_address_patterns(text: str) -> None:
     with pytest.raises(UsageError):
         addresses(text)
 

@@ -13,9 +13,9 @@ from coherer._rules.rocketmq.clients import (
     ConsumerManager,
     Event,
     GroupSettings,
+    GroupSubscription,
     ProducerManager,
     Registered,
-    Subscription,
     Unregistered,
 )
 
@@ -24,8 +24,8 @@ def client(channel: str, now_ms: int = 0, client_id: str = "") -> ClientInfo[str
     return ClientInfo(channel, client_id or f"id-{channel}", "JAVA", 399, now_ms)
 
 
-def tags(topic: str, version: int = 1, expression: str = "*") -> Subscription:
-    return Subscription(topic=topic, version=version, expression=expression)
+def tags(topic: str, version: int = 1, expression: str = "*") -> GroupSubscription:
+    return GroupSubscription(topic=topic, version=version, expression=expression)
 
 
 class Broker:
@@ -37,7 +37,7 @@ class Broker:
     def beat(
         self,
         channel: str,
-        *topics: Subscription,
+        *topics: GroupSubscription,
         group: str = "g",
         settings: GroupSettings | None = None,
         notify: bool = True,
@@ -98,7 +98,7 @@ def test_the_same_again_changes_nothing(broker: Broker) -> None:
     assert found.updated_ms == 9
 
 
-def test_the_new_member_is_told_as_well(broker: Broker) -> None:
+def test_the_new_member_is_notified_as_well(broker: Broker) -> None:
     broker.beat("a", tags("t"))
     _, events = broker.beat("b", tags("t"))
     assert events[0] == Changed("g", ("a", "b"))
@@ -156,7 +156,7 @@ def test_members_with_different_topics_take_them_from_each_other(broker: Broker)
         assert broker.subscribed() == {topic: 1}
 
 
-def test_a_group_that_wants_no_notices_gets_none(broker: Broker) -> None:
+def test_a_group_without_notifications(broker: Broker) -> None:
     changed, events = broker.beat("a", tags("t"), notify=False)
     assert changed
     assert events == [Registered("g", (tags("t"),))]
@@ -166,7 +166,7 @@ def test_a_group_that_wants_no_notices_gets_none(broker: Broker) -> None:
 # -- 3.8
 
 
-def test_saying_good_bye(broker: Broker) -> None:
+def test_unregistering(broker: Broker) -> None:
     broker.beat("a", tags("t"))
     broker.beat("b", tags("t"))
     assert broker.manager.unregister("g", "a", notify=True) == [Changed("g", ("b",))]
@@ -192,7 +192,7 @@ def test_a_lost_connection_leaves_all_its_groups(broker: Broker) -> None:
     assert broker.manager.get("i") is not None
 
 
-def test_who_subscribes_to_a_topic(broker: Broker) -> None:
+def test_the_groups_that_subscribe_to_a_topic(broker: Broker) -> None:
     broker.beat("a", tags("t"), tags("u"), group="g")
     broker.beat("b", tags("u"), group="h")
     assert broker.manager.groups_of("t") == ["g"]
@@ -206,7 +206,7 @@ def test_who_subscribes_to_a_topic(broker: Broker) -> None:
 # -- 3.9
 
 
-def test_who_was_not_heard_of_is_gone_without_a_word(broker: Broker) -> None:
+def test_expired_members_are_removed_without_events(broker: Broker) -> None:
     broker.beat("a", tags("t"), now_ms=0)
     broker.beat("b", tags("t"), now_ms=1)
     broker.beat("a", tags("t"), group="h", now_ms=0)

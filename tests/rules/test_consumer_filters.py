@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from coherer._rules.rocketmq.clients import Subscription
+from coherer._rules.rocketmq.clients import GroupSubscription
 from coherer._rules.rocketmq.consumer_filters import (
     CLEAN_AFTER_MS,
     BloomBits,
@@ -28,7 +28,7 @@ def bits(text: str) -> BloomBits:
 
 
 def compiled(expression: str, kind: str) -> Compiled:
-    """`name` passes what has the property, `name!` fails on it."""
+    """`name` passes messages with the property, `name!` raises for them."""
     if kind != "SQL92" or " " in expression:
         raise UsageError(f"{expression!r} is no {kind}.")
 
@@ -43,8 +43,8 @@ def compiled(expression: str, kind: str) -> Compiled:
 
 def sql(
     topic: str = "t", expression: str = "a", version: int = 10, kind: str = "SQL92"
-) -> Subscription:
-    return Subscription(topic=topic, expression=expression, version=version, type=kind)
+) -> GroupSubscription:
+    return GroupSubscription(topic=topic, expression=expression, version=version, type=kind)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_only_true_matches(filters: ConsumerFilters, caplog: pytest.LogCaptureFi
     "subscription",
     [sql(kind="TAG"), sql(expression=""), sql(expression="not this"), sql(kind="XPATH")],
 )
-def test_no_filter(filters: ConsumerFilters, subscription: Subscription) -> None:
+def test_no_filter(filters: ConsumerFilters, subscription: GroupSubscription) -> None:
     filters.register("g", [subscription], now_ms=0)
     assert filters.get("t", "g") is None
 
@@ -196,7 +196,7 @@ def test_the_file_of_a_java_broker(filters: ConsumerFilters) -> None:
     )
 
 
-def test_nobody_is_dead_before_birth(filters: ConsumerFilters) -> None:
+def test_a_filter_never_dies_before_its_birth(filters: ConsumerFilters) -> None:
     filters.load(JAVA, 1795147332418 + 5)
     assert known(filters, "T1", "alive").dead_ms == 1795147332418
 
@@ -230,7 +230,7 @@ def test_a_file_with_nothing_in_it(filters: ConsumerFilters) -> None:
         assert filters.of_topic("T1") == []
 
 
-def test_a_filter_that_nobody_remembers(filters: ConsumerFilters) -> None:
+def test_a_built_filter_is_not_remembered(filters: ConsumerFilters) -> None:
     made = filters.build("g", sql(), now_ms=3)
     assert made is not None
     assert made.matches({"a": "yes"})

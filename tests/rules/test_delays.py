@@ -47,12 +47,12 @@ def test_the_level(properties: dict[str, str], level: int) -> None:
     assert delay_level(encode(properties)) == level
 
 
-def test_a_level_that_is_no_number_fails_with_javas_words() -> None:
+def test_an_invalid_level_fails_with_javas_words() -> None:
     with pytest.raises(UsageError, match='For input string: "soon"'):
         delay_level(encode({"DELAY": "soon"}))
 
 
-def test_what_waits_comes_back_as_it_was() -> None:
+def test_a_released_message_is_unchanged() -> None:
     sent = Draft(
         "flights", 3, b"zz", encode({"DELAY": "3", "TAGS": "TagA", "KEYS": "k1 k2", "x": "y"}),
         tag_code=2598919, flag=7, sys_flag=1, born_ms=5, born_host=bytes([10, 0, 0, 9, 0, 0, 0, 1]),
@@ -72,7 +72,7 @@ def test_what_waits_comes_back_as_it_was() -> None:
     "properties",
     [{}, {"REAL_TOPIC": "t"}, {"REAL_TOPIC": "t", "REAL_QID": "x"}, {"REAL_QID": "1"}],
 )
-def test_what_has_no_place_to_go_is_not_released(properties: dict[str, str]) -> None:
+def test_a_message_without_a_destination_is_not_released(properties: dict[str, str]) -> None:
     assert released(stored(Draft("SCHEDULE_TOPIC_XXXX", 0, b"", encode(properties)))) is None
 
 
@@ -117,6 +117,6 @@ def test_both_forms_of_the_file_are_read(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"offsetTable":{"a":1}}', b'{"offsetTable":{1:"'])
-def test_a_file_that_is_none(data: bytes) -> None:
+def test_an_invalid_file(data: bytes) -> None:
     with pytest.raises(DamagedStoreError):
         DelayPositions.load(data)

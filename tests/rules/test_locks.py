@@ -45,7 +45,7 @@ def test_locks_that_are_over_are_forgotten() -> None:
     assert locks.owner("h", "q", now_ms=11) == "a"
 
 
-def test_who_was_refused_is_named_when_the_queue_is_free() -> None:
+def test_unlock_returns_the_refused_consumers() -> None:
     locks = QueueLocks[str]()
     locks.lock("g", "a", ["q", "r", "s"], now_ms=0)
     assert locks.lock("g", "b", ["q", "r"], now_ms=1) == []
@@ -58,7 +58,7 @@ def test_who_was_refused_is_named_when_the_queue_is_free() -> None:
     assert locks.unlock("g", "b", ["q"]) == [], "who got it waits no longer"
 
 
-def test_who_was_refused_is_named_when_the_lock_is_over() -> None:
+def test_expiry_returns_the_refused_consumers() -> None:
     locks = QueueLocks[str](life_ms=10)
     locks.lock("g", "a", ["q", "r"], now_ms=0)
     locks.lock("h", "a", ["q"], now_ms=0)

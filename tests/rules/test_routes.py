@@ -11,10 +11,10 @@ from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import (
     EXPIRE_MS,
+    BrokerRegistration,
     KeyValueTable,
-    Master,
+    MasterAddress,
     QueueData,
-    Registration,
     RouteTable,
 )
 
@@ -33,9 +33,9 @@ def said(
     cluster: str = "c",
     filter_servers: list[str] | None = None,
     link: Hashable = None,
-) -> Registration:
+) -> BrokerRegistration:
     address = address or f"{broker}{broker_id}:1"
-    return Registration(
+    return BrokerRegistration(
         cluster=cluster,
         broker=broker,
         broker_id=broker_id,
@@ -66,14 +66,14 @@ def test_topics_are_taken_only_with_another_version() -> None:
     table.register(said(topics={"u": queues()}), 0)
     assert table.topics() == ["t"]
     table.register(said(topics={"u": queues()}, counter=2), 0)
-    assert table.topics() == ["t", "u"]  # and what is not listed stays
+    assert table.topics() == ["t", "u"]  # unlisted topics stay
 
 
 def test_a_slave_learns_its_master_and_brings_no_topics() -> None:
     table = RouteTable()
-    assert table.register(said(broker_id=1, topics={"only-slave": queues()}), 0) == Master()
-    assert table.register(said(), 0) == Master()
-    assert table.register(said(broker_id=1), 0) == Master("a0:1", "ha-a0:1")
+    assert table.register(said(broker_id=1, topics={"only-slave": queues()}), 0) == MasterAddress()
+    assert table.register(said(), 0) == MasterAddress()
+    assert table.register(said(broker_id=1), 0) == MasterAddress("a0:1", "ha-a0:1")
     assert table.topics() == ["t"]
     assert table.brokers["a"].addresses == {1: "a1:1", 0: "a0:1"}
 
@@ -105,7 +105,7 @@ def test_losing_the_last_address_takes_everything() -> None:
     assert (table.topics(), table.clusters, dict(table.brokers)) == ([], {}, {})
 
 
-def test_a_connection_of_nobody_is_found_by_its_address() -> None:
+def test_an_unknown_connection_is_found_by_its_address() -> None:
     table = RouteTable()
     table.register(said(link=object()), 0)
     table.lost(object(), "other:1")
@@ -136,7 +136,7 @@ def test_asking_for_changes_keeps_a_broker_alive() -> None:
     assert table.expire(EXPIRE_MS + 1_001) == [None]
 
 
-def test_good_bye() -> None:
+def test_unregistering_a_broker() -> None:
     table = RouteTable()
     table.register(said(), 0)
     table.register(said(broker_id=1), 0)
@@ -182,7 +182,7 @@ def test_topics_by_cluster_and_flag() -> None:
     assert table.topics_with(2) == ["flag3"]
 
 
-def test_a_broker_of_this_process_drops_what_it_has_no_more() -> None:
+def test_a_local_broker_drops_deleted_topics() -> None:
     table = RouteTable()
     table.register(said("a", topics={"t": queues("a"), "u": queues("a")}), 0)
     table.register(said("b", topics={"t": queues("b")}), 0)

@@ -20,7 +20,7 @@ def test_a_minute_an_hour_and_a_day() -> None:
     assert found[DAY] == Sum(2 * 24 * 3600, 2.0, 2.0)
 
 
-def test_what_rests_sinks_to_nothing_in_a_minute_but_not_in_an_hour() -> None:
+def test_an_idle_counter_drops_to_zero_after_a_minute_but_not_in_the_hour() -> None:
     stats = StatsTable(0)
     stats.add("TOPIC_PUT_NUMS", "t", 60)
     stats.tick(10_000)
@@ -45,7 +45,7 @@ def test_a_clock_that_is_set_back_does_not_end_the_looks() -> None:
     assert totals.rates("put")[0] == 2.0
 
 
-def test_before_the_first_look_there_is_no_rate() -> None:
+def test_there_is_no_rate_before_the_first_snapshot() -> None:
     stats = StatsTable(5)
     stats.add("X", "k", 3)
     assert stats.view("X", "k") == (Sum(), Sum(), Sum())
@@ -92,7 +92,7 @@ def test_topics_and_groups_are_forgotten(forget: object, left: set[str]) -> None
     assert {key for key in keys for name in names if stats.view(name, key)} == left
 
 
-def test_a_topic_that_comes_again_counts_from_nothing() -> None:
+def test_a_recreated_topic_counts_from_zero() -> None:
     stats = StatsTable(0)
     stats.stored({("a", 0): 3}, 30)
     stats.forget_topic("a")
@@ -116,7 +116,7 @@ def test_rates_of_ten_seconds_a_minute_and_ten_minutes() -> None:
 
 
 @pytest.mark.parametrize("offset_ms", [0, 8 * HOUR_MS, -5 * HOUR_MS])
-def test_what_the_days_began_with(offset_ms: int) -> None:
+def test_values_at_midnight(offset_ms: int) -> None:
     midnight_ms = 20_000 * DAY_MS - offset_ms
     totals = Totals(["x"], midnight_ms - MINUTE_MS, offset_ms)
     totals.numbers["x"] = 5
@@ -131,7 +131,7 @@ def test_what_the_days_began_with(offset_ms: int) -> None:
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
 def test_rates_and_days_when_the_clock_is_set(by_ms: int) -> None:
-    """Rates count what passed; a day begins when the time of day says so."""
+    """Rates use elapsed time; a day begins at midnight of the time of day."""
     noon_ms = 20_000 * DAY_MS + 12 * HOUR_MS
     totals = Totals(["x"], noon_ms, 0)
     for second in range(1, 21):

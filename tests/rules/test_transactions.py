@@ -57,7 +57,7 @@ def stored(draft: Draft, queue_offset: int = 17, physical_offset: int = 4096) ->
     ("text", "answer"),
     [("true", True), ("TRUE", True), ("false", False), ("yes", False)],
 )
-def test_who_becomes_a_half_message(text: str, answer: bool) -> None:
+def test_messages_that_become_half_messages(text: str, answer: bool) -> None:
     assert is_transactional(encode({"TRAN_MSG": text})) is answer
 
 
@@ -66,7 +66,7 @@ def test_names_that_only_look_like_it() -> None:
     assert not is_transactional(encode({"a": "TRAN_MSG"}))
 
 
-def test_a_half_message_knows_its_place_and_is_visible_in_its_topic() -> None:
+def test_a_half_message_keeps_its_real_topic_and_queue() -> None:
     made = half(sent())
     assert (made.topic, made.queue_id, made.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)
     assert decode(made.properties) == {**PROPERTIES, "REAL_TOPIC": "flights", "REAL_QID": "3"}
@@ -90,7 +90,9 @@ def test_commit_gives_the_message_back_and_leaves_javas_marks() -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, {"REAL_TOPIC": "t", "REAL_QID": "-1"}])
-def test_a_half_message_without_a_place_cannot_be_committed(properties: dict[str, str]) -> None:
+def test_a_half_message_without_a_destination_cannot_be_committed(
+    properties: dict[str, str],
+) -> None:
     assert committed(stored(Draft("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"", encode(properties)))) is None
 
 
@@ -115,12 +117,12 @@ def test_a_mark_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(("tag", "body"), [("x", b"1"), ("d", b"-1"), ("d", b""), ("d", b"1a")])
-def test_what_is_no_mark_marks_nothing(tag: str, body: bytes) -> None:
+def test_an_invalid_mark_marks_nothing(tag: str, body: bytes) -> None:
     odd = Draft("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, body, encode({"TAGS": tag}))
     assert read_op(stored(odd, 9)) == Op(9, -1)
 
 
-def test_copies_keep_all_but_what_is_changed() -> None:
+def test_copies_keep_unchanged_properties() -> None:
     first = half(sent())
     again = put_back(stored(first), {"TRANSACTION_CHECK_TIMES": "3"})
     assert decode(again.properties)["TRANSACTION_CHECK_TIMES"] == "3"

@@ -9,6 +9,7 @@ import pytest
 from tests.server.node_harness import options
 
 from coherer._server.node.node import Node
+from tests.server.node_harness import options
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A node as a process of its own: prints its ports as JSON, ends in order when stdin does."""
+"""A node in a process of its own: prints its ports as JSON, stops when stdin is closed."""
 
 from __future__ import annotations
 

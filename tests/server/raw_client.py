@@ -1,4 +1,4 @@
-"""A client of the raw protocol for tests over sockets."""
+"""A client of TubeMQ's raw protocol for tests over sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of a RocketMQ server, with nothing but a session: asks, and keeps what it is asked."""
+"""A client of a RocketMQ server on a bare session: sends requests, and keeps those it receives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Caller:
     def begin(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> asyncio.Future[Command]:
-        """Asks; the answer comes later."""
+        """Send a request; the response comes later."""
         opaque, frame = self.session.request(code, fields, body)
         self.connection.write(frame)
         return self.expect(opaque)

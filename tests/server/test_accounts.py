@@ -1,4 +1,4 @@
-"""One set of accounts protects everything that a node serves, and secrets stay secret."""
+"""One set of accounts protects all services of a node, and secrets stay secret."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
+from tests.server.node_harness import message, options, producer, to_broker, to_master
 from tests.server.rocketmq_caller import Caller
 
 ANN = {"user": "ann", "password": "secret"}
@@ -131,7 +132,7 @@ async def test_without_accounts_a_brokers_changes_need_the_token(tmp_path: Path)
         ("admin", query_over_http),
     ],
 )
-async def test_what_is_left_open_is_named(tmp_path: Path, part: str, use: Any) -> None:
+async def test_unprotected_parts_are_named(tmp_path: Path, part: str, use: Any) -> None:
     async with guarded(tmp_path, unprotected=frozenset({part})) as node:
         node.create_topic("demo", 1)
         await use(node, NO_ACCOUNT)
@@ -149,7 +150,7 @@ async def test_a_broker_asks_for_the_token_from_the_first_moment(node: Node) -> 
     assert answer.errCode == 415
 
 
-async def test_nobody_registers_as_a_broker(tmp_path: Path, node: Node) -> None:
+async def test_registering_a_broker_needs_an_account(tmp_path: Path, node: Node) -> None:
     stranger = guarded(
         tmp_path / "b", roles=frozenset({"broker"}), master=node.url, users={}, broker_id=2
     )
@@ -218,7 +219,7 @@ async def test_java_brokers_may_be_let_in_to_the_name_server(tmp_path: Path) -> 
         assert (await caller.ask(Code.GET_BROKER_CLUSTER_INFO)).code == 0
 
 
-async def test_a_message_is_read_by_its_id_by_those_who_may_read_its_topic(
+async def test_reading_a_message_by_id_needs_permission_for_its_topic(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "conf").mkdir()
@@ -237,7 +238,7 @@ async def test_a_message_is_read_by_its_id_by_those_who_may_read_its_topic(
         assert "No default permission" in (answer.remark or "")
 
 
-async def test_the_log_is_replicated_to_those_who_have_shown_an_account(tmp_path: Path) -> None:
+async def test_replication_needs_an_authenticated_address(tmp_path: Path) -> None:
     async with guarded(tmp_path, ha_port=0) as node:
         slave = await Caller.dial(node.ha_port)
         async with asyncio.timeout(10):
@@ -294,7 +295,7 @@ async def test_a_file_of_accounts_keeps_its_mode(tmp_path: Path) -> None:
     path.unlink()
     async with guarded(tmp_path) as node, connect_rocketmq(node.rocketmq_url, **ANN) as client:
         await client.admin().set_account("first-one", "long-secret")
-        with pytest.raises(RefusedError, match="stands in the options"):
+        with pytest.raises(RefusedError, match="is in the options"):
             await client.admin().set_account("ann", "long-secret")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -364,7 +365,7 @@ def test_errors_show_no_secret_of_a_file(tmp_path: Path) -> None:
     assert "line 2" in str(caught.value)
 
 
-async def test_clients_go_on_when_a_node_with_accounts_starts_anew(tmp_path: Path) -> None:
+async def test_clients_continue_after_a_restart_with_accounts(tmp_path: Path) -> None:
     """A broker that asks for the token at once has to know those of the run before."""
     first = guarded(tmp_path, admin_port=None)
     await first.start()

@@ -1,4 +1,4 @@
-"""The HTTP administration: parameters, HTTP itself, and who may ask."""
+"""The HTTP administration: parameters, HTTP, and access."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_numbers_flags_and_lists() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "٣", "-", "1" * 20])
-def test_what_is_no_number(text: str) -> None:
+def test_invalid_numbers(text: str) -> None:
     with pytest.raises(ParamError, match="illegal value for brokerId"):
         Params({"brokerId": text}).number("brokerId")
 
 
-def test_what_is_no_flag_and_what_is_missing() -> None:
+def test_invalid_flags_and_missing_parameters() -> None:
     with pytest.raises(ParamError, match="true or false"):
         Params({"withTopic": "maybe"}).flag("withTopic")
     with pytest.raises(ParamError, match="Parameter modifyUser is missing or value is blank!"):
@@ -83,11 +83,11 @@ UNAUTHORIZED = "Bad request from client, illegal access, unauthorized request!"
         ("admin_ask", {"fail": "refused"}, "That cannot be."),
     ],
 )
-def test_what_is_refused(method: str, params: dict[str, str], text: str) -> None:
+def test_refused_requests(method: str, params: dict[str, str], text: str) -> None:
     assert APP.handle(method, params) == {"result": False, "errCode": 400, "errMsg": text}
 
 
-def test_what_is_served() -> None:
+def test_served_requests() -> None:
     assert APP.handle("admin_ask", {"a": "b"})["data"] == [{"a": "b"}]
     assert APP.handle("admin_change", {"authToken": "secret", "a": "b"})["result"] is True
 
@@ -148,7 +148,7 @@ def test_with_accounts_a_token_works_only_where_one_was_chosen() -> None:
     assert OPEN.handle("admin_change", {"authToken": "abc"}, visit)["result"] is True
 
 
-def test_what_guards_shows_no_secret() -> None:
+def test_repr_of_the_guard_shows_no_secret() -> None:
     shown = repr(Guard("token", {"ann": "pw"})) + repr(Authorization(basic("ann", "pw")))
     assert "token" not in shown
     assert "pw" not in shown
@@ -159,7 +159,7 @@ def test_what_guards_shows_no_secret() -> None:
 
 
 class Http:
-    """Sends bytes and waits for what comes back."""
+    """Send bytes and wait for the response."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -251,7 +251,7 @@ async def test_several_requests_on_one_connection(http: Http) -> None:
     assert answer.count(b"HTTP/1.1 200") == 3
 
 
-async def test_who_waits_for_permission_to_send_gets_it(http: Http) -> None:
+async def test_100_continue(http: Http) -> None:
     status, head, _ = await http.post("/webapi.htm", b"method=admin_ask", "Expect: 100-continue")
     assert (status, "HTTP/1.1 100" in head) == (100, True)
 
@@ -294,7 +294,7 @@ CHANGE = "method=admin_change&confModAuthToken=secret"
 )
 async def test_a_browser_changes_nothing_by_a_link(http: Http, header: str) -> None:
     status, _, body = await http.get(f"/webapi.htm?{CHANGE}", header)
-    assert (status, b"POST with its Origin" in body) == (403, True)
+    assert (status, b"POST with an Origin" in body) == (403, True)
     assert (await http.post("/webapi.htm", CHANGE.encode(), header))[0] == 403
     own = "Origin: http://node:8080"
     assert (await http.post("/webapi.htm", CHANGE.encode(), header, own))[0] == 200
@@ -324,7 +324,7 @@ async def test_no_answer_runs_as_a_script(http: Http) -> None:
         ("[", 403),
     ],
 )
-async def test_a_name_that_is_not_ours(host: str, status: int) -> None:
+async def test_an_unknown_host_name(host: str, status: int) -> None:
     service = AdminService(APP, names=["localhost", "node.example"])
     listener = await net.listen("127.0.0.1", 0, service.make)
     request = f"GET /webapi.htm?method=admin_ask HTTP/1.1\r\nHost: {host}\r\nConnection: close"
@@ -353,7 +353,7 @@ async def test_answers_say_which_master_and_broker_it_is() -> None:
         (b"GET http://[x/ HTTP/1.0\r\n\r\n", 400),
     ],
 )
-async def test_what_is_no_request(http: Http, data: bytes, status: int) -> None:
+async def test_invalid_requests(http: Http, data: bytes, status: int) -> None:
     assert parted(await http.send(data))[0] == status
 
 
@@ -363,10 +363,12 @@ async def test_long_requests_are_cut_off(http: Http, monkeypatch: pytest.MonkeyP
     assert parted(await http.send(b"GET /webapi.htm?a=" + b"a" * 1001))[0] == 431
 
 
-async def test_an_error_of_ours_is_an_answer(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unhandled_error_is_answered_with_500(
+    http: Http, caplog: pytest.LogCaptureFixture
+) -> None:
     target = "/webapi.htm?method=admin_ask&fail=bug&confModAuthToken=secret"
     assert (await http.get(target))[0] == 500
-    assert "failed at b'/webapi.htm'" in caplog.text
+    assert "administration at b'/webapi.htm'" in caplog.text
     assert "secret" not in caplog.text
 
 

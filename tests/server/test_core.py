@@ -1,4 +1,4 @@
-"""What both doors share: one append for all, who is told, and when."""
+"""The core of a node: batched appends, callbacks and their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_
 
 
 class Told:
-    """Who submitted something."""
+    """A submitter."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -78,7 +78,7 @@ async def test_all_of_a_turn_is_one_append(core: Core, sizes: list[int]) -> None
     assert sizes == [6, limits.SENDS_PER_APPEND], "many do not wait for the turn's end"
 
 
-async def test_who_sends_alone_does_not_wait_for_others(core: Core, sizes: list[int]) -> None:
+async def test_batching_is_skipped_for_a_single_sender(core: Core, sizes: list[int]) -> None:
     appender, told = core.appender, Told()
     appender.submit(drafts(1), told)
     assert sizes == [], "perhaps others send in this turn, too"
@@ -99,7 +99,7 @@ async def test_who_sends_alone_does_not_wait_for_others(core: Core, sizes: list[
     assert told.offsets == list(range(core.store.queue_range("t", 0)[1]))
 
 
-async def test_what_came_together_is_stored_as_it_comes(core: Core, sizes: list[int]) -> None:
+async def test_drafts_are_stored_at_once(core: Core, sizes: list[int]) -> None:
     one, other = Told(), Told()
     core.appender.submit(drafts(1), one)
     core.appender.submit([Drafts("t", 0, [b"a"], [b""], [0], [0], [()])], other)
@@ -109,7 +109,7 @@ async def test_what_came_together_is_stored_as_it_comes(core: Core, sizes: list[
     assert sizes == [2]
 
 
-async def test_who_fails_when_told_does_not_disturb_the_others(
+async def test_a_failing_callback_does_not_affect_the_others(
     core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(outcome: object, end_offset: int) -> None:
@@ -124,7 +124,7 @@ async def test_who_fails_when_told_does_not_disturb_the_others(
 
 
 @pytest.mark.parametrize("error", [UsageError("No."), RuntimeError("Ours.")])
-async def test_everybody_hears_why_nothing_was_stored(
+async def test_every_submitter_gets_the_error(
     core: Core, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(_: object) -> None:
@@ -144,7 +144,7 @@ async def test_everybody_hears_why_nothing_was_stored(
     assert arrived == []
 
 
-async def test_a_message_that_cannot_be_stored_disturbs_no_other_batch(core: Core) -> None:
+async def test_a_refused_message_does_not_affect_other_batches(core: Core) -> None:
     good, bad, last = Told(), Told(), Told()
     core.appender.submit(drafts(2), good)
     core.appender.submit([*drafts(1), Draft("t", 0, b"x", b"p" * 40_000)], bad)
@@ -176,7 +176,7 @@ async def test_some_wait_for_the_disk(core: Core, monkeypatch: pytest.MonkeyPatc
     assert (safe.offsets, durable) == ([1], [None])
 
 
-async def test_a_disk_that_fails_is_told_to_all_who_wait(
+async def test_a_disk_failure_reaches_every_waiting_submitter(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes: list[bool] = []
@@ -198,7 +198,7 @@ async def test_a_disk_that_fails_is_told_to_all_who_wait(
     assert (core.write_failed, changes) == (True, [True])
 
 
-async def test_a_topic_goes(core: Core) -> None:
+async def test_removing_a_topic(core: Core) -> None:
     told: list[tuple[str, int]] = []
     core.on_removal(lambda name: told.append((name, core.store.queue_range(name, 0)[1])))
     core.appender.submit(drafts(3), None)

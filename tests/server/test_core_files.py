@@ -1,4 +1,4 @@
-"""The files that both doors share: topics.json, subscriptionGroup.json, consumerOffset.json."""
+"""The files shared by both protocols: topics.json, subscriptionGroup.json, consumerOffset.json."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_groups_that_are_named_are_groups_when_they_have_lasting_positions
     assert "readers" not in core.groups, "whoever deletes a group keeps its positions"
 
 
-async def test_positions_alone_make_no_group(store: Store) -> None:
+async def test_offsets_alone_create_no_group(store: Store) -> None:
     """As with Java's broker: the heartbeat of a consumer makes it, where that is allowed."""
     core = core_of(store)
     core.offsets.open("readers", "t", 0).offset = 4
@@ -108,7 +108,7 @@ def test_a_missing_or_empty_file_falls_back_too(store: Store, tmp_path: Path) ->
     assert [topic.name for topic in core_of(store).topics] == ["t"]
 
 
-async def test_what_the_disk_refuses_is_written_later(
+async def test_a_failed_write_is_retried(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = core_of(store)
@@ -122,8 +122,8 @@ async def test_what_the_disk_refuses_is_written_later(
         core.topics.put(Topic(name="t"), now_ms=1)
         core.groups.add("g", now_ms=1)
         with pytest.raises(StoreFullError):
-            await core.files.saved()
-    assert "topics.json is not written yet, it will be tried again: No room." in caplog.text
+            await core.files.flush()
+    assert "topics.json could not be written and will be retried: No room." in caplog.text
     with pytest.raises(StoreFullError):
         await core.save_positions()
     monkeypatch.setattr(store, "save_config", save)
@@ -159,10 +159,10 @@ async def test_changes_of_a_turn_are_written_together(
     core.topics.put(Topic(name="b"), now_ms=9)
     core.groups.find("g", now_ms=9)
     assert not written
-    await core.files.saved()
+    await core.files.flush()
     assert written == ["topics.json", "subscriptionGroup.json"]
     assert list(core_of(store).topics) == list(core.topics)
-    await core.files.saved()
+    await core.files.flush()
     core.topics.remove("b", now_ms=10)
-    await core.files.saved()
+    await core.files.flush()
     assert written[2:] == ["topics.json"]

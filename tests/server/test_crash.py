@@ -1,4 +1,4 @@
-"""A node is killed under load, again and again: what it has acknowledged is there."""
+"""A node is killed under load repeatedly: acknowledged messages survive."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.payload import encode_payload
 from coherer._wire.tubemq.sending import SendEncoder, parse_send_response
 from coherer._wire.tubemq.session import ClientSession, Response
+from tests.server.raw_client import RawClient
 
 CHILD = Path(__file__).with_name("node_child.py")
 ROUNDS = int(os.environ.get("COHERER_CRASH_ROUNDS", "10"))
@@ -143,7 +144,7 @@ async def test_killed_under_load_nothing_acknowledged_is_lost(tmp_path: Path, fl
 
 
 async def test_killed_with_positions(tmp_path: Path) -> None:
-    """What a group confirmed and a stop in order wrote, a killed node reads back."""
+    """Offsets saved by an orderly stop survive a later kill."""
     child = Child(tmp_path, "async")
     await child.start()
 

@@ -1,4 +1,4 @@
-"""A node whose disk is full: what senders are told, how it stops, and what the next start finds."""
+"""A node whose disk is full: responses to sends, its stop, and the next start."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import coherer
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import OsFiles
 from coherer.errors import RefusedError, UsageError
+from tests.server.node_harness import options
 
 
 class Disk:
@@ -41,7 +42,7 @@ def url_of(node: Node, protocol: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
-async def test_senders_are_told_that_the_disk_is_full(
+async def test_sends_are_refused_while_the_disk_is_full(
     tmp_path: Path, disk: Disk, protocol: str
 ) -> None:
     async with Node(options(tmp_path)) as node:

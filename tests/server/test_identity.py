@@ -1,4 +1,4 @@
-"""A directory is that of one broker; its configuration files fall back by one rule."""
+"""A directory belongs to one broker; configuration files fall back to their backup."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.server.node_harness import options
 from coherer._server.node.node import Node
 from coherer._store import Draft
 from coherer.errors import DamagedStoreError, UsageError
+from tests.server.node_harness import options
 
 
 async def start_and_stop(directory: Path, **changes: object) -> None:
@@ -40,7 +41,7 @@ async def test_the_first_start_writes_down_whose_directory_it_is(tmp_path: Path)
         ({"broker_name": "b"}, "RocketMQ broker broker-a, not to b", "--broker-name broker-a"),
     ],
 )
-async def test_another_broker_is_refused_with_what_to_do(
+async def test_another_broker_is_refused_with_a_hint(
     tmp_path: Path, changes: dict[str, object], kind: str, option: str
 ) -> None:
     await start_and_stop(tmp_path)
@@ -55,7 +56,7 @@ async def test_another_broker_is_refused_with_what_to_do(
     assert identity(tmp_path) != before
 
 
-async def test_a_protocol_that_comes_later_adds_its_names(tmp_path: Path) -> None:
+async def test_a_protocol_enabled_later_adds_its_names(tmp_path: Path) -> None:
     await start_and_stop(tmp_path, rocketmq_port=None)
     assert identity(tmp_path) == {"brokerId": 1}
     await start_and_stop(tmp_path, broker_name="b")

@@ -1,4 +1,4 @@
-"""A whole node over sockets: start, stop, start again, and what it does by the clock."""
+"""A whole node over sockets: start, stop, restart, and periodic work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from coherer._server.node.node import Node
+from coherer._store import Store
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer.errors import StoreError, UsageError
 from tests.server.node_harness import (
     WHO,
     get,
@@ -55,7 +61,7 @@ async def test_a_topic_is_usable_at_once(node: Node) -> None:
     assert (sent.success, sent.appendOffset) == (True, 0)
 
 
-async def test_a_topic_comes_into_being_when_it_is_named(node: Node) -> None:
+async def test_naming_a_topic_creates_it(node: Node) -> None:
     master, broker = await to_master(node), await to_broker(node)
     await master.ask(methods.PRODUCER_REGISTER, producer("fresh"))
     assert await topic_infos(master, "fresh") == ["fresh#1:8:1#"]
@@ -104,7 +110,7 @@ async def test_a_second_start_finds_everything(tmp_path: Path) -> None:
     await node.stop()
 
 
-async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
+async def test_a_stop_answers_pending_requests(tmp_path: Path) -> None:
     node = Node(options(tmp_path, flush="sync"))
     await node.start()
     node.create_topic("demo", 4)
@@ -120,7 +126,7 @@ async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         await other.gone.wait()
 
 
-async def test_what_is_in_use_is_not_taken(tmp_path: Path) -> None:
+async def test_a_port_or_directory_in_use(tmp_path: Path) -> None:
     async with Node(options(tmp_path / "a")) as node:
         for port in ("master_port", "broker_port"):
             taken = options(tmp_path / "b", **{port: getattr(node, port)})
@@ -145,7 +151,7 @@ async def test_what_is_in_use_is_not_taken(tmp_path: Path) -> None:
         ({"host": "0.0.0.0"}, "advertised_host"),
         ({"broker_id": 0}, "broker_id"),
         ({"broker_id": 40_000}, "broker_id"),
-        ({"default_partitions": 0}, "`default_partitions` is 0; it is 1 to 10000"),
+        ({"default_partitions": 0}, "`default_partitions` is 0; it must be 1 to 10000"),
         ({"heartbeat_ms": 0}, "heartbeat_ms"),
     ],
 )
@@ -158,7 +164,7 @@ def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, Any], match: s
     "given",
     [{"lease_timeout_ms": 0}, {"client_timeout_ms": 0}, {"hold_ms": -1}, {"transfer_bytes": 0}],
 )
-async def test_numbers_that_make_no_sense(tmp_path: Path, given: dict[str, Any]) -> None:
+async def test_invalid_numbers_of_options(tmp_path: Path, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="or more"):
         await Node(options(tmp_path, **given)).start()
 
@@ -183,16 +189,16 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
         ({"users": {"a": "b"}}, None),
         ({"users": {"a": "b"}, "unprotected": frozenset({"tubemq"})}, "TubeMQ is served without"),
         ({"users": {"a": "b"}, "unprotected": frozenset({"rocketmq"})}, "RocketMQ is served with"),
-        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "`namesrv` out of"),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "Remove `namesrv`"),
         (
             {"users": {"a": "b"}, "admin_port": 0, "unprotected": frozenset({"admin"})},
             "Queries over HTTP are",
         ),
         ({"users": {"a": "b"}, "admin_token": "abc"}, "well-known abc"),
-        ({"users": {"a": "b"}, "ha_port": 0}, "replication has no accounts"),
+        ({"users": {"a": "b"}, "ha_port": 0}, "replication protocol has no accounts"),
     ],
 )
-async def test_what_is_open_without_accounts_is_warned_of(
+async def test_open_parts_are_warned_of(
     tmp_path: Path, given: dict[str, Any], advice: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(options(tmp_path, **given)) as node:
@@ -202,28 +208,28 @@ async def test_what_is_open_without_accounts_is_warned_of(
     assert (advice or "") in caplog.text
 
 
-async def test_the_beat_goes_on_after_an_error(
+async def test_periodic_work_continues_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("coherer._server.node.node.BEAT_S", 0.001)
-    beaten = asyncio.Event()
-    troubles = iter([StoreError("disk trouble"), ZeroDivisionError("trouble of ours")])
+    monkeypatch.setattr("coherer._server.node.node.TICK_S", 0.001)
+    ticked = asyncio.Event()
+    troubles = iter([StoreError("disk trouble"), ZeroDivisionError("unexpected error")])
     async with Node(options(tmp_path)) as node:
         assert node.master is not None
 
         def tick() -> None:
             for trouble in troubles:
                 raise trouble
-            beaten.set()
+            ticked.set()
 
         monkeypatch.setattr(node.master, "tick", tick)
         async with asyncio.timeout(10):
-            await beaten.wait()
+            await ticked.wait()
     assert "disk trouble" in caplog.text
-    assert "trouble of ours" in caplog.text
+    assert "unexpected error" in caplog.text
 
 
-async def test_a_stop_goes_on_when_the_disk_fails(
+async def test_a_stop_continues_when_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(options(tmp_path))
@@ -248,7 +254,7 @@ async def test_a_stop_goes_on_when_the_disk_fails(
 async def test_positions_and_cleaning_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("BEAT_S", "POSITIONS_EVERY_S", "CLEAN_EVERY_S"):
+    for name in ("TICK_S", "POSITIONS_EVERY_S", "CLEAN_EVERY_S"):
         monkeypatch.setattr(f"coherer._server.node.node.{name}", 0.001)
     cleaned = asyncio.Event()
     async with Node(options(tmp_path, heartbeat_ms=1)) as node:
@@ -265,7 +271,7 @@ async def test_positions_and_cleaning_have_their_turns(
         assert file.read_bytes() == b'{"offsetTable":{"demo@g":{1:0}}}'
 
 
-async def test_what_was_sent_reaches_the_disk_by_itself(
+async def test_sent_messages_are_flushed_periodically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With async flush a receipt outlives a power cut once the interval is over."""

@@ -1,4 +1,4 @@
-"""A node and hostile peers: garbage, half frames, peers that never read, and many of them."""
+"""A node and hostile peers: garbage, incomplete frames, peers that never read, and many of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
+from tests.server.node_harness import WHO, message, options, register, to_broker
 from tests.server.raw_client import RawClient
+from tests.server.rocket_harness import long_fields
 from tests.server.rocketmq_caller import Caller
 
 
@@ -53,12 +55,12 @@ async def test_half_and_huge_frames_are_bounded(node: Node) -> None:
 
 FLOOD = 20
 READ_BYTES_MAX = 256 * 1024
-"""What the event loop reads from a socket at a time."""
+"""The size of one socket read of the event loop."""
 
 
-@pytest.mark.parametrize("door", ["tubemq", "rocketmq"])
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 async def test_requests_that_never_become_whole_do_not_fill_the_memory(
-    tmp_path: Path, door: str
+    tmp_path: Path, protocol: str
 ) -> None:
     limit = net.UNFINISHED_BYTES_MIN
     async with Node(options(tmp_path, unfinished_bytes=limit)) as node:
@@ -67,7 +69,7 @@ async def test_requests_that_never_become_whole_do_not_fill_the_memory(
         fields = long_fields()
         huge = encode(Command(Code.SEND_MESSAGE, 1, 0, fields=fields, body=bytes(15 << 20)))
         port = node.rocketmq_port
-        if door == "tubemq":
+        if protocol == "tubemq":
             huge, port = encode_frame(1, bytes(15 << 20)), node.broker_port
         flood = [await net.dial("127.0.0.1", port, RawClient) for _ in range(FLOOD)]
         for bad in flood:
@@ -88,7 +90,7 @@ async def test_requests_that_never_become_whole_do_not_fill_the_memory(
                 assert (await good.ask(methods.SEND_MESSAGE, message())).success
 
 
-async def test_a_peer_that_never_reads_costs_little_and_harms_nobody(node: Node) -> None:
+async def test_a_peer_that_never_reads_does_not_affect_others(node: Node) -> None:
     good, bad = await to_broker(node), await to_broker(node)
     for _ in range(4):
         assert (await good.ask(methods.SEND_MESSAGE, message(b"x" * 250_000))).success

@@ -1,4 +1,4 @@
-"""A node that is killed and started again while consumers of TubeMQ's protocol are there."""
+"""A node is killed and restarted while TubeMQ's consumers are connected."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.testing import ManualClock
+from tests.server.node_harness import WHO, get, message, options, register, to_broker, to_master
 from tests.server.raw_client import RawClient
 
 SLOW, NEXT = (f"g_127.0.0.1-{number}-2-3-Pull-coherer1.0" for number in (1, 2))
@@ -57,7 +58,7 @@ async def test_a_consumer_that_is_taken_for_dead_and_lives_reads_nothing_any_mor
         assert (await register(broker, **following)).success
         got = await get(broker, **following)
         assert got.success, "what was not confirmed comes again"
-        # The slow one goes on as if nothing had happened.
+        # The slow consumer continues undisturbed.
         late = await to_broker(node)
         assert (await get(late, **slow)).errCode == ResultCode.DUPLICATE_PARTITION
         assert (await register(late, **slow)).errCode == ResultCode.PARTITION_OCCUPIED

@@ -1,4 +1,4 @@
-"""Masters and brokers apart, over sockets and over TLS."""
+"""Separate masters and brokers, over sockets and TLS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+
+from coherer import _net as net
+from coherer._server.node.node import Node
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer.errors import StoreError, UsageError
+from coherer.testing import ManualClock
 from tests.server.node_harness import (
     WHO,
     get,
@@ -19,6 +26,7 @@ from tests.server.node_harness import (
     to_master,
     topic_infos,
 )
+from tests.server.raw_client import RawClient
 
 from coherer import _net as net
 from coherer._server.node.node import Node
@@ -54,7 +62,7 @@ async def test_a_master_and_two_brokers(tmp_path: Path, caplog: pytest.LogCaptur
                 await broker.ready()
             assert broker.url == master.url
             for refused in (broker.topics, lambda b=broker: b.create_topic("x")):
-                with pytest.raises(UsageError, match="no master"):
+                with pytest.raises(UsageError, match="not a master"):
                     refused()
         master.create_topic("demo", 4)
         assert master.topics()["demo"] == {1: 4, 2: 4}
@@ -152,7 +160,7 @@ async def test_tls(tmp_path: Path) -> None:
 async def test_silent_consumers_lose_their_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coherer._server.node.node.BEAT_S", 0.001)
+    monkeypatch.setattr("coherer._server.node.node.TICK_S", 0.001)
     clock = ManualClock()
     async with Node(options(tmp_path, lease_timeout_ms=5000), now_ms=clock.now_ms) as node:
         node.create_topic("demo", 4)

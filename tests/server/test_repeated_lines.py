@@ -1,4 +1,4 @@
-"""What a peer or a fault can repeat fills no log."""
+"""Log lines that a peer or a fault can repeat are rate-limited."""
 
 from __future__ import annotations
 

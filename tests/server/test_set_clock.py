@@ -1,4 +1,4 @@
-"""Somebody sets the machine's clock while a node runs: nobody is late, early or thrown out."""
+"""Setting the machine's clock while a node runs has no effect on timeouts and deliveries."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
-from tests.server.broker_harness import OPTIONS as BROKER_OPTIONS
-from tests.server.broker_harness import close, serve
-from tests.server.master_harness import Consumer, Producer
+from tests.server.broker_stage import OPTIONS as BROKER_OPTIONS
+from tests.server.broker_stage import Peer, close, serve
+from tests.server.client_harness import Harness as ClientHarness
+from tests.server.client_harness import tags
+from tests.server.master_stage import Consumer, Producer
+from tests.server.master_stage import Stage as MasterStage
+from tests.server.node_harness import options
+from tests.server.rocket_harness import running
 
 HOUR_MS = 3_600_000
 both_ways = pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
@@ -93,7 +98,7 @@ async def test_messages_and_people_see_the_time_of_day(
 
 
 @both_ways
-def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms: int) -> None:
+def test_retention_counts_elapsed_time(tmp_path: Path, clock: ManualClock, by_ms: int) -> None:
     chosen = StoreOptions(segment_bytes=1 << 16, retention_hours=1, index_enabled=False)
     with Store.open(tmp_path, chosen, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
         core = Core(store, clock.now_ms, wall_ms=clock.wall_ms)
@@ -113,9 +118,9 @@ def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms:
 
 @both_ways
 def test_the_master_keeps_its_clients(by_ms: int) -> None:
-    harness = MasterHarness(return_ms=0)
-    broker = harness.broker()
-    harness.topic("flights")
+    stage = MasterStage(return_ms=0)
+    broker = stage.broker()
+    stage.topic("flights")
     broker.sync()
     producer, consumer = Producer(harness), Consumer(harness)
     producer.register()
@@ -139,11 +144,11 @@ def test_the_master_keeps_its_clients(by_ms: int) -> None:
 
 
 @both_ways
-def test_the_master_saves_members_every_minute(by_ms: int) -> None:
-    harness = MasterHarness()
-    harness.broker()
-    harness.topic("flights")
-    consumer = Consumer(harness)
+def test_the_master_saves_its_clients_every_minute(by_ms: int) -> None:
+    stage = MasterStage()
+    stage.broker()
+    stage.topic("flights")
+    consumer = Consumer(stage)
     consumer.register()
     harness.wait(100)
     harness.ahead_ms += by_ms
@@ -201,7 +206,7 @@ async def test_a_lease_ends_in_time(tmp_path: Path, clock: ManualClock, by_ms: i
 async def test_members_and_locks_end_in_time(
     tmp_path: Path, clock: ManualClock, by_ms: int
 ) -> None:
-    stage = await ClientStage(tmp_path, clock, RocketOptions()).start()
+    stage = await ClientHarness(tmp_path, clock, RocketOptions()).start()
     client = await stage.dial()
     await client.consume("g", tags("demo"))
     body = bodies.LockBatch(
@@ -211,12 +216,12 @@ async def test_members_and_locks_end_in_time(
     clock.turn(by_ms)
     clock.advance(20_000)
     stage.remoting.tick()
-    stage.desk.tick()
+    stage.clients.tick()
     queue = Queue("demo", "broker", 0)
     assert stage.state.locks.owner("g", queue, clock.now_ms()) == "me"
     assert stage.state.consumers.find("g", "me") is not None
     clock.advance(140_000)
-    stage.desk.tick()
+    stage.clients.tick()
     assert stage.state.locks.owner("g", queue, clock.now_ms()) is None
     async with asyncio.timeout(10):
         await stage.lost.get()

@@ -1,4 +1,4 @@
-"""A node that stops while both doors are busy, and one that cannot start."""
+"""A node that stops while both protocols are busy, and one that cannot start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.sending import parse_send_response
 from coherer._wire.tubemq.session import Response
 from coherer.errors import CohererError, StoreError, StoreFullError
+from tests.server.node_harness import options
 from tests.server.raw_client import RawClient
+from tests.server.rocket_harness import Client, pull_fields, send_fields
 
 SEND, PULL, NOT_FOUND = 310, 11, 19
 
@@ -30,7 +32,7 @@ Acknowledged = dict[tuple[int, int], bytes]
 
 
 async def rocketmq_sends(node: Node, acknowledged: Acknowledged) -> None:
-    """Send by this door, 50 at a time, until the connection ends."""
+    """Send over RocketMQ, 50 at a time, until the connection ends."""
     client = await Client.dial(node.rocketmq_port)
     number = 0
     while not client.connection.closed:
@@ -49,7 +51,7 @@ async def rocketmq_sends(node: Node, acknowledged: Acknowledged) -> None:
 
 
 async def tubemq_sends(node: Node, acknowledged: Acknowledged) -> None:
-    """The same by the other door."""
+    """The same over TubeMQ."""
     asker = await net.dial("127.0.0.1", node.broker_port, RawClient)
     gone = asyncio.ensure_future(asker.gone.wait())
     number = 0
@@ -74,7 +76,7 @@ async def tubemq_sends(node: Node, acknowledged: Acknowledged) -> None:
 
 
 def stored(directory: Path) -> Acknowledged:
-    """What a store holds, that was closed in order."""
+    """The messages of a store that was closed."""
     with Store.open(directory, now_ms=lambda: time.time_ns() // 10**6) as store:
         assert store.recovery.clean
         assert store.recovery.replayed == 0
@@ -90,7 +92,7 @@ def stored(directory: Path) -> Acknowledged:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-async def test_what_both_doors_acknowledged_is_there_after_a_stop(
+async def test_messages_acknowledged_over_both_protocols_survive_a_stop(
     tmp_path: Path, flush: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(options(tmp_path, flush=flush))
@@ -138,7 +140,7 @@ async def test_slow_peers_of_many_ports_are_waited_for_together(
     assert most == 5
 
 
-# -- what cannot be used
+# -- failing starts
 
 
 @pytest.fixture
@@ -174,9 +176,7 @@ async def test_a_directory_in_use(tmp_path: Path, refused: Any, roles: Any) -> N
      "tubemqMaster.json"],
 )  # fmt: skip
 @pytest.mark.parametrize("content", [b"\xff{", b"{", b"[1]", b'"x"', b"[" * 5_000])
-async def test_files_that_nobody_can_read(
-    tmp_path: Path, refused: Any, name: str, content: bytes
-) -> None:
+async def test_invalid_files(tmp_path: Path, refused: Any, name: str, content: bytes) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_bytes(content)
     assert isinstance(await refused(options(tmp_path)), StoreError)
@@ -189,9 +189,7 @@ async def test_files_that_nobody_can_read(
 # -- a disk without room
 
 
-async def test_a_full_disk_at_rocketmqs_door(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_over_rocketmq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Node(options(tmp_path)) as node:
         assert node.core is not None
         client = await Client.dial(node.rocketmq_port)

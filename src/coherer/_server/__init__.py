@@ -1,5 +1,5 @@
-"""The servers: a master and a broker for TubeMQ, and the node that holds them.
+"""The servers: TubeMQ's master and broker, RocketMQ's name server and broker, and the node.
 
-A server translates: a request becomes a call of the rules in `coherer._rules` and of the store, and
-what they say becomes an answer.
+A server translates requests into calls of the rules in `coherer._rules` and of the store, and
+their results into responses.
 """

@@ -1,4 +1,4 @@
-"""What tests of RocketMQ's servers share."""
+"""Fixtures for tests of RocketMQ's servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer.testing import ManualClock
+from tests.server.client_harness import Client as BeatingClient
+from tests.server.client_harness import Harness
+from tests.server.rocket_harness import BrokerHarness, Client, running
 
 
 @pytest.fixture
@@ -20,35 +23,35 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def broker_stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
-    async with running(tmp_path, clock) as stage:
-        yield stage
+async def broker_harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
+    async with running(tmp_path, clock) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def peer(broker_stage: BrokerHarness) -> AsyncIterator[Client]:
-    client = await broker_stage.dial()
+async def peer(broker_harness: BrokerHarness) -> AsyncIterator[Client]:
+    client = await broker_harness.dial()
     yield client
     client.connection.close()
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
+async def harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Harness]:
     """A broker's heartbeats and calls, with nothing else of it."""
-    stage = await Stage(tmp_path, clock, RocketOptions()).start()
-    yield stage
-    await stage.stop()
+    harness = await Harness(tmp_path, clock, RocketOptions()).start()
+    yield harness
+    await harness.stop()
 
 
 @pytest.fixture
-async def hasty(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
+async def hasty(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Harness]:
     """The same, which does not wait long for its clients."""
-    stage = await Stage(tmp_path / "hasty", clock, RocketOptions(), patience_ms=200).start()
-    yield stage
-    await stage.stop()
+    harness = await Harness(tmp_path / "hasty", clock, RocketOptions(), patience_ms=200).start()
+    yield harness
+    await harness.stop()
 
 
 @pytest.fixture
-async def client(stage: Stage) -> BeatingClient:
+async def client(harness: Harness) -> BeatingClient:
     """A client that sends heartbeats."""
-    return await stage.dial()
+    return await harness.dial()

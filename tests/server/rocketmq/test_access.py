@@ -1,4 +1,4 @@
-"""Access control over sockets, and its files (10, 2.16)."""
+"""Access control over sockets, and its files (sections 2.16 and 10)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, runn
 
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_signer
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.acl import signer
 from coherer._wire.rocketmq.codes import RequestCode as Code
@@ -22,6 +23,8 @@ from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 # The example of 10.3, with an administrator and without this machine's address.
@@ -60,15 +63,15 @@ def conf(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, conf: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
+async def harness(tmp_path: Path, conf: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
     access = Access(conf.parent, clock.now_ms())
-    async with running(tmp_path / "store", clock, access=access) as stage:
-        yield stage
+    async with running(tmp_path / "store", clock, access=access) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def client(stage: BrokerHarness) -> Client:
-    return await stage.dial()
+async def client(harness: BrokerHarness) -> Client:
+    return await harness.dial()
 
 
 async def ask(
@@ -87,7 +90,7 @@ async def beat(client: Client, group: str, *topics: str) -> Command:
 
 
 def fault(answer: Command) -> str:
-    """What access control says."""
+    """The responses of access control."""
     assert answer.code == Result.SYSTEM_ERROR
     assert (answer.remark or "").startswith(EXCEPTION)
     return (answer.remark or "").removeprefix(EXCEPTION)
@@ -136,12 +139,12 @@ async def test_everything_that_is_refused(client: Client) -> None:
 
 
 async def test_one_way_requests_are_dropped_in_silence(
-    stage: BrokerHarness, client: Client
+    harness: BrokerHarness, client: Client
 ) -> None:
     client.tell(Code.SEND_MESSAGE_V2, send("topicB"), b"x")
     client.tell(Code.SEND_MESSAGE_V2, signer(*USER)(send("topicB"), b"y"), b"y")
     await ask(client, Code.GET_MAX_OFFSET, {"topic": "topicB", "queueId": "0"})
-    assert [bytes(record.body) for record in stage.records("topicB")] == [b"y"]
+    assert [bytes(record.body) for record in harness.records("topicB")] == [b"y"]
 
 
 async def test_administrators_may_do_everything(client: Client) -> None:
@@ -155,8 +158,8 @@ async def test_trusted_addresses_need_no_account(tmp_path: Path, clock: ManualCl
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]")
-    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as stage:
-        assert (await (await stage.dial()).send()).code == 0
+    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as harness:
+        assert (await (await harness.dial()).send()).code == 0
 
 
 async def test_a_node_with_accounts(tmp_path: Path) -> None:
@@ -184,21 +187,21 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
 
 
 async def test_a_changed_file_holds_after_a_moment(
-    stage: BrokerHarness, client: Client, conf: Path
+    harness: BrokerHarness, client: Client, conf: Path
 ) -> None:
     async def allowed() -> bool:
         return (await ask(client, Code.SEND_MESSAGE_V2, send("topicA"), b"x")).code == 0
 
     (conf / "plain_acl.yml").write_text(FILE.replace("topicA=DENY", "topicA=PUB"))
-    stage.broker.tick()
+    harness.broker.tick()
     assert not await allowed()
-    stage.clock.advance(RELOAD_MS)
-    stage.broker.tick()
+    harness.clock.advance(RELOAD_MS)
+    harness.broker.tick()
     assert await allowed()
     for broken in ("", "accounts: [", "accounts: 5", "- a", "accounts: [{accessKey: short}]"):
         (conf / "plain_acl.yml").write_text(broken)
-        stage.clock.advance(RELOAD_MS)
-        stage.broker.tick()
+        harness.clock.advance(RELOAD_MS)
+        harness.broker.tick()
         assert await allowed(), broken
 
 
@@ -225,7 +228,7 @@ def test_further_files(conf: Path) -> None:
      "accounts: [{accessKey: RocketMQ, secretKey: 12345678, topicPerms: [x]}]",
      "dataVersion: [x]\na: 1"],
 )  # fmt: skip
-def test_a_file_that_cannot_be_used_is_told_at_the_start(conf: Path, text: str) -> None:
+def test_an_invalid_file_fails_the_start(conf: Path, text: str) -> None:
     (conf / "plain_acl.yml").write_text(text)
     if text == "accounts:":
         assert Access(conf.parent, 0).accounts == []
@@ -247,7 +250,7 @@ async def everything(client: Client) -> bodies.AclConfig:
 
 
 async def test_an_account_is_made_changed_and_deleted(
-    stage: BrokerHarness, client: Client, conf: Path
+    harness: BrokerHarness, client: Client, conf: Path
 ) -> None:
     new = ("new_user", "new_secret")
     fields = {
@@ -260,7 +263,7 @@ async def test_an_account_is_made_changed_and_deleted(
     assert answer.code == 0
     assert (await ask(client, Code.SEND_MESSAGE_V2, send("a"), b"x", new)).code == 0
     assert fault(await ask(client, Code.SEND_MESSAGE_V2, send("b"), b"x", new))
-    # What is not said stays.
+    # Missing fields keep their value.
     fields = {"accessKey": new[0], "defaultTopicPerm": "PUB", "groupPerms": "g=SUB"}
     await ask(client, Code.UPDATE_AND_CREATE_ACL_CONFIG, fields, account=OPERATOR)
     assert (await ask(client, Code.SEND_MESSAGE_V2, send("c"), b"x", new)).code == 0
@@ -278,11 +281,11 @@ async def test_an_account_is_made_changed_and_deleted(
         group_perms=["g=SUB"],
     )
     written = yaml.safe_load((conf / "plain_acl.yml").read_text())
-    assert written["dataVersion"] == [{"counter": 3, "timestamp": stage.clock.now_ms()}]
+    assert written["dataVersion"] == [{"counter": 3, "timestamp": harness.clock.now_ms()}]
     assert [account["accessKey"] for account in written["accounts"]] == [
         USER[0], OPERATOR[0], new[0],
     ]  # fmt: skip
-    assert Access(conf.parent, 0).accounts == stage.broker.access.accounts  # type: ignore[union-attr]
+    assert Access(conf.parent, 0).accounts == harness.broker.access.accounts  # type: ignore[union-attr]
     answer = await ask(client, Code.DELETE_ACL_CONFIG, {"accessKey": new[0]}, account=OPERATOR)
     assert answer.code == 0
     answer = await ask(client, Code.SEND_MESSAGE_V2, send("c"), b"x", new)
@@ -335,8 +338,8 @@ async def test_a_file_without_trusted_addresses_gets_none(
     (conf / "plain_acl.yml").write_text(
         "accounts: [{accessKey: operator, secretKey: 87654321, admin: true}]"
     )
-    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as stage:
-        client, fields = await stage.dial(), {"globalWhiteAddrs": "127.0.0.1"}
+    async with running(tmp_path, clock, access=Access(tmp_path, 0)) as harness:
+        client, fields = await harness.dial(), {"globalWhiteAddrs": "127.0.0.1"}
         answer = await ask(client, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, fields, account=OPERATOR)
         assert (answer.code, answer.remark) == (
             Result.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
@@ -372,8 +375,10 @@ async def test_without_access_control(peer: Client) -> None:
         assert (await peer.ask(code)).code == result
 
 
-async def test_a_broker_asks_others_with_its_own_account(stage: BrokerHarness, conf: Path) -> None:
-    address = f"127.0.0.1:{stage.port}"
+async def test_a_broker_asks_others_with_its_own_account(
+    harness: BrokerHarness, conf: Path
+) -> None:
+    address = f"127.0.0.1:{harness.port}"
     assert tools_signer(conf.parent) is None
     plain = RemotingClient()
     answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)

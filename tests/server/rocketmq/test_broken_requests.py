@@ -1,4 +1,4 @@
-"""Bad input of any kind is answered, and takes neither the connection nor the broker down."""
+"""Invalid requests are answered, and neither close the connection nor stop the broker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.rocket_harness import SEND_V2, BrokerHarness, Client, pull_fields, send_fields
 
+from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter, PropertyRewriter
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command, encode
+from tests.server.rocket_harness import SEND_V2, BrokerHarness, Client, pull_fields, send_fields
 
 CODES = sorted(int(code) for code in RequestCode)
 SILENT = {RequestCode.END_TRANSACTION}
@@ -36,7 +38,7 @@ BODIES = st.sampled_from(
 
 @pytest.mark.parametrize("code", CODES)
 async def test_junk(
-    broker_stage: BrokerHarness, peer: Client, code: int, caplog: pytest.LogCaptureFixture
+    broker_harness: BrokerHarness, peer: Client, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     await peer.send(b"before")
@@ -62,10 +64,10 @@ async def test_junk(
 @given(st.binary(max_size=200))
 @settings(max_examples=30)
 def test_junk_as_properties(text: bytes) -> None:
-    stored = PropertyTexts("C").stored(text.decode("utf-8", "replace"))
+    stored = PropertyRewriter("C").stored(text.decode("utf-8", "replace"))
     assert b"CLUSTER\x01C" in stored.data
     assert (
-        ItemTexts("WAIT\x01true", "C")
+        BatchPropertyRewriter("WAIT\x01true", "C")
         .stored([text])[0][0]
         .startswith(text.replace(b"TUBE\x01", b""))
     )
@@ -74,7 +76,7 @@ def test_junk_as_properties(text: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["\ud800", "UNIQ_KEY\x01\ud800", "KEYS\x01a\ud800\x02TAGS\x01\ud800"]
 )
-async def test_half_characters(peer: Client, broker_stage: BrokerHarness, text: str) -> None:
+async def test_half_characters(peer: Client, broker_harness: BrokerHarness, text: str) -> None:
     frame = encode(Command(SEND_V2, 1, fields=send_fields(i="SURROGATE")))
     escaped = text.encode("unicode_escape").replace(b"\\x", b"\\u00")
     size = len(escaped) - len(b"SURROGATE")
@@ -86,4 +88,4 @@ async def test_half_characters(peer: Client, broker_stage: BrokerHarness, text: 
         peer.connection.write(head + frame[8:])
         async with asyncio.timeout(10):
             assert (await answer).code == 0
-    assert len(broker_stage.records("demo")) == 2
+    assert len(broker_harness.records("demo")) == 2

@@ -1,4 +1,4 @@
-"""Calls of a broker to its clients, over sockets (2.13, 4)."""
+"""Requests of a broker to its clients, over sockets (sections 2.13 and 4)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coherer._rules.rocketmq.transactions import Question
 from coherer._store import Draft
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies import ResetOffset
+from tests.server.client_harness import Client, Harness, heartbeat, queue, tags
 
 TOPIC = "TopicTest"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -23,47 +24,47 @@ NOT_SET = "not set any response code"
 
 
 @pytest.fixture
-def stage(stage: Stage) -> Stage:
-    return with_topic(stage)
+def harness(harness: Harness) -> Harness:
+    return with_topic(harness)
 
 
 @pytest.fixture
-def hasty(hasty: Stage) -> Stage:
+def hasty(hasty: Harness) -> Harness:
     return with_topic(hasty)
 
 
-def with_topic(stage: Stage) -> Stage:
-    stage.state.topics.put(Topic(name=TOPIC, read_queues=2, write_queues=2), 0)
-    return stage
+def with_topic(harness: Harness) -> Harness:
+    harness.state.topics.put(Topic(name=TOPIC, read_queues=2, write_queues=2), 0)
+    return harness
 
 
 @pytest.fixture
-async def admin(stage: Stage) -> Client:
-    return await stage.dial()
+async def admin(harness: Harness) -> Client:
+    return await harness.dial()
 
 
 async def member(
-    stage: Stage, client_id: str = "c1", *, language: str = "JAVA", version: int = 399
+    harness: Harness, client_id: str = "c1", *, language: str = "JAVA", version: int = 399
 ) -> Client:
-    client = await stage.dial()
+    client = await harness.dial()
     await client.consume("g", tags(TOPIC), client_id=client_id, language=language, version=version)
     await client.settle()
     client.told()
     return client
 
 
-def fill(stage: Stage, *, messages: int = 9) -> list[int]:
+def fill(harness: Harness, *, messages: int = 9) -> list[int]:
     """Messages in both queues, one each second; gives when they came."""
     times: list[int] = []
     for _ in range(messages):
-        times.append(stage.clock.advance(1_000))
-        stage.store.append([Draft(TOPIC, number, b"x", b"") for number in (0, 1)])
+        times.append(harness.clock.advance(1_000))
+        harness.store.append([Draft(TOPIC, number, b"x", b"") for number in (0, 1)])
     return times
 
 
-def commit(stage: Stage, *offsets: int) -> None:
+def commit(harness: Harness, *offsets: int) -> None:
     for number, offset in enumerate(offsets):
-        stage.state.offsets.open("g", TOPIC, number).offset = offset
+        harness.state.offsets.open("g", TOPIC, number).offset = offset
 
 
 def reset(time_ms: int, *, force: bool = False, topic: str = TOPIC) -> dict[str, str]:
@@ -78,14 +79,14 @@ def reset(time_ms: int, *, force: bool = False, topic: str = TOPIC) -> dict[str,
 # -- 4.1
 
 
-async def test_a_producer_is_asked_about_its_transaction(stage: Stage) -> None:
+async def test_a_producer_is_asked_for_the_state_of_its_transaction(harness: Harness) -> None:
     question = Question("payers", 5, 4096, "0A01", b"record")
-    assert not stage.calls.check_transaction(question)
-    producers = [await stage.dial() for _ in range(2)]
+    assert not harness.calls.check_transaction(question)
+    producers = [await harness.dial() for _ in range(2)]
     for number, producer in enumerate(producers):
         await producer.beat(heartbeat(f"p{number}", [], "payers", "others"))
     for _ in range(2):
-        assert stage.calls.check_transaction(question)
+        assert harness.calls.check_transaction(question)
     for producer in producers:  # by turns
         asked = await producer.next_asked()
         assert (asked.code, asked.is_oneway, bytes(asked.body)) == (39, True, b"record")
@@ -97,22 +98,22 @@ async def test_a_producer_is_asked_about_its_transaction(stage: Stage) -> None:
             "offsetMsgId": encode_offset_id(HOST, 4096),
         }
     await producers[0].hang_up()
-    await stage.lost.get()
+    await harness.lost.get()
     for _ in range(2):
-        assert stage.calls.check_transaction(question)
+        assert harness.calls.check_transaction(question)
         assert (await producers[1].next_asked()).code == 39
     await producers[1].hang_up()
-    await stage.lost.get()
-    assert not stage.calls.check_transaction(question)
+    await harness.lost.get()
+    assert not harness.calls.check_transaction(question)
 
 
 # -- 4.4
 
 
-async def test_reset_by_time(stage: Stage, admin: Client) -> None:
-    times = fill(stage)
-    commit(stage, 8, 2)
-    client = await member(stage)
+async def test_reset_by_time(harness: Harness, admin: Client) -> None:
+    times = fill(harness)
+    commit(harness, 8, 2)
+    client = await member(harness)
     answer = await admin.ask(RESET, reset(times[4]))
     assert (answer.code, answer.remark) == (0, NOT_SET)
     offsets = {queue(TOPIC, 0): 4, queue(TOPIC, 1): 2}  # forward only where it is forced
@@ -122,16 +123,16 @@ async def test_reset_by_time(stage: Stage, admin: Client) -> None:
     assert told.fields == reset(times[4])
     assert bytes(told.body) == bytes(answer.body)
     assert bytes(told.body).startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":')
-    kept = [stage.state.offsets.open("g", TOPIC, number).offset for number in (0, 1)]
+    kept = [harness.state.offsets.open("g", TOPIC, number).offset for number in (0, 1)]
     assert kept == [8, 2]  # the consumers do that
 
 
-async def test_the_worked_bodies(stage: Stage, admin: Client) -> None:
+async def test_the_worked_bodies(harness: Harness, admin: Client) -> None:
     """13.16."""
-    stage.state.topics.put(Topic(name=TOPIC, read_queues=4, write_queues=1), 0)
-    fill(stage, messages=5)
-    commit(stage, 5)
-    client = await member(stage)
+    harness.state.topics.put(Topic(name=TOPIC, read_queues=4, write_queues=1), 0)
+    fill(harness, messages=5)
+    commit(harness, 5)
+    client = await member(harness)
     java = '{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicTest"}:5}}'
     cpp = '{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":0,"topic":"TopicTest"}]}'
     for language, body in (("JAVA", java), ("PYTHON", java), ("CPP", cpp)):
@@ -140,10 +141,10 @@ async def test_the_worked_bodies(stage: Stage, admin: Client) -> None:
         assert bytes(answer.body) == java.encode()
 
 
-async def test_reset_to_the_end_and_by_force(stage: Stage, admin: Client) -> None:
-    times = fill(stage)
-    commit(stage, 2, 9)
-    client = await member(stage)
+async def test_reset_to_the_end_and_by_force(harness: Harness, admin: Client) -> None:
+    times = fill(harness)
+    commit(harness, 2, 9)
+    client = await member(harness)
     for fields, offsets in (
         (reset(-1), [2, 9]),
         (reset(-1, force=True), [9, 9]),
@@ -154,12 +155,12 @@ async def test_reset_to_the_end_and_by_force(stage: Stage, admin: Client) -> Non
         answer = await admin.ask(RESET, fields)
         assert list(ResetOffset.decode(answer.body).offset_table.values()) == offsets
         told = await client.next_asked()
-        assert told.fields["isForce"] == "false"  # never handed on
+        assert told.fields["isForce"] == "false"  # never passed on
 
 
-async def test_every_member_is_told(stage: Stage, admin: Client) -> None:
-    commit(stage, 0, 0)
-    clients = [await member(stage, name) for name in ("a", "b", "c")]
+async def test_every_member_is_notified(harness: Harness, admin: Client) -> None:
+    commit(harness, 0, 0)
+    clients = [await member(harness, name) for name in ("a", "b", "c")]
     for client in clients:
         await client.settle()
         client.told()
@@ -168,33 +169,33 @@ async def test_every_member_is_told(stage: Stage, admin: Client) -> None:
         assert (await client.next_asked()).code == RESET_CLIENT
 
 
-async def test_no_reset(stage: Stage, admin: Client) -> None:
+async def test_no_reset(harness: Harness, admin: Client) -> None:
     answer = await admin.ask(RESET, reset(-1, topic="nowhere"))
     assert (answer.code, answer.remark) == (
         1,
         "[reset-offset] reset offset failed, no topic in this broker. topic=nowhere",
     )
-    commit(stage, 0)  # of two queues
+    commit(harness, 0)  # of two queues
     answer = await admin.ask(RESET, reset(-1))
     assert (answer.code, answer.remark) == (1, "THe consumer group <g> not exist")
-    commit(stage, 0, 0)
+    commit(harness, 0, 0)
     answer = await admin.ask(RESET, reset(77))
     assert (answer.code, answer.remark) == (
         206,
         "Consumer not online, so can not reset offset, Group: g Topic: TopicTest Timestamp: 77",
     )
-    await member(stage)
+    await member(harness)
     answer = await admin.ask_as(RESET, reset(-1), language=None)
     assert answer.code == 1
     assert "NullPointerException" in (answer.remark or "")
     assert (await admin.ask(RESET, {"group": "g"})).code == 1
 
 
-async def test_members_that_cannot_be_reset(stage: Stage, admin: Client) -> None:
-    commit(stage, 0, 0)
-    first = await member(stage, "a", version=28)
-    await member(stage, "b", version=27)
-    last = await member(stage, "c")
+async def test_members_that_cannot_be_reset(harness: Harness, admin: Client) -> None:
+    commit(harness, 0, 0)
+    first = await member(harness, "a", version=28)
+    await member(harness, "b", version=27)
+    last = await member(harness, "c")
     for client in (first, last):
         await client.settle()
         client.told()
@@ -221,8 +222,8 @@ def offsets_body(*offsets: int) -> bytes:
     return fastjson.dumps({"consumerTable": {}, "messageQueueTable": table})
 
 
-async def test_how_far_consumers_are(stage: Stage, admin: Client) -> None:
-    clients = [await member(stage, name) for name in ("a", "b")]
+async def test_how_far_consumers_are(harness: Harness, admin: Client) -> None:
+    clients = [await member(harness, name) for name in ("a", "b")]
     await clients[0].settle()
     clients[0].told()
     pending = admin.begin(STATUS, status())
@@ -239,8 +240,8 @@ async def test_how_far_consumers_are(stage: Stage, admin: Client) -> None:
     )
 
 
-async def test_how_far_one_consumer_is(stage: Stage, admin: Client) -> None:
-    clients = [await member(stage, name) for name in ("a", "b")]
+async def test_how_far_one_consumer_is(harness: Harness, admin: Client) -> None:
+    clients = [await member(harness, name) for name in ("a", "b")]
     await clients[0].settle()
     clients[0].told()
     pending = admin.begin(STATUS, status("b"))
@@ -255,9 +256,9 @@ async def test_how_far_one_consumer_is(stage: Stage, admin: Client) -> None:
     )
 
 
-async def test_consumers_that_do_not_say(hasty: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage, admin = hasty, await hasty.dial()
-    clients = [await member(stage, name) for name in ("silent", "leaves", "refuses", "garbles")]
+async def test_consumers_that_do_not_say(hasty: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    harness, admin = hasty, await hasty.dial()
+    clients = [await member(harness, name) for name in ("silent", "leaves", "refuses", "garbles")]
     for client in clients:
         await client.settle()
         client.told()
@@ -275,10 +276,10 @@ async def test_consumers_that_do_not_say(hasty: Stage, caplog: pytest.LogCapture
         assert name in caplog.text
 
 
-async def test_no_status(stage: Stage, admin: Client) -> None:
+async def test_no_status(harness: Harness, admin: Client) -> None:
     answer = await admin.ask(STATUS, status())
     assert (answer.code, answer.remark) == (1, "No Any Consumer online in the consumer group: [g]")
-    await member(stage, "old", version=15)
+    await member(harness, "old", version=15)
     answer = await admin.ask(STATUS, status("other"))
     assert (answer.code, answer.remark) == (
         1,
@@ -293,8 +294,8 @@ def running(client_id: str, **more: str) -> dict[str, str]:
     return {"consumerGroup": "g", "clientId": client_id, **more}
 
 
-async def test_what_a_consumer_does(stage: Stage, admin: Client) -> None:
-    client = await member(stage)
+async def test_running_info_of_a_consumer(harness: Harness, admin: Client) -> None:
+    client = await member(harness)
     fields = running("c1", jstackEnable="true", extra="ü")
     pending = admin.begin(RUNNING, fields)
     asked = await client.next_asked()
@@ -310,9 +311,9 @@ async def test_what_a_consumer_does(stage: Stage, admin: Client) -> None:
     assert (answer.code, answer.remark, answer.fields) == (1, remark, {"a": "b"})
 
 
-async def test_a_message_is_consumed_directly(stage: Stage, admin: Client) -> None:
-    [placed] = stage.store.append([Draft(TOPIC, 1, b"body", b"TAGS\x01a")])
-    client = await member(stage)
+async def test_a_message_is_consumed_directly(harness: Harness, admin: Client) -> None:
+    [placed] = harness.store.append([Draft(TOPIC, 1, b"body", b"TAGS\x01a")])
+    client = await member(harness)
     message_id = encode_offset_id(HOST, placed.physical_offset)
     pending = admin.begin(DIRECTLY, running("c1", msgId=message_id, brokerName="whatever"))
     asked = await client.next_asked()
@@ -325,16 +326,18 @@ async def test_a_message_is_consumed_directly(stage: Stage, admin: Client) -> No
 
 
 @pytest.mark.parametrize("message_id", ["", "nonsense", encode_offset_id(HOST, 1 << 40)])
-async def test_no_message_to_consume(stage: Stage, admin: Client, message_id: str) -> None:
-    client = await member(stage)
+async def test_no_message_to_consume(harness: Harness, admin: Client, message_id: str) -> None:
+    client = await member(harness)
     fields = running("c1", msgId=message_id)
     assert (await admin.ask(DIRECTLY, fields)).code == 1
     assert client.asked.empty()
 
 
 @pytest.mark.parametrize("code", [RUNNING, DIRECTLY])
-async def test_consumers_that_cannot_be_asked(stage: Stage, admin: Client, code: int) -> None:
-    [placed] = stage.store.append([Draft(TOPIC, 1, b"body", b"")])
+async def test_consumers_that_are_offline_or_too_old(
+    harness: Harness, admin: Client, code: int
+) -> None:
+    [placed] = harness.store.append([Draft(TOPIC, 1, b"body", b"")])
     message = {"msgId": encode_offset_id(HOST, placed.physical_offset)}
 
     async def ask(client_id: str) -> tuple[int, str | None]:
@@ -342,7 +345,7 @@ async def test_consumers_that_cannot_be_asked(stage: Stage, admin: Client, code:
         return answer.code, answer.remark
 
     assert await ask("c1") == (1, "The Consumer <g> <c1> not online")
-    await member(stage, "old", version=61)
+    await member(harness, "old", version=61)
     assert await ask("c1") == (1, "The Consumer <g> <c1> not online")
     assert await ask("old") == (
         1,
@@ -351,19 +354,19 @@ async def test_consumers_that_cannot_be_asked(stage: Stage, admin: Client, code:
             "V3_1_8_SNAPSHOT"
         ),
     )
-    client = await member(stage)
+    client = await member(harness)
     pending = admin.begin(code, running("c1", **message))
     await client.next_asked()
     client.connection.close()
     answer = await pending
     assert (answer.code, answer.remark) == (
         1,
-        "invoke consumer <g> <c1> Exception: The client is gone.",
+        "invoke consumer <g> <c1> Exception: The client has disconnected.",
     )
 
 
 @pytest.mark.parametrize("code", [RUNNING, DIRECTLY])
-async def test_consumers_that_do_not_answer(hasty: Stage, code: int) -> None:
+async def test_consumers_that_do_not_answer(hasty: Harness, code: int) -> None:
     [placed] = hasty.store.append([Draft(TOPIC, 1, b"body", b"")])
     client, admin = await member(hasty), await hasty.dial()
     message_id = encode_offset_id(HOST, placed.physical_offset)
@@ -375,8 +378,8 @@ async def test_consumers_that_do_not_answer(hasty: Stage, code: int) -> None:
     assert (await client.next_asked()).code == code
 
 
-async def test_bodies_are_what_msgspec_reads(stage: Stage, admin: Client) -> None:
+async def test_bodies_are_what_msgspec_reads(harness: Harness, admin: Client) -> None:
     """Strict readers (C++, Node) get quoted keys where Java's form would need bare ones."""
-    await member(stage)
+    await member(harness)
     answer = await admin.ask(38, {"consumerGroup": "g"})
     assert msgspec.json.decode(answer.body) == {"consumerIdList": ["c1"]}

@@ -1,4 +1,4 @@
-"""Whatever clients say, the heartbeat path answers or refuses, and lives on."""
+"""The client handlers answer or refuse every request, however invalid."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from tests.server.client_harness import OPTIONS, consumer, heartbeat, sql, tags
 
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.client_calls import ClientCalls
+from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.requests import client_requests
+from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Store
@@ -27,6 +29,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 from coherer.testing import ManualClock
+from tests.server.client_harness import OPTIONS, consumer, heartbeat, sql, tags
 
 HEARTBEAT_BODY = heartbeat("me", [consumer("g", tags("t"), sql("u", "a > 5"))], "p")
 LOCK_BODY = {
@@ -80,7 +83,7 @@ VALUES = st.recursive(
 
 
 class Silent:
-    """A connection that nobody listens to."""
+    """A connection without a peer."""
 
     peer, host_port, closed = "10.0.0.9:5", bytes(8), True
 
@@ -88,7 +91,7 @@ class Silent:
         overloaded = False
 
     def notify(self, *_: object) -> None:
-        """Nobody hears it."""
+        """Discard it."""
 
     def close(self) -> None:
         """It is."""
@@ -104,15 +107,15 @@ class Broker:
         # Files are tested elsewhere; here they would only cost time.
         self.store.save_config = lambda name, data: None  # type: ignore[method-assign]
         self.state = RocketState(RocketOptions(), Core(self.store, clock.now_ms))
-        self.desk = ClientDesk(self.state)
+        self.clients = ClientHandler(self.state)
         options = RocketOptions(store_replies=False)
         self.state.change(options)
-        replies = ReplyMessages(self.state, Sends(self.state))
-        calls = Calls(self.state)
-        self.handlers = {**self.desk.handlers(), **calls.handlers(), **replies.handlers()}
+        replies = ReplyHandler(self.state, SendHandler(self.state))
+        calls = ClientCalls(self.state)
+        self.handlers = client_requests(self.clients, calls, replies)
 
     def ask(self, request: Command) -> None:
-        """Any answer is one, and any refusal; whatever else is raised is a mistake of ours."""
+        """Accept any response and any refusal; other exceptions are bugs."""
         try:
             answer: Any = self.handlers[request.code](Silent(), request)  # type: ignore[arg-type]
             if inspect.isawaitable(answer):
@@ -137,7 +140,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """Every position in a JSON value."""
     yield path
     items = (
         value.items()
@@ -166,7 +169,7 @@ QUICK = settings(
 @pytest.mark.parametrize("code", BODIES)
 @QUICK
 @given(data=st.data())
-def test_bodies_with_something_else_in_one_place(broker: Broker, code: int, data: Any) -> None:
+def test_bodies_with_one_unexpected_value(broker: Broker, code: int, data: Any) -> None:
     path = data.draw(st.sampled_from(list(places(BODIES[code]))))
     body = replaced(BODIES[code], path, data.draw(VALUES))
     broker.ask(Command(code, body=fastjson.dumps(body)))

@@ -21,7 +21,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_en
 
 
 class Node:
-    """A store, what the protocols share, and the service."""
+    """A store, a core, and the service."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock
@@ -38,7 +38,7 @@ class Node:
         await asyncio.sleep(0)  # the appender stores at the end of the turn
 
     async def until(self, ms: int) -> None:
-        """Move the clock in steps of a beat."""
+        """Move the clock in steps of a tick."""
         for _ in range(ms // 100):
             self.clock.advance(100)
             await self.tick()
@@ -100,7 +100,7 @@ async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
         node.send(str(number), 1)
     await node.until(1_000)
     node.service.save()
-    await node.core.files.saved()
+    await node.core.files.flush()
     assert node.store.load_config(DELAY_FILE) == b'{"offsetTable":{1:5}}'
     await node.close()
     again = Node(tmp_path, clock)
@@ -109,7 +109,9 @@ async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
     await again.close()
 
 
-async def test_a_large_burst_comes_in_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_burst_is_delivered_in_pieces(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delays, "ENTRIES_AT_ONCE", 7)
     monkeypatch.setattr(delays, "BYTES_AT_ONCE", 500)
     for number in range(50):
@@ -141,7 +143,7 @@ async def test_a_full_disk_delays_and_loses_nothing(
     assert node.service.positions[1] == 1
 
 
-async def test_what_has_nowhere_to_go_is_stepped_over(node: Node) -> None:
+async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> None:
     node.send("half", 1, topic="RMQ_SYS_TRANS_HALF_TOPIC")
     node.store.append([Draft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"")])
     bad = encode({"REAL_TOPIC": "../x", "REAL_QID": "0"})
@@ -189,7 +191,7 @@ async def test_a_clock_that_is_set_after_a_restart(
 async def test_a_clock_that_was_set_back_between_two_runs(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    """Nobody knows how long it was: it waits its whole delay once more, not an hour."""
+    """The elapsed time is unknown: it waits its whole delay again, not an hour."""
     node = Node(tmp_path, clock)
     node.send("m", 5)
     await node.until(20_000)

@@ -1,4 +1,4 @@
-"""Replication: what goes over the wire, who follows, who waits."""
+"""Replication: wire format, following a master, and waiting for slaves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
 from coherer._server.rocketmq.ha.slave import HaSlave
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
+from tests.server.ha_harness import Harness, Peer, Side, running, until
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
-    async with running(tmp_path, clock) as stage:
-        yield stage
+async def harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Harness]:
+    async with running(tmp_path, clock) as harness:
+        yield harness
 
 
 # -- the wire
@@ -62,112 +63,114 @@ def test_garbage_from_a_master_is_pieces_or_refused(data: bytes) -> None:
 # -- the master
 
 
-async def test_a_slave_with_something_is_sent_what_follows(stage: Stage) -> None:
-    middle = await stage.side.send("a", "b")
-    end = await stage.side.send("c")
-    peer = await stage.peer()
+async def test_a_slave_continues_from_the_end_of_its_log(harness: Harness) -> None:
+    middle = await harness.side.send("a", "b")
+    end = await harness.side.send("c")
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(middle))
     offset, size = HEAD.unpack(await peer.hears(HEAD.size))
     assert (offset, size) == (middle, end - middle)
     assert decode(await peer.hears(size)).body == b"c"
-    later = await stage.side.send("d")
+    later = await harness.side.send("d")
     assert HEAD.unpack(await peer.hears(HEAD.size)) == (end, later - end)
 
 
-async def test_a_new_slave_begins_with_the_last_file(stage: Stage) -> None:
+async def test_a_new_slave_begins_with_the_last_file(harness: Harness) -> None:
     for _ in range(5):
-        await stage.side.send("x" * 30_000)
-    peer = await stage.peer()
+        await harness.side.send("x" * 30_000)
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(0))
     offset, size = HEAD.unpack(await peer.hears(HEAD.size))
-    assert offset == stage.side.store.last_segment_offset > 0
+    assert offset == harness.side.store.last_segment_offset > 0
     assert 0 < size <= 32 * 1024
 
 
-async def test_pieces_never_cross_the_end_of_a_file(stage: Stage) -> None:
+async def test_pieces_never_cross_the_end_of_a_file(harness: Harness) -> None:
     for _ in range(7):
-        await stage.side.send("x" * 20_000)
-    at, end = stage.side.store.queue_range("t", 0)[0] + 1, stage.side.store.end_offset
-    peer = await stage.peer()
+        await harness.side.send("x" * 20_000)
+    at, end = harness.side.store.queue_range("t", 0)[0] + 1, harness.side.store.end_offset
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(at))
     while at < end:
         offset, size = HEAD.unpack(await peer.hears(HEAD.size))
         assert offset == at
         assert offset // (1 << 16) == (offset + size - 1) // (1 << 16)
-        assert await peer.hears(size) == bytes(stage.side.store.read_raw(at, size))
+        assert await peer.hears(size) == bytes(harness.side.store.read_raw(at, size))
         at += size
 
 
-async def test_a_master_shows_that_it_lives_and_cuts_off_the_silent(stage: Stage) -> None:
-    end = await stage.side.send("a")
-    peer = await stage.peer()
+async def test_a_master_shows_that_it_lives_and_cuts_off_the_silent(harness: Harness) -> None:
+    end = await harness.side.send("a")
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(end))
-    await until(lambda: any(slave.acked == end for slave in stage.master.slaves))
-    stage.clock.advance(5_001)
-    stage.master.tick()
+    await until(lambda: any(slave.acked == end for slave in harness.master.slaves))
+    harness.clock.advance(5_001)
+    harness.master.tick()
     assert HEAD.unpack(await peer.hears(HEAD.size)) == (end, 0)
-    stage.clock.advance(15_000)
-    stage.master.tick()
+    harness.clock.advance(15_000)
+    harness.master.tick()
     async with asyncio.timeout(10):
         await peer.lost.wait()
-    assert not stage.master.slaves
+    assert not harness.master.slaves
 
 
-async def test_a_slave_that_has_more_is_not_ours(stage: Stage) -> None:
-    end = await stage.side.send("a")
-    peer = await stage.peer()
+async def test_a_slave_with_a_longer_log_is_disconnected(harness: Harness) -> None:
+    end = await harness.side.send("a")
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(end + 1))
     async with asyncio.timeout(10):
         await peer.lost.wait()
-    assert stage.master.replicated == 0
+    assert harness.master.replicated == 0
 
 
-async def test_who_waits_for_a_slave(stage: Stage) -> None:
-    end = await stage.side.send("a")
-    assert await stage.master.safe(end, 10) == 11  # nobody is there
-    peer = await stage.peer()
+async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
+    end = await harness.side.send("a")
+    assert await harness.master.safe(end, 10) == 11  # no slave
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(0))
-    await until(lambda: bool(stage.master.slaves))
-    assert await stage.master.safe(end, 10) == 12  # somebody is, and does not say that he has it
-    waiting = asyncio.create_task(stage.master.safe(end, 10_000))
+    await until(lambda: bool(harness.master.slaves))
+    assert await harness.master.safe(end, 10) == 12  # somebody is, and does not say that he has it
+    waiting = asyncio.create_task(harness.master.safe(end, 10_000))
     await asyncio.sleep(0)
     peer.connection.write(REPORT.pack(end))
     assert await waiting == 0
-    assert await stage.master.safe(end + BEHIND_BYTES_MAX, 10) == 11  # far behind is nobody
+    assert (
+        await harness.master.safe(end + BEHIND_BYTES_MAX, 10) == 11
+    )  # a lagging slave does not count
 
 
 # -- the slave
 
 
-async def test_a_slave_has_what_the_master_has(stage: Stage) -> None:
+async def test_a_slave_copies_the_log(harness: Harness) -> None:
     for number in range(50):
-        await stage.side.send(*[f"{number}/{each}" + "x" * 500 for each in range(10)])
+        await harness.side.send(*[f"{number}/{each}" + "x" * 500 for each in range(10)])
     # From the beginning of everything, as its log is known to have begun there.
-    side, slave = stage.slave()
-    await until(lambda: side.store.end_offset == stage.side.store.end_offset)
-    last = stage.side.bodies()
+    side, slave = harness.slave()
+    await until(lambda: side.store.end_offset == harness.side.store.end_offset)
+    last = harness.side.bodies()
     assert side.bodies() == last[-len(side.bodies()) :]
-    assert side.store.min_offset == stage.side.store.last_segment_offset
-    await stage.side.send("later")
+    assert side.store.min_offset == harness.side.store.last_segment_offset
+    await harness.side.send("later")
     await until(lambda: side.bodies()[-1:] == ["later"])
-    await until(lambda: stage.master.replicated == stage.side.store.end_offset)
+    await until(lambda: harness.master.replicated == harness.side.store.end_offset)
     assert slave.link is not None
 
 
-async def test_a_slave_comes_back_and_goes_on(stage: Stage) -> None:
-    side, slave = stage.slave()
-    await stage.side.send("a")
+async def test_a_slave_reconnects_and_continues(harness: Harness) -> None:
+    side, slave = harness.slave()
+    await harness.side.send("a")
     await until(lambda: side.bodies() == ["a"])
     assert slave.link is not None
     first = slave.link
     first.connection.abort()
-    await stage.side.send("b", "c")
+    await harness.side.send("b", "c")
     await until(lambda: side.bodies() == ["a", "b", "c"])
     assert slave.link is not first
 
 
-async def test_a_slave_wakes_who_waits_for_messages(stage: Stage) -> None:
-    side, _ = stage.slave()
+async def test_a_slave_wakes_waiting_consumers(harness: Harness) -> None:
+    side, _ = harness.slave()
     woken: list[tuple[str, int, int]] = []
     side.core.on_arrival(
         lambda drafts, placed: woken.extend(
@@ -175,14 +178,16 @@ async def test_a_slave_wakes_who_waits_for_messages(stage: Stage) -> None:
             for draft, place in zip(drafts, placed, strict=True)
         )
     )
-    await stage.side.send("a", "b")
+    await harness.side.send("a", "b")
     await until(lambda: len(woken) == 2)
     assert woken == [("t", 0, 0), ("t", 0, 1)]
 
 
-async def test_a_record_in_two_halves_waits_for_the_second(stage: Stage, tmp_path: Path) -> None:
-    end = await stage.side.send("a" * 1_000)
-    data = bytes(stage.side.store.read_raw(0, end))
+async def test_a_record_in_two_halves_waits_for_the_second(
+    harness: Harness, tmp_path: Path
+) -> None:
+    end = await harness.side.send("a" * 1_000)
+    data = bytes(harness.side.store.read_raw(0, end))
     peers: asyncio.Queue[Peer] = asyncio.Queue()
 
     def accept(connection: net.Connection) -> Peer:
@@ -190,7 +195,7 @@ async def test_a_record_in_two_halves_waits_for_the_second(stage: Stage, tmp_pat
         return peers._queue[-1]  # type: ignore[attr-defined, no-any-return]
 
     listener = await net.listen("127.0.0.1", 0, accept)
-    side = Side(tmp_path / "halves", stage.clock)
+    side = Side(tmp_path / "halves", harness.clock)
     slave = HaSlave(side.core, retry_s=0.01)
     slave.found(f"127.0.0.1:{listener.port}")
     slave.start()
@@ -200,7 +205,7 @@ async def test_a_record_in_two_halves_waits_for_the_second(stage: Stage, tmp_pat
     peer.connection.write(HEAD.pack(500, end - 500) + data[500:])
     assert REPORT.unpack(await peer.hears(8)) == (end,)
     assert side.bodies() == ["a" * 1_000]
-    # What does not follow ends the connection; the next one asks from where the log ends.
+    # A gap closes the connection; the next one continues from the end of the log.
     peer.connection.write(HEAD.pack(end + 1, 1) + b"x")
     async with asyncio.timeout(10):
         await peer.lost.wait()
@@ -212,19 +217,19 @@ async def test_a_record_in_two_halves_waits_for_the_second(stage: Stage, tmp_pat
 
 
 async def test_a_slave_reports_though_nothing_happens_and_leaves_a_silent_master(
-    stage: Stage,
+    harness: Harness,
 ) -> None:
-    _, slave = stage.slave()
+    _, slave = harness.slave()
     await until(lambda: slave.link is not None)
     first = slave.link
     for _ in range(5):  # longer than a master listens to nothing
-        stage.clock.advance(5_001)
+        harness.clock.advance(5_001)
         slave.tick()
-        now_ms = stage.clock.now_ms()
-        await until(lambda: [one.read_ms for one in stage.master.slaves] == [now_ms])  # noqa: B023
-        stage.master.tick()
+        now_ms = harness.clock.now_ms()
+        await until(lambda: [one.read_ms for one in harness.master.slaves] == [now_ms])  # noqa: B023
+        harness.master.tick()
         await until(lambda: slave.link is not None and slave.link.read_ms == now_ms)  # noqa: B023
     assert slave.link is first
-    stage.clock.advance(20_001)
+    harness.clock.advance(20_001)
     slave.tick()
     await until(lambda: slave.link is not None and slave.link is not first)

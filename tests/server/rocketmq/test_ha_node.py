@@ -1,4 +1,4 @@
-"""Nodes as master and slave: what a slave knows, serves, refuses, and does as a master."""
+"""Nodes as master and slave: what a slave copies, serves and refuses, and its promotion."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UsageError
+from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 
 
-class Stage:
+class Harness:
     """A master with a name server, and slaves of it."""
 
     def __init__(self, directory: Path) -> None:
@@ -32,7 +33,7 @@ class Stage:
         self._nodes: list[Node] = []
         self._clients: list[Client] = []
 
-    async def start(self, **options: Any) -> Stage:
+    async def start(self, **options: Any) -> Harness:
         self.master = await self.node("master", namesrv_port=0, ha_port=0, **options)
         assert self.master.core is not None
         now_ms = time.time_ns() // 10**6
@@ -107,23 +108,23 @@ def metadata(node: Node) -> MetadataSync:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    made = Stage(tmp_path)
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    made = Harness(tmp_path)
     try:
         yield made
     finally:
         await made.stop()
 
 
-async def test_a_slave_follows_log_and_tables(stage: Stage) -> None:
-    await stage.start()
-    client = await stage.dial(stage.master)
+async def test_a_slave_follows_log_and_tables(harness: Harness) -> None:
+    await harness.start()
+    client = await harness.dial(harness.master)
     assert await send(client, b"before") == 0
     where = {"consumerGroup": "g", "topic": "t", "queueId": "1", "commitOffset": "7"}
     await client.ask(Code.UPDATE_CONSUMER_OFFSET, where)
-    slave = await stage.slave()
+    slave = await harness.slave()
     await metadata(slave).run_once()
-    reader = await stage.dial(slave)
+    reader = await harness.dial(slave)
     assert await send(client, b"after") == 0
 
     async def has_both() -> bool:
@@ -131,29 +132,29 @@ async def test_a_slave_follows_log_and_tables(stage: Stage) -> None:
 
     await until(has_both)
     assert slave.core is not None
-    assert stage.master.core is not None
-    assert slave.core.topics["t"] == stage.master.core.topics["t"]
-    assert slave.core.topics.version == stage.master.core.topics.version
+    assert harness.master.core is not None
+    assert slave.core.topics["t"] == harness.master.core.topics["t"]
+    assert slave.core.topics.version == harness.master.core.topics.version
     group = slave.core.groups.get("g")
     assert group is not None
     assert group.retry_max_times == 5
     assert await offset(reader, "g") == "7"
 
 
-async def test_a_slave_takes_no_messages(stage: Stage) -> None:
-    await stage.start()
-    slave = await stage.slave()
+async def test_a_slave_refuses_sends(harness: Harness) -> None:
+    await harness.start()
+    slave = await harness.slave()
     await metadata(slave).run_once()
-    assert await send(await stage.dial(slave), b"x") != 0
+    assert await send(await harness.dial(slave), b"x") != 0
     assert slave.core is not None
     assert slave.core.store.end_offset == 0
 
 
-async def test_a_held_pull_at_a_slave_is_answered_by_what_the_master_gets(stage: Stage) -> None:
-    await stage.start()
-    slave = await stage.slave()
+async def test_a_suspended_pull_at_a_slave_gets_replicated_messages(harness: Harness) -> None:
+    await harness.start()
+    slave = await harness.slave()
     await metadata(slave).run_once()
-    reader, client = await stage.dial(slave), await stage.dial(stage.master)
+    reader, client = await harness.dial(slave), await harness.dial(harness.master)
     held = reader.begin_pull(topic="t", sysFlag=4 | 2, suspendTimeoutMillis=30_000)
     await reader.settle()
     assert await send(client, b"news") == 0
@@ -161,11 +162,11 @@ async def test_a_held_pull_at_a_slave_is_answered_by_what_the_master_gets(stage:
         assert bodies_of(await held) == [b"news"]
 
 
-async def test_sends_to_a_synchronous_master_wait_for_its_slave(stage: Stage) -> None:
-    await stage.start(role="SYNC_MASTER")
-    client = await stage.dial(stage.master)
+async def test_sends_to_a_synchronous_master_wait_for_its_slave(harness: Harness) -> None:
+    await harness.start(role="SYNC_MASTER")
+    client = await harness.dial(harness.master)
     assert await send(client, b"alone") == 11  # SLAVE_NOT_AVAILABLE: stored, not replicated
-    slave = await stage.slave()
+    slave = await harness.slave()
 
     async def waited() -> bool:
         return await send(client, b"together") == 0
@@ -173,21 +174,21 @@ async def test_sends_to_a_synchronous_master_wait_for_its_slave(stage: Stage) ->
     await until(waited)
     assert await send(client, b"last") == 0
     assert slave.core is not None
-    assert stage.master.core is not None
-    assert slave.core.store.end_offset == stage.master.core.store.end_offset
+    assert harness.master.core is not None
+    assert slave.core.store.end_offset == harness.master.core.store.end_offset
 
 
-async def test_a_slave_that_is_started_as_a_master_goes_on(stage: Stage) -> None:
+async def test_a_slave_restarted_as_a_master(harness: Harness) -> None:
     quick = {"transaction_timeout_ms": 1, "transaction_interval_ms": 100}
-    await stage.start()
-    client = await stage.dial(stage.master)
-    slave = await stage.slave()
+    await harness.start()
+    client = await harness.dial(harness.master)
+    slave = await harness.slave()
     assert await send(client, b"plain") == 0
     assert await send(client, b"late", DELAY="1") == 0
     assert await send(client, b"half", TRAN_MSG="true", PGROUP="payers") == 0
-    assert stage.master.core is not None
+    assert harness.master.core is not None
     assert slave.core is not None
-    theirs, ours = stage.master.core.store, slave.core.store
+    theirs, ours = harness.master.core.store, slave.core.store
 
     async def followed() -> bool:
         return ours.end_offset == theirs.end_offset
@@ -195,9 +196,9 @@ async def test_a_slave_that_is_started_as_a_master_goes_on(stage: Stage) -> None
     await until(followed)
     await metadata(slave).run_once()
     await slave.stop()
-    await stage.master.stop()
-    heir = await stage.node("slave", namesrv_port=0, **quick)
-    reader = await stage.dial(heir)
+    await harness.master.stop()
+    heir = await harness.node("slave", namesrv_port=0, **quick)
+    reader = await harness.dial(heir)
 
     async def delivered() -> bool:
         return b"late" in await bodies(reader)
@@ -213,11 +214,11 @@ async def test_a_slave_that_is_started_as_a_master_goes_on(stage: Stage) -> None
     await until(asked)
 
 
-async def test_replication_in_secret(stage: Stage) -> None:
+async def test_replication_in_secret(harness: Harness) -> None:
     tls = net.TlsOptions(certificate=PEM, key=PEM, verify=False)
-    await stage.start(tls=tls, tls_required=True)
-    slave = await stage.slave(scheme="rocketmqs://", tls=tls)
-    assert await send(await stage.dial(stage.master, net.TlsOptions(verify=False)), b"x") == 0
+    await harness.start(tls=tls, tls_required=True)
+    slave = await harness.slave(scheme="rocketmqs://", tls=tls)
+    assert await send(await harness.dial(harness.master, net.TlsOptions(verify=False)), b"x") == 0
     assert slave.core is not None
     store = slave.core.store
 

@@ -1,4 +1,4 @@
-"""Replication when lines are slow or cut, slaves lag behind, and masters talk nonsense."""
+"""Replication over slow and broken connections, with lagging slaves and invalid data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from coherer import _net as net
 from coherer._server.rocketmq.ha.frames import REPORT
 from coherer._server.rocketmq.ha.slave import SILENCE_MS, HaSlave, MetadataSync
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 from coherer.testing import ManualClock
 from coherer.testing.proxy import FaultProxy
+from tests.server.ha_harness import Harness, Side, running, until
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Stage]:
-    async with running(tmp_path, clock) as stage:
-        yield stage
+async def harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Harness]:
+    async with running(tmp_path, clock) as harness:
+        yield harness
 
 
 def same(one: Side, other: Side) -> bool:
@@ -42,127 +44,124 @@ def same(one: Side, other: Side) -> bool:
 
 
 async def test_under_load_with_a_line_that_breaks_again_and_again(
-    stage: Stage, tmp_path: Path, clock: ManualClock
+    harness: Harness, tmp_path: Path, clock: ManualClock
 ) -> None:
     side = Side(tmp_path / "follower", clock)
-    async with FaultProxy("127.0.0.1", stage.listener.port) as proxy:
+    async with FaultProxy("127.0.0.1", harness.listener.port) as proxy:
         slave = HaSlave(side.core, retry_s=0.001)
         slave.found(proxy.address)
         slave.start()
         for number in range(60):
-            await stage.side.send(*[f"{number}/{each}" + "x" * 700 for each in range(50)])
+            await harness.side.send(*[f"{number}/{each}" + "x" * 700 for each in range(50)])
             if number % 4 == 1:
                 proxy.answers.cut_after_bytes = 1_000 + 7_777 * number  # in the middle of a record
             if number % 15 == 7:
-                await until(lambda: side.store.end_offset == stage.side.store.end_offset)
+                await until(lambda: side.store.end_offset == harness.side.store.end_offset)
                 proxy.cut()
         proxy.answers.heal()
-        await until(lambda: same(stage.side, side))
+        await until(lambda: same(harness.side, side))
         assert proxy.accepted > 5
-        assert side.bodies() == stage.side.bodies()[-len(side.bodies()) :]
-        assert len(stage.side.bodies()) == 3_000
+        assert side.bodies() == harness.side.bodies()[-len(side.bodies()) :]
+        assert len(harness.side.bodies()) == 3_000
         await slave.close()
     await side.close()
 
 
 async def test_lost_bytes_are_noticed_and_fetched_again(
-    stage: Stage, tmp_path: Path, clock: ManualClock
+    harness: Harness, tmp_path: Path, clock: ManualClock
 ) -> None:
-    await stage.side.send("first")
+    await harness.side.send("first")
     side = Side(tmp_path / "follower", clock)
-    async with FaultProxy("127.0.0.1", stage.listener.port) as proxy:
+    async with FaultProxy("127.0.0.1", harness.listener.port) as proxy:
         slave = HaSlave(side.core, retry_s=0.001)
         slave.found(proxy.address)
         slave.start()
         await until(lambda: side.bodies() == ["first"])
         proxy.answers.drop_reads = 1
-        await stage.side.send("lost on its way")
+        await harness.side.send("lost on its way")
         await proxy.until(lambda: proxy.answers.lost_bytes)
-        await stage.side.send("what follows does not follow")
-        await until(lambda: same(stage.side, side))
+        await harness.side.send("what follows does not follow")
+        await until(lambda: same(harness.side, side))
         assert proxy.accepted == 2
         await slave.close()
     await side.close()
 
 
 async def test_either_side_notices_that_the_other_has_vanished(
-    stage: Stage, tmp_path: Path, clock: ManualClock
+    harness: Harness, tmp_path: Path, clock: ManualClock
 ) -> None:
     side = Side(tmp_path / "follower", clock)
-    async with FaultProxy("127.0.0.1", stage.listener.port) as proxy:
+    async with FaultProxy("127.0.0.1", harness.listener.port) as proxy:
         slave = HaSlave(side.core, retry_s=0.001)
         slave.found(proxy.address)
         slave.start()
-        await stage.side.send("first")
+        await harness.side.send("first")
         await until(lambda: side.bodies() == ["first"])
         for faults in (proxy.answers, proxy.requests):
-            [served], link = stage.master.slaves, slave.link
+            [served], link = harness.master.slaves, slave.link
             assert link is not None
             faults.black_hole = True
             for _ in range(SILENCE_MS // 6_000):
                 clock.advance(6_000)
-                stage.master.tick()
+                harness.master.tick()
                 slave.tick()
                 now_ms = clock.now_ms()
                 heard = link if faults is proxy.requests else served
                 await until(lambda: heard.read_ms == now_ms)  # noqa: B023
                 assert slave.link is link
             clock.advance(3_000)
-            stage.master.tick()
+            harness.master.tick()
             slave.tick()
-            await until(lambda: served not in stage.master.slaves and slave.link is not link)  # noqa: B023
+            await until(lambda: served not in harness.master.slaves and slave.link is not link)  # noqa: B023
             faults.heal()
-            await until(lambda: len(stage.master.slaves) == 1 and slave.link is not None)
+            await until(lambda: len(harness.master.slaves) == 1 and slave.link is not None)
             body = f"after {len(side.bodies())}"
-            await stage.side.send(body)
+            await harness.side.send(body)
             await until(lambda: side.bodies()[-1:] == [body])  # noqa: B023
         await slave.close()
-    await until(lambda: not stage.master.slaves)
+    await until(lambda: not harness.master.slaves)
     await side.close()
 
 
-async def test_a_slave_that_takes_nothing_is_heard_nevertheless(
-    stage: Stage,
+async def test_reports_of_a_slave_that_does_not_read_are_read(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a slow line the write buffer stays full for longer than a slave may be silent."""
-    await stage.listener.close()
-    limits = net.ConnectionLimits(write_buffer_high_bytes=1 << 16, write_buffer_low_bytes=1 << 14)
-    stage.listener = await net.listen(
-        "127.0.0.1", 0, stage.master.make, budget=net.ConnectionBudget(limits)
-    )
-    first = await stage.side.send("x")
-    peer = await stage.peer()
+    """On a slow line the outbox stays full for longer than a slave may be silent."""
+    monkeypatch.setattr(limits, "OUTBOX_HIGH_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "OUTBOX_LOW_BYTES", 1 << 14)
+    first = await harness.side.send("x")
+    peer = await harness.peer()
     peer.connection.pause_reading()
     peer.connection.write(REPORT.pack(first))
-    await until(lambda: any(one.acked == first for one in stage.master.slaves))
-    [slave] = stage.master.slaves
+    await until(lambda: any(one.acked == first for one in harness.master.slaves))
+    [slave] = harness.master.slaves
     for _ in range(20):
-        await stage.side.send(*["x" * 30_000 for _ in range(30)])
-    assert slave.connection.overloaded
+        await harness.side.send(*["x" * 30_000 for _ in range(30)])
+    assert slave.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES
     assert slave.connection.unsent_bytes < 4 << 20, "the rest waits in the log"
     end = slave.position
     for _ in range(5):
-        stage.clock.advance(15_000)
+        harness.clock.advance(15_000)
         peer.connection.write(REPORT.pack(end))
-        now_ms = stage.clock.now_ms()
+        now_ms = harness.clock.now_ms()
         await until(lambda: slave.read_ms == now_ms)  # noqa: B023
-        stage.master.tick()
-    assert stage.master.slaves == {slave}
-    assert await stage.master.safe(end, 1) == 0
+        harness.master.tick()
+    assert harness.master.slaves == {slave}
+    assert await harness.master.safe(end, 1) == 0
     peer.connection.abort()
-    await until(lambda: not stage.master.slaves)
+    await until(lambda: not harness.master.slaves)
 
 
-async def test_waiting_in_vain_costs_nothing_later(stage: Stage) -> None:
-    end = await stage.side.send("x")
-    peer = await stage.peer()
+async def test_waiting_in_vain_costs_nothing_later(harness: Harness) -> None:
+    end = await harness.side.send("x")
+    peer = await harness.peer()
     peer.connection.write(REPORT.pack(0))
-    await until(lambda: bool(stage.master.slaves))
-    patient = [asyncio.create_task(stage.master.safe(end + n, 60_000)) for n in range(3)]
-    outcomes = await asyncio.gather(*[stage.master.safe(end + n, 1) for n in range(200)])
+    await until(lambda: bool(harness.master.slaves))
+    patient = [asyncio.create_task(harness.master.safe(end + n, 60_000)) for n in range(3)]
+    outcomes = await asyncio.gather(*[harness.master.safe(end + n, 1) for n in range(200)])
     assert set(outcomes) == {12}
-    assert stage.master.waiting <= 2 * len(patient)
-    stage.master.has(end + 1)
+    assert harness.master.waiting <= 2 * len(patient)
+    harness.master.has(end + 1)
     async with asyncio.timeout(10):
         assert [await patient[0], await patient[1]] == [0, 0]
     assert not patient[2].done()
@@ -170,36 +169,36 @@ async def test_waiting_in_vain_costs_nothing_later(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("address", ["a..b:1", "127.0.0.1:99999", "nobody", "x" * 70 + ":5"])
-async def test_a_master_at_an_address_that_is_none(
-    stage: Stage, tmp_path: Path, clock: ManualClock, address: str
+async def test_an_invalid_address_of_the_master(
+    harness: Harness, tmp_path: Path, clock: ManualClock, address: str
 ) -> None:
-    await stage.side.send("x")
+    await harness.side.send("x")
     side = Side(tmp_path / "follower", clock)
     slave = HaSlave(side.core, retry_s=0.001)
     slave.found(address)
     slave.start()
     await asyncio.sleep(0)
-    slave.found(f"127.0.0.1:{stage.listener.port}")
+    slave.found(f"127.0.0.1:{harness.listener.port}")
     await until(lambda: side.bodies() == ["x"])
     await slave.close()
     await side.close()
 
 
-async def test_following_goes_on_after_an_error_of_ours(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_following_continues_after_an_unhandled_error(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     dial, calls = net.dial, 0
 
     async def fails_once(host: str, port: int, *args: object, **more: object) -> object:
         nonlocal calls
-        calls += port == stage.listener.port  # others dial, too: scenarios that run beside us
-        if calls == 1 and port == stage.listener.port:
+        calls += port == harness.listener.port  # others dial, too: scenarios that run beside us
+        if calls == 1 and port == harness.listener.port:
             raise ZeroDivisionError
         return await dial(host, port, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(net, "dial", fails_once)
-    await stage.side.send("x")
-    side, _ = stage.slave()
+    await harness.side.send("x")
+    side, _ = harness.slave()
     with caplog.at_level(logging.ERROR, "coherer"):
         await until(lambda: side.bodies() == ["x"])
     assert "ZeroDivisionError" in caplog.text

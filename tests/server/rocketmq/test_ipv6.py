@@ -1,4 +1,4 @@
-"""A broker and a client with IPv6 addresses: records, ids and questions name them in full (5.1)."""
+"""A broker and a client with IPv6 addresses in records, ids and checks (section 5.1)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from coherer import _net as net
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import BORN_HOST_V6, STORE_HOST_V6, Record
 from coherer.testing import ManualClock
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import SEND_BACK, BrokerHarness, Client, records_of
 
 HEARTBEAT, VIEW, END, CHECK, DIRECTLY = 34, 33, 37, 39, 309
 HOST = bytes(15) + b"\x01"
@@ -40,7 +42,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
+async def harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarness]:
     made = BrokerHarness(tmp_path, clock, host="::1")
     listener = await net.listen("::1", 0, made.broker.remoting.make)
     made.port = listener.port
@@ -50,8 +52,8 @@ async def stage(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHarne
 
 
 @pytest.fixture
-async def peer(stage: BrokerHarness) -> AsyncIterator[Client]:
-    made = await net.dial("::1", stage.port, Client)
+async def peer(harness: BrokerHarness) -> AsyncIterator[Client]:
+    made = await net.dial("::1", harness.port, Client)
     yield made
     await made.hang_up()
 
@@ -62,12 +64,14 @@ def check_hosts(record: Record) -> None:
     assert (record.born_host[:16], record.store_host) == (HOST, HOST + (10911).to_bytes(4, "big"))
 
 
-async def test_messages_on_all_ways(stage: BrokerHarness, peer: Client, clock: ManualClock) -> None:
+async def test_messages_on_all_ways(
+    harness: BrokerHarness, peer: Client, clock: ManualClock
+) -> None:
     sent = decode_offset_id((await peer.send(b"sent")).fields["msgId"])
     assert (sent.address, sent.port) == (HOST, 10911)
     await peer.send(b"delayed", i="DELAY\x011")
     clock.advance(1_500)
-    stage.broker.tick()
+    harness.broker.tick()
     await peer.settle()
     half = (await peer.send(b"half", f=4, i=f"{HALF}U")).fields
     fields = {"producerGroup": "p", "commitOrRollback": "8"}
@@ -78,14 +82,14 @@ async def test_messages_on_all_ways(stage: BrokerHarness, peer: Client, clock: M
     assert (await peer.ask(SEND_BACK, back)).code == 0
     found = records_of(await peer.pull())
     assert [record.body for record in found] == [b"sent", b"delayed", b"half"]
-    for record in [*found, *stage.records("%DLQ%g")]:
+    for record in [*found, *harness.records("%DLQ%g")]:
         check_hosts(record)
     [seen] = records_of(await peer.ask(VIEW, {"offset": str(sent.physical_offset)}))
     assert seen.body == b"sent"
 
 
 async def test_questions_to_a_client(
-    stage: BrokerHarness, peer: Client, clock: ManualClock
+    harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     sent = (await peer.send(b"sent")).fields["msgId"]
     beat = heartbeat("me", [consumer("g", tags("demo"))], "p")
@@ -101,7 +105,7 @@ async def test_questions_to_a_client(
     assert (await answer).code == 0
     await peer.send(b"half", f=4, i=f"{HALF}U", g=clock.now_ms())
     clock.advance(61_000)
-    stage.broker.tick()
+    harness.broker.tick()
     asked = await peer.next_asked()
     assert asked.code == CHECK
     assert len(asked.fields["offsetMsgId"]) == 56

@@ -1,4 +1,4 @@
-"""Many topics made at once: what is answered is in the file, which is not written for each."""
+"""Creating many topics at once: acknowledged topics are saved, without a write for each."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._store import Store
 from coherer._wire.rocketmq.codes import RequestCode as Code
+from tests.server.node_harness import options
+from tests.server.rocket_harness import send_fields
 from tests.server.rocketmq_caller import Caller
 
 TOPICS = 40

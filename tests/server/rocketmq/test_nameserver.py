@@ -13,6 +13,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 
 from coherer import _net as net
 from coherer._rules.rocketmq.routes import EXPIRE_MS
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.namesrv.nameserver import SCAN_MS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._wire.rocketmq import bodies, fastjson
@@ -41,7 +42,7 @@ NO_ROUTE = (
 )
 
 
-class Stage:
+class Harness:
     """A name server on a free port, its files in a dict, its clock by hand."""
 
     def __init__(self) -> None:
@@ -68,16 +69,16 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    await stage.start()
-    yield stage
-    await stage.listener.close()
+async def harness() -> AsyncIterator[Harness]:
+    harness = Harness()
+    await harness.start()
+    yield harness
+    await harness.listener.close()
 
 
 @pytest.fixture
-async def caller(stage: Stage) -> Caller:
-    return await stage.caller()
+async def caller(harness: Harness) -> Caller:
+    return await harness.caller()
 
 
 def header(broker: str = "broker-a", broker_id: int = 0, **more: str) -> dict[str, str]:
@@ -141,7 +142,7 @@ async def test_wrong_registrations_are_refused(caller: Caller) -> None:
     assert (await route(caller)).code == 17
 
 
-async def test_a_slave_is_told_its_master(caller: Caller) -> None:
+async def test_a_slave_learns_the_address_of_its_master(caller: Caller) -> None:
     first = await register(caller, broker_id=1)
     assert first.fields == {}
     await register(caller)
@@ -149,40 +150,40 @@ async def test_a_slave_is_told_its_master(caller: Caller) -> None:
     assert again.fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
-async def test_the_master_comes_first_whoever_registers_first(caller: Caller) -> None:
+async def test_the_master_is_listed_first(caller: Caller) -> None:
     for broker_id in (2, 1, 0):
         await register(caller, "broker-a", broker_id)
     body = bytes((await route(caller)).body)
     assert re.findall(rb"(\d):\"", body) == [b"0", b"1", b"2"]
 
 
-async def test_brokers_go_with_their_connections(stage: Stage, caller: Caller) -> None:
-    broker = await stage.caller()
+async def test_brokers_go_with_their_connections(harness: Harness, caller: Caller) -> None:
+    broker = await harness.caller()
     await register(broker)
     await broker.hang_up()
     assert (await route(caller)).code == 17
 
 
-async def test_good_bye(caller: Caller) -> None:
+async def test_unregistering_a_broker(caller: Caller) -> None:
     await register(caller)
     assert (await caller.ask(Code.UNREGISTER_BROKER, header())).code == 0
     assert (await route(caller)).code == 17
 
 
 async def test_silent_brokers_are_taken_out_and_hung_up_on(
-    stage: Stage, caller: Caller, caplog: pytest.LogCaptureFixture
+    harness: Harness, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = await stage.caller()
+    broker = await harness.caller()
     await register(broker)
-    stage.pass_ms(EXPIRE_MS)
+    harness.pass_ms(EXPIRE_MS)
     assert (await route(caller)).code == 0
     with caplog.at_level(logging.WARNING, "coherer"):
-        stage.pass_ms(SCAN_MS)
+        harness.pass_ms(SCAN_MS)
     assert (await route(caller)).code == 17
     await broker.lost.wait()
 
 
-async def test_asking_whether_to_register(stage: Stage, caller: Caller) -> None:
+async def test_asking_whether_to_register(harness: Harness, caller: Caller) -> None:
     version = bodies.DataVersion(counter=1, timestamp=1650000000000)
     unknown = await caller.ask(Code.QUERY_DATA_VERSION, header(), version.encode())
     assert (unknown.fields, bytes(unknown.body)) == ({"changed": "true"}, b"")
@@ -236,7 +237,7 @@ async def test_clusters_and_lists_of_topics(caller: Caller) -> None:
     assert (await route(caller)).code == 17
 
 
-async def test_values_kept_for_others(stage: Stage, caller: Caller) -> None:
+async def test_values_kept_for_others(harness: Harness, caller: Caller) -> None:
     item = {"namespace": "n", "key": "k"}
     none = await caller.ask(Code.GET_KV_CONFIG, item)
     assert (none.code, none.remark) == (22, "No config item, Namespace: n Key: k")
@@ -246,7 +247,7 @@ async def test_values_kept_for_others(stage: Stage, caller: Caller) -> None:
     assert (await caller.ask(Code.GET_KV_CONFIG, item)).fields == {"value": "v"}
     listed = await caller.ask(Code.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
     assert bytes(listed.body) == b'{"table":{"k":"v"}}'
-    assert stage.files["kvConfig.json"] == b'{"configTable":{"n":{"k":"v"}}}'
+    assert harness.files["kvConfig.json"] == b'{"configTable":{"n":{"k":"v"}}}'
     incomplete = await caller.ask(Code.PUT_KV_CONFIG, {"namespace": "n"})
     assert (incomplete.code, incomplete.remark) == (1, "namespace or key is null")
     assert (await caller.ask(Code.DELETE_KV_CONFIG, item)).code == 0
@@ -255,7 +256,7 @@ async def test_values_kept_for_others(stage: Stage, caller: Caller) -> None:
     assert bytes(listed.body) == b'{"table":{}}'
 
 
-async def test_order_is_told_where_it_is_wanted(stage: Stage, caller: Caller) -> None:
+async def test_order_configuration_in_routes(harness: Harness, caller: Caller) -> None:
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "TopicTest", "value": "broker-a:4"}
     await caller.ask(Code.PUT_KV_CONFIG, order)
     answer = await register(caller)
@@ -272,22 +273,22 @@ async def test_order_is_told_where_it_is_wanted(stage: Stage, caller: Caller) ->
         assert (await caller.ask(Code.UPDATE_NAMESRV_CONFIG, body=body)).code == 0
     malformed = await caller.ask(Code.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=\\u00zz")
     assert (malformed.code, malformed.remark) == (1, "string2Properties error")
-    await stage.listener.close()
-    await stage.start()
-    again = await stage.caller()
+    await harness.listener.close()
+    await harness.start()
+    again = await harness.caller()
     await register(again)
     assert b'"orderTopicConf":"broker-a:4"' in bytes((await route(again)).body)
 
 
-async def test_a_damaged_file_is_said_and_left_behind(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+async def test_an_invalid_file_is_logged_and_ignored(
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await stage.listener.close()
-    stage.files["kvConfig.json"] = b"{"
-    stage.files["namesrv.properties"] = b"orderMessageEnable=\\u"
+    await harness.listener.close()
+    harness.files["kvConfig.json"] = b"{"
+    harness.files["namesrv.properties"] = b"orderMessageEnable=\\u"
     with caplog.at_level(logging.WARNING, "coherer"):
-        await stage.start()
-    assert "kvConfig.json cannot be read" in caplog.text
+        await harness.start()
+    assert "kvConfig.json is invalid" in caplog.text
     assert "namesrv.properties cannot be read" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What operators ask a broker of topics, groups, progress and figures (2.7, 2.11, 2.12)."""
+"""Administration of topics, groups, offsets and statistics (sections 2.7, 2.11 and 2.12)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer.testing import ManualClock
+from tests.server.client_harness import consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, running
 
 Q0, Q1 = Queue("demo", "broker-a", 0), Queue("demo", "broker-a", 1)
 
@@ -37,14 +39,14 @@ def topic_fields(**changes: object) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items() if value is not None}
 
 
-def put_topic(stage: BrokerHarness, name: str, queues: int = 2, *, order: bool = False) -> None:
+def put_topic(harness: BrokerHarness, name: str, queues: int = 2, *, order: bool = False) -> None:
     topic = Topic(name=name, read_queues=queues, write_queues=queues, order=order)
-    stage.state.topics.put(topic, stage.clock.now_ms())
+    harness.state.topics.put(topic, harness.clock.now_ms())
 
 
-def place(stage: BrokerHarness, group: str, topic: str, *offsets: int) -> None:
+def place(harness: BrokerHarness, group: str, topic: str, *offsets: int) -> None:
     for queue, offset in enumerate(offsets):
-        stage.state.offsets.open(group, topic, queue).move_to(offset)
+        harness.state.offsets.open(group, topic, queue).place(offset)
 
 
 async def online(client: Client, group: str, *topics: str) -> None:
@@ -55,19 +57,19 @@ async def online(client: Client, group: str, *topics: str) -> None:
 # -- topics
 
 
-async def test_a_topic_is_made_and_changed(broker_stage: BrokerHarness, peer: Client) -> None:
-    before = broker_stage.state.topics.version
+async def test_a_topic_is_made_and_changed(broker_harness: BrokerHarness, peer: Client) -> None:
+    before = broker_harness.state.topics.version
     answer = await peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields())
     assert (answer.code, answer.remark) == (0, NOT_SET)
-    made = broker_stage.state.topics["orders"]
-    # What it says about order is ignored (2.11).
+    made = broker_harness.state.topics["orders"]
+    # The order flag is ignored (section 2.11).
     assert made == Topic(name="orders", read_queues=8, write_queues=4)
-    broker_stage.state.topics.order(["orders"], 0)
+    broker_harness.state.topics.order(["orders"], 0)
     changes = {"perm": 4, "topicFilterType": "MULTI_TAG", "topicSysFlag": None}
     await peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(**changes))
-    changed = broker_stage.state.topics["orders"]
+    changed = broker_harness.state.topics["orders"]
     assert (changed.perm, changed.filter_type, changed.order) == (4, "MULTI_TAG", True)
-    assert broker_stage.state.topics.version.counter == before.counter + 3
+    assert broker_harness.state.topics.version.counter == before.counter + 3
     listed = bodies.TopicConfigs.decode((await peer.ask(Code.GET_ALL_TOPIC_CONFIG)).body)
     assert listed.topic_config_table["orders"] == bodies.TopicConfig(
         topic_name="orders",
@@ -98,29 +100,29 @@ async def test_a_topic_is_made_and_changed(broker_stage: BrokerHarness, peer: Cl
     ],
 )
 async def test_topics_that_cannot_be(
-    broker_stage: BrokerHarness, peer: Client, changes: dict[str, object], remark: str
+    broker_harness: BrokerHarness, peer: Client, changes: dict[str, object], remark: str
 ) -> None:
-    before = broker_stage.state.topics.version
+    before = broker_harness.state.topics.version
     answer = await peer.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(**changes))
     assert answer.code == Result.SYSTEM_ERROR
     assert remark in (answer.remark or "")
-    assert broker_stage.state.topics.version == before
+    assert broker_harness.state.topics.version == before
 
 
 async def test_a_topic_is_deleted_with_all_that_belongs_to_it(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     await peer.send()
-    place(broker_stage, "g", "demo", 1)
+    place(broker_harness, "g", "demo", 1)
     for _ in range(2):  # one that is not there is deleted, too
         answer = await peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "demo"})
         assert (answer.code, answer.remark) == (0, None)
-    assert "demo" not in broker_stage.state.topics
-    assert broker_stage.store.topics() == []
-    assert broker_stage.state.offsets.find("g", "demo", 0) is None
+    assert "demo" not in broker_harness.state.topics
+    assert broker_harness.store.topics() == []
+    assert broker_harness.state.offsets.find("g", "demo", 0) is None
     answer = await peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "SELF_TEST_TOPIC"})
     assert answer.code == Result.SYSTEM_ERROR
-    assert "SELF_TEST_TOPIC" in broker_stage.state.topics
+    assert "SELF_TEST_TOPIC" in broker_harness.state.topics
 
 
 async def test_the_names_of_the_broker(peer: Client) -> None:
@@ -138,36 +140,36 @@ async def test_a_topic_for_traces_from_the_start(tmp_path: Path, clock: ManualCl
         directory = tmp_path / str(trace_topic)
         async with running(
             directory, clock, trace_topic=trace_topic, auto_create_topics=False
-        ) as stage:
-            answer = await (await stage.dial()).send(b="RMQ_SYS_TRACE_TOPIC")
+        ) as harness:
+            answer = await (await harness.dial()).send(b="RMQ_SYS_TRACE_TOPIC")
             assert answer.code == (0 if trace_topic else Result.TOPIC_NOT_EXIST)
-            assert "RMQ_SYS_TRACE_TOPIC" in stage.state.topics.system_names()
+            assert "RMQ_SYS_TRACE_TOPIC" in harness.state.topics.system_names()
 
 
-async def test_unused_queues_are_deleted(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_unused_queues_are_deleted(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send()
     await peer.send(b="kept")
-    broker_stage.state.topics.remove("demo", 0)
+    broker_harness.state.topics.remove("demo", 0)
     assert (await peer.ask(Code.CLEAN_UNUSED_TOPIC)).code == 0
-    assert broker_stage.store.topics() == ["kept"]
+    assert broker_harness.store.topics() == ["kept"]
 
 
 async def test_old_files_are_deleted_now(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock) as stage:
-        client = await stage.dial()
+    async with running(tmp_path, clock) as harness:
+        client = await harness.dial()
         for _ in range(6):
             await client.send(bytes(1 << 20))
         clock.advance(1000 * 3_600_000)
-        assert stage.store.min_offset == 0
+        assert harness.store.min_offset == 0
         assert (await client.ask(Code.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
-        assert stage.store.min_offset > 0
+        assert harness.store.min_offset > 0
 
 
 # -- groups
 
 
 async def test_a_group_is_made_listed_and_deleted(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     group = bodies.SubscriptionGroup(group_name="g", retry_max_times=3, consume_enable=False)
     answer = await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode())
@@ -177,35 +179,35 @@ async def test_a_group_is_made_listed_and_deleted(
     assert listed.subscription_group_table["g"] == group
     assert "TOOLS_CONSUMER" in listed.subscription_group_table
     assert listed.data_version.counter == 1
-    place(broker_stage, "g", "demo", 5)
+    place(broker_harness, "g", "demo", 5)
     for remove, left in (("false", True), ("true", False)):
         fields = {"groupName": "g", "removeOffset": remove}
         assert (await peer.ask(Code.DELETE_SUBSCRIPTIONGROUP, fields)).code == 0
-        assert "g" not in broker_stage.state.groups
-        assert bool(broker_stage.state.offsets.find("g", "demo", 0)) is left
+        assert "g" not in broker_harness.state.groups
+        assert bool(broker_harness.state.offsets.find("g", "demo", 0)) is left
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]"])
-async def test_no_group_at_all(broker_stage: BrokerHarness, peer: Client, body: bytes) -> None:
-    before = len(broker_stage.state.groups)
+async def test_an_unknown_group(broker_harness: BrokerHarness, peer: Client, body: bytes) -> None:
+    before = len(broker_harness.state.groups)
     assert (await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
-    assert len(broker_stage.state.groups) == before
+    assert len(broker_harness.state.groups) == before
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":null}', b'{"retryQueueNums":"x"}'])
 async def test_groups_that_cannot_be(
-    broker_stage: BrokerHarness, peer: Client, body: bytes
+    broker_harness: BrokerHarness, peer: Client, body: bytes
 ) -> None:
-    before = len(broker_stage.state.groups)
+    before = len(broker_harness.state.groups)
     answer = await peer.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert answer.code == Result.SYSTEM_ERROR
-    assert len(broker_stage.state.groups) == before
+    assert len(broker_harness.state.groups) == before
 
 
-async def test_the_smallest_offsets_of_a_topic(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_the_smallest_offsets_of_a_topic(broker_harness: BrokerHarness, peer: Client) -> None:
     for group, offsets in {"a": (5, 7), "b": (3, 9), "c": (1, 1)}.items():
-        place(broker_stage, group, "demo", *offsets)
-    place(broker_stage, "a", "other", 0)
+        place(broker_harness, group, "demo", *offsets)
+    place(broker_harness, "a", "other", 0)
 
     async def ask(groups: str) -> dict[int, int]:
         fields = {"topic": "demo", "filterGroups": groups, "compareGroup": "a"}
@@ -215,21 +217,19 @@ async def test_the_smallest_offsets_of_a_topic(broker_stage: BrokerHarness, peer
     assert await ask("") == {0: 1, 1: 1}
     assert await ask("c,x") == {0: 3, 1: 7}
     # Java has deleted the offsets of c by now.
-    assert broker_stage.state.offsets.groups_of("demo") == ["a", "b", "c"]
+    assert broker_harness.state.offsets.groups_of("demo") == ["a", "b", "c"]
 
 
-async def test_a_group_takes_the_offsets_of_another(
-    broker_stage: BrokerHarness, peer: Client
-) -> None:
+async def test_cloning_offsets(broker_harness: BrokerHarness, peer: Client) -> None:
     for topic in ("demo", "more", "gone"):
-        place(broker_stage, "a", topic, 5, 7)
-    put_topic(broker_stage, "demo")
-    put_topic(broker_stage, "more")
+        place(broker_harness, "a", topic, 5, 7)
+    put_topic(broker_harness, "demo")
+    put_topic(broker_harness, "more")
 
     async def clone(group: str, **fields: str) -> set[tuple[str, int, int]]:
         fields |= {"srcGroup": "a", "destGroup": group}
         assert (await peer.ask(Code.CLONE_GROUP_OFFSET, fields)).code == 0
-        found = broker_stage.state.offsets.of(group)
+        found = broker_harness.state.offsets.of(group)
         return {(topic, queue, place.offset) for topic, queue, place in found}
 
     demo, more = {("demo", 0, 5), ("demo", 1, 7)}, {("more", 0, 5), ("more", 1, 7)}
@@ -244,18 +244,18 @@ async def test_a_group_takes_the_offsets_of_another(
 # -- progress
 
 
-async def filled(stage: BrokerHarness, client: Client) -> None:
+async def filled(harness: BrokerHarness, client: Client) -> None:
     """Three messages in queue 0 of two, a second apart."""
-    put_topic(stage, "demo")
+    put_topic(harness, "demo")
     for _ in range(3):
-        stage.clock.advance(1000)
+        harness.clock.advance(1000)
         await client.send()
 
 
-async def test_the_queues_of_a_topic(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
+async def test_the_queues_of_a_topic(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
     answer = await peer.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "demo"})
-    now_ms = broker_stage.clock.now_ms()
+    now_ms = broker_harness.clock.now_ms()
     assert bodies.TopicStats.decode(answer.body).offset_table == {
         Q0: bodies.TopicOffset(max_offset=3, last_update_timestamp=now_ms),
         Q1: bodies.TopicOffset(),
@@ -264,12 +264,12 @@ async def test_the_queues_of_a_topic(broker_stage: BrokerHarness, peer: Client) 
     assert (answer.code, answer.remark) == (Result.TOPIC_NOT_EXIST, "topic[nope] not exist")
 
 
-async def test_how_far_a_group_is(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
-    place(broker_stage, "g", "demo", 2)
-    place(broker_stage, "g", "gone", 9)
+async def test_how_far_a_group_is(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
+    place(broker_harness, "g", "demo", 2)
+    place(broker_harness, "g", "gone", 9)
     answer = await peer.ask(Code.GET_CONSUME_STATS, {"consumerGroup": "g"})
-    at_ms = broker_stage.clock.now_ms() - 1000
+    at_ms = broker_harness.clock.now_ms() - 1000
     expected = {
         Q0: bodies.OffsetWrapper(broker_offset=3, consumer_offset=2, last_timestamp=at_ms),
         Q1: bodies.OffsetWrapper(),
@@ -283,17 +283,17 @@ async def test_how_far_a_group_is(broker_stage: BrokerHarness, peer: Client) -> 
     assert bodies.ConsumeStats.decode(answer.body) == bodies.ConsumeStats()
 
 
-async def test_how_far_all_groups_are(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
-    put_topic(broker_stage, "ordered", order=True)
-    broker_stage.state.groups.add("g")
-    place(broker_stage, "g", "demo", 1)
-    place(broker_stage, "g", "ordered", 0)
+async def test_how_far_all_groups_are(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
+    put_topic(broker_harness, "ordered", order=True)
+    broker_harness.state.groups.add("g")
+    place(broker_harness, "g", "demo", 1)
+    place(broker_harness, "g", "ordered", 0)
 
     async def ask(is_order: str) -> tuple[int, set[str]]:
         answer = await peer.ask(Code.GET_BROKER_CONSUME_STATS, {"isOrder": is_order})
         found = bodies.BrokerConsumeStats.decode(answer.body)
-        assert found.broker_addr == broker_stage.state.options.address
+        assert found.broker_addr == broker_harness.state.options.address
         named = {name: stats for each in found.consume_stats_list for name, stats in each.items()}
         assert named["TOOLS_CONSUMER"] == []
         return found.total_diff, {
@@ -304,11 +304,11 @@ async def test_how_far_all_groups_are(broker_stage: BrokerHarness, peer: Client)
     assert await ask("true") == (0, {"ordered"})
 
 
-async def test_which_times_a_group_has_to_read(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
-    place(broker_stage, "g", "demo", 2)
-    now_ms = broker_stage.clock.now_ms()
-    broker_stage.clock.advance(500)
+async def test_which_times_a_group_has_to_read(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
+    place(broker_harness, "g", "demo", 2)
+    now_ms = broker_harness.clock.now_ms()
+    broker_harness.clock.advance(500)
     fields = {"topic": "demo", "group": "g"}
     answer = await peer.ask(Code.QUERY_CONSUME_TIME_SPAN, fields)
     first, second = bodies.ConsumeTimeSpan.decode(answer.body).consume_time_span_set
@@ -325,14 +325,14 @@ async def test_which_times_a_group_has_to_read(broker_stage: BrokerHarness, peer
 # -- figures
 
 
-async def test_counters(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
+async def test_counters(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
     assert (await peer.pull(maxMsgNums=2)).code == 0
-    record = broker_stage.records("demo")[0]
+    record = broker_harness.records("demo")[0]
     fields = {"offset": str(record.physical_offset), "group": "g", "delayLevel": "1"}
     assert (await peer.ask(Code.CONSUMER_SEND_MSG_BACK, fields)).code == 0
-    broker_stage.clock.advance(10_000)
-    broker_stage.broker.tick()
+    broker_harness.clock.advance(10_000)
+    broker_harness.broker.tick()
 
     async def count(name: str, key: str) -> int:
         fields = {"statsName": name, "statsKey": key}
@@ -344,7 +344,7 @@ async def test_counters(broker_stage: BrokerHarness, peer: Client) -> None:
     assert await count("QUEUE_PUT_NUMS", "demo@0") == 3
     assert (
         await count("TOPIC_PUT_SIZE", "demo")
-        == broker_stage.store.entries("demo", 0, 0, 1)[0].size_bytes * 3
+        == broker_harness.store.entries("demo", 0, 0, 1)[0].size_bytes * 3
     )
     assert await count("GROUP_GET_NUMS", "demo@g") == 2
     assert await count("QUEUE_GET_NUMS", "demo@0@g") == 2
@@ -360,16 +360,16 @@ async def test_counters(broker_stage: BrokerHarness, peer: Client) -> None:
     assert bodies.ConsumeStats.decode(answer.body).consume_tps > 0
 
 
-async def test_figures_of_the_broker(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
+async def test_figures_of_the_broker(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
     await peer.pull()
     await peer.pull(queueId=1)
     await peer.send(i="DELAY\x015")
-    broker_stage.clock.advance(10_000)
-    broker_stage.broker.tick()
+    broker_harness.clock.advance(10_000)
+    broker_harness.broker.tick()
     answer = await peer.ask(Code.GET_BROKER_RUNTIME_INFO)
     found = bodies.KVTable.decode(answer.body).table
-    # What mqadmin clusterList parses (2.12).
+    # `mqadmin clusterList` parses this (section 2.12).
     assert [len(found[name].split(" ")) for name in ("putTps", "getTransferedTps")] == [3, 3]
     assert float(found["putTps"].split(" ")[0]) > 0
     for name in (
@@ -384,11 +384,11 @@ async def test_figures_of_the_broker(broker_stage: BrokerHarness, peer: Client) 
     assert (found["msgPutTotalTodayNow"], found["msgGetTotalTodayNow"]) == ("4", "3")
     assert found["scheduleMessageOffset_5"].endswith(",1")
     assert found["runtime"] == "[ 0 days, 0 hours, 0 minutes, 13 seconds ]"
-    assert int(found["commitLogMaxOffset"]) == broker_stage.store.end_offset
+    assert int(found["commitLogMaxOffset"]) == broker_harness.store.end_offset
 
 
-async def test_entries_of_a_queue(broker_stage: BrokerHarness, peer: Client) -> None:
-    await filled(broker_stage, peer)
+async def test_entries_of_a_queue(broker_harness: BrokerHarness, peer: Client) -> None:
+    await filled(broker_harness, peer)
 
     async def ask(**changes: object) -> Command:
         fields = {"topic": "demo", "queueId": 0, "index": 1, "count": 9, **changes}
@@ -402,7 +402,7 @@ async def test_entries_of_a_queue(broker_stage: BrokerHarness, peer: Client) -> 
     assert page.queue_data is not None
     assert [entry.tags_code for entry in page.queue_data] == [2598919, 2598919]
     assert [entry.physic_offset for entry in page.queue_data] == [
-        record.physical_offset for record in broker_stage.records("demo")[1:]
+        record.physical_offset for record in broker_harness.records("demo")[1:]
     ]
     answer = await ask(queueId=5)
     assert (answer.code, answer.remark) == (1, "5@demo is not exist!")

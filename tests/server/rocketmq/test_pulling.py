@@ -1,4 +1,4 @@
-"""Pulls: every check of 2.6 in its order, what each status answers, and pulls that wait."""
+"""Pulls: every check of section 2.6 in order, the response to each status, and long polling."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from coherer._record.hashing import java_hash
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
+from coherer._store import StoreOptions
+from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.command import Command
+from coherer.testing import ManualClock
 from tests.server.client_harness import consumer, heartbeat, sql, tags
 from tests.server.rocket_harness import (
     COMMIT,
@@ -46,23 +54,21 @@ async def fill(peer: Client, count: int, *, tag: str = "a", body: bytes = b"x") 
         assert {(await answer).code for answer in answers} <= {0}
 
 
-# -- what is found
+# -- messages found
 
 
-async def test_what_was_stored_comes_as_it_lies_there(
-    broker_stage: BrokerHarness, peer: Client
-) -> None:
+async def test_messages_are_returned_as_stored(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 3)
     answer = await peer.pull()
     assert (answer.code, answer.remark) == (FOUND, "FOUND")
     assert places(answer) == (3, 0, 3)
     assert answer.fields["suggestWhichBrokerId"] == "0"
     assert bodies_of(answer) == [b"x0", b"x1", b"x2"]
-    found = broker_stage.store.read("demo", 0, 0, max_bytes=1 << 20, max_count=10)
+    found = broker_harness.store.read("demo", 0, 0, max_bytes=1 << 20, max_count=10)
     assert bytes(answer.body) == b"".join(found.records)
 
 
-async def test_so_many_as_are_asked_for(peer: Client) -> None:
+async def test_the_number_of_messages_is_limited_by_the_request(peer: Client) -> None:
     await fill(peer, 10)
     for asked, got in ((4, 4), (32, 10), (0, 1)):
         answer = await peer.pull(maxMsgNums=asked)
@@ -71,13 +77,13 @@ async def test_so_many_as_are_asked_for(peer: Client) -> None:
 
 
 async def test_the_brokers_own_limits(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock, pull_count_max=8) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, pull_count_max=8) as harness:
+        peer = await harness.dial()
         await fill(peer, 20, body=b"x" * 1000)
         assert len(records_of(await peer.pull(maxMsgNums=1000))) == 8
-        stage.change(pull_count_max=1000, pull_bytes_max=2_500)
+        harness.change(pull_count_max=1000, pull_bytes_max=2_500)
         assert len(records_of(await peer.pull(maxMsgNums=1000))) == 2
-        stage.change(pull_bytes_max=10)
+        harness.change(pull_bytes_max=10)
         assert len(records_of(await peer.pull(maxMsgNums=1000))) == 1, "one in any case"
 
 
@@ -109,15 +115,15 @@ async def test_expressions(peer: Client) -> None:
 
 
 async def test_expressions_and_the_limit_of_bytes(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock, pull_bytes_max=2_500) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, pull_bytes_max=2_500) as harness:
+        peer = await harness.dial()
         await fill(peer, 6, body=b"x" * 1000)
         answer = await peer.pull(subscription="n > 1", expressionType="SQL92")
         assert [body[1000:] for body in bodies_of(answer)] == [b"2", b"3"]
         assert places(answer)[0] == 4
 
 
-# -- what is not
+# -- no messages
 
 
 @pytest.mark.parametrize(
@@ -150,13 +156,13 @@ async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: Manual
     small = StoreOptions(
         segment_bytes=4096, queue_segment_bytes=200, index_enabled=False, retention_hours=1
     )
-    async with running(tmp_path, clock, store_options=small) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, store_options=small) as harness:
+        peer = await harness.dial()
         await fill(peer, 60, body=b"x" * 200)
         clock.advance(2 * 3_600_000)
         await fill(peer, 5, body=b"x" * 200)
-        assert stage.store.clean(clock.now_ms()) > 0
-        first, end = stage.store.queue_range("demo", 0)
+        assert harness.store.clean(clock.now_ms()) > 0
+        first, end = harness.store.queue_range("demo", 0)
         assert first > 0
         answer = await peer.pull(queueOffset=first - 1)
         assert (answer.code, places(answer)) == (MOVED, (first, first, end))
@@ -164,20 +170,22 @@ async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: Manual
         assert (answer.code, places(answer)) == (MOVED, (end, first, end))
 
 
-async def test_a_slave_may_only_be_late(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_slave_may_only_be_late(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 5)
-    broker_stage.change(role="SLAVE")
+    broker_harness.change(role="SLAVE")
     for changes in ({"queueOffset": 9}, {"queueOffset": 9, "queueId": 1}, {"queueOffset": -1}):
         answer = await peer.pull(**changes)
         assert (answer.code, places(answer)[0]) == (RETRY, changes["queueOffset"])
-    assert broker_stage.records("OFFSET_MOVED_EVENT") == []
+    assert broker_harness.records("OFFSET_MOVED_EVENT") == []
 
 
-async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_message_tells_of_a_moved_offset(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
     await fill(peer, 5)
     await peer.pull(queueOffset=9)
     await peer.settle()
-    [event] = broker_stage.records("OFFSET_MOVED_EVENT")
+    [event] = broker_harness.records("OFFSET_MOVED_EVENT")
     assert bytes(event.body) == (
         b'{"consumerGroup":"g","messageQueue":{"brokerName":"broker-a","queueId":0,'
         b'"topic":"demo"},"offsetNew":0,"offsetRequest":9}'
@@ -188,18 +196,18 @@ async def test_a_message_tells_of_a_moved_offset(broker_stage: BrokerHarness, pe
 # -- the checks
 
 
-async def test_the_checks_in_their_order(broker_stage: BrokerHarness, peer: Client) -> None:
-    state = broker_stage.state
+async def test_the_checks_in_their_order(broker_harness: BrokerHarness, peer: Client) -> None:
+    state = broker_harness.state
 
     async def refused(code: int, remark: str, **changes: object) -> None:
         answer = await peer.pull(**changes)
         assert (answer.code, answer.remark) == (code, remark)
 
-    broker_stage.change(perm=2, auto_create_groups=False)
+    broker_harness.change(perm=2, auto_create_groups=False)
     state.topics.put(Topic(name="demo", read_queues=2, write_queues=4, perm=2), 0)
     wrong = {"topic": "none", "queueId": 2, "subscription": "||"}
     await refused(16, "the broker[127.0.0.1] pulling message is forbidden", **wrong)
-    broker_stage.change(perm=6)
+    broker_harness.change(perm=6)
     await refused(26, f"subscription group [g] does not exist, {FAQ}", **wrong)
     state.groups.put(Group(group_name="g", consume_enable=False), 0)
     await refused(16, "subscription group no permission, g", **wrong)
@@ -221,17 +229,17 @@ async def test_the_checks_in_their_order(broker_stage: BrokerHarness, peer: Clie
     await refused(
         23, "parse the consumer's subscription failed", subscription="", expressionType="SQL92"
     )
-    broker_stage.change(property_filter=False)
+    broker_harness.change(property_filter=False)
     text = "The broker does not support consumer to filter message by SQL92"
     for _ in range(2):
         await refused(1, text, subscription="a = 1", expressionType="SQL92")
     assert (await peer.pull(queueId=1)).code == NOT_FOUND
 
 
-async def test_subscriptions_of_the_group(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_subscriptions_of_the_group(broker_harness: BrokerHarness, peer: Client) -> None:
     for tag in ("a", "b"):
         await fill(peer, 1, tag=tag)
-    state = broker_stage.state
+    state = broker_harness.state
     said = {"sysFlag": 0, "subVersion": 5, "subscription": None}
 
     async def pull() -> tuple[int, str | None]:
@@ -259,11 +267,11 @@ async def test_subscriptions_of_the_group(broker_stage: BrokerHarness, peer: Cli
     assert len(records_of(await peer.pull(**said))) == 2
     await beat(sql("demo", "TAGS = 'b'", 8))
     assert len(records_of(await peer.pull(**said))) == 1
-    broker_stage.change(property_filter=False)
+    broker_harness.change(property_filter=False)
     assert (await pull())[0] == 1
 
 
-async def test_a_pull_that_is_no_pull(peer: Client) -> None:
+async def test_an_invalid_pull(peer: Client) -> None:
     for name in ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag"):
         answer = await peer.pull(**{name: None})
         assert answer.code == 1
@@ -273,22 +281,22 @@ async def test_a_pull_that_is_no_pull(peer: Client) -> None:
 
 @pytest.mark.parametrize("offset", [None, "", "x"])
 async def test_a_pull_without_the_offset_that_it_announces_stores_none(
-    broker_stage: BrokerHarness, peer: Client, offset: str | None
+    broker_harness: BrokerHarness, peer: Client, offset: str | None
 ) -> None:
     await fill(peer, 3)
     await peer.pull(commitOffset=2, sysFlag=COMMIT | SUBSCRIPTION)
     answer = await peer.pull(commitOffset=offset, sysFlag=COMMIT | SUBSCRIPTION)
     assert answer.code == 1
-    position = broker_stage.core.offsets.find("g", "demo", 0)
+    position = broker_harness.core.offsets.find("g", "demo", 0)
     assert position is not None
     assert position.offset == 2
-    # Who announces none may leave it out; the same holds for the time to wait.
+    # The field is optional without the flag; so is the time to wait.
     assert (await peer.pull(commitOffset=offset, suspendTimeoutMillis=offset)).code == 0
     flags = SUSPEND | SUBSCRIPTION
     assert (await peer.pull(suspendTimeoutMillis=offset, sysFlag=flags)).code == 1
 
 
-async def test_less_than_no_messages(peer: Client) -> None:
+async def test_a_negative_number_of_messages(peer: Client) -> None:
     await fill(peer, 1)
     assert (await peer.pull(maxMsgNums=-1)).code == 1
     asked = {"topic": "demo", "key": "0F", "beginTimestamp": "0", "endTimestamp": "9"}
@@ -296,11 +304,11 @@ async def test_less_than_no_messages(peer: Client) -> None:
     assert (await peer.ask(12, {**asked, "maxNum": "1"})).code == 22
 
 
-async def test_what_comes_back_passes_the_filter_of_its_topic_where_that_is_wanted(
-    broker_stage: BrokerHarness, peer: Client
+async def test_redelivered_messages_pass_the_filter_of_their_topic(
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     retry = "%RETRY%g"
-    wanted = [sql("demo", "n > 1", 1), tags(retry, 1)]  # what a client in Java says
+    wanted = [sql("demo", "n > 1", 1), tags(retry, 1)]  # as from Java's clients
     assert (
         await peer.ask(34, body=msgspec.json.encode(heartbeat("me", [consumer("g", *wanted)])))
     ).code == 0
@@ -314,7 +322,7 @@ async def test_what_comes_back_passes_the_filter_of_its_topic_where_that_is_want
     by_text = {"topic": retry, "subscription": "n < 1", "expressionType": "SQL92"}
     assert bodies_of(await peer.pull(**of_group)) == [b"other", b"small", b"large"]
     assert bodies_of(await peer.pull(**by_text)) == [b"other", b"small"]
-    broker_stage.change(filter_retries=True)
+    broker_harness.change(filter_retries=True)
     assert bodies_of(await peer.pull(**of_group)) == [b"other", b"large"]
     assert bodies_of(await peer.pull(**by_text)) == [b"other", b"large"]
     assert bodies_of(await peer.pull(topic=retry, subscription="a")) == [b"large"]
@@ -330,30 +338,30 @@ async def test_a_filter_class_filters_nothing_here(peer: Client) -> None:
     assert len(records_of(answer)) == 2
 
 
-async def test_the_offset_that_comes_with_a_pull(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_pull_can_commit_an_offset(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 3)
     await peer.pull(commitOffset=2)
-    assert broker_stage.core.offsets.find("g", "demo", 0) is None
+    assert broker_harness.core.offsets.find("g", "demo", 0) is None
     await peer.pull(commitOffset=2, sysFlag=COMMIT | SUBSCRIPTION)
-    position = broker_stage.core.offsets.find("g", "demo", 0)
+    position = broker_harness.core.offsets.find("g", "demo", 0)
     assert position is not None
     assert position.offset == 2
     flags = COMMIT | SUBSCRIPTION | SUSPEND
     waits = peer.begin_pull(commitOffset=3, queueOffset=3, sysFlag=flags)
     await peer.settle()
     assert (position.offset, waits.done()) == (3, False)
-    broker_stage.change(role="SLAVE")
+    broker_harness.change(role="SLAVE")
     await peer.pull(commitOffset=1, sysFlag=COMMIT | SUBSCRIPTION)
     assert position.offset == 3
 
 
-async def test_who_is_far_behind_is_sent_to_a_slave(
-    broker_stage: BrokerHarness, peer: Client
+async def test_a_lagging_consumer_is_redirected_to_a_slave(
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     await fill(peer, 100, body=b"x" * 1000)
-    broker_stage.change(slave_reads=True)
+    broker_harness.change(slave_reads=True)
     assert (await peer.pull()).fields["suggestWhichBrokerId"] == "0"
-    broker_stage.state.memory_bytes = 1_000
+    broker_harness.state.memory_bytes = 1_000
     assert (await peer.pull()).fields["suggestWhichBrokerId"] == "1"
     assert (await peer.pull(queueOffset=99)).fields["suggestWhichBrokerId"] == "0"
 
@@ -365,13 +373,13 @@ def waiting(**changes: object) -> dict[str, object]:
     return {"sysFlag": SUSPEND | SUBSCRIPTION, **changes}
 
 
-async def test_a_pull_waits_for_a_message(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_pull_waits_for_a_message(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     first = peer.begin_pull(**waiting(queueOffset=1))
     empty = peer.begin_pull(**waiting(queueId=1))
-    other = await broker_stage.dial()
+    other = await broker_harness.dial()
     await peer.settle()
-    assert len(broker_stage.broker.pulls.holding) == 2
+    assert len(broker_harness.broker.pulls.suspended) == 2
     await fill(other, 1, body=b"new")
     async with asyncio.timeout(10):
         answer = await first
@@ -380,11 +388,11 @@ async def test_a_pull_waits_for_a_message(broker_stage: BrokerHarness, peer: Cli
     await other.send(b"there", e=1)
     async with asyncio.timeout(10):
         assert bodies_of(await empty) == [b"there"]
-    assert len(broker_stage.broker.pulls.holding) == 0
+    assert len(broker_harness.broker.pulls.suspended) == 0
 
 
 async def test_only_messages_that_are_wanted_wake(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     await fill(peer, 1)
     tagged = peer.begin_pull(**waiting(queueOffset=1, subscription="b"))
@@ -402,7 +410,7 @@ async def test_only_messages_that_are_wanted_wake(
 
 
 async def test_a_pull_waits_so_long_as_it_says(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
@@ -411,76 +419,78 @@ async def test_a_pull_waits_so_long_as_it_says(
     async with asyncio.timeout(10):
         assert bodies_of(await waits) == [b"x0"]
     clock.advance(14_999)
-    broker_stage.broker.tick()
+    broker_harness.broker.tick()
     await peer.settle()
     assert not longer.done()
     clock.advance(1)
-    broker_stage.broker.tick()
+    broker_harness.broker.tick()
     async with asyncio.timeout(10):
         answer = await longer
     assert (answer.code, places(answer)) == (RETRY, (2, 0, 2)), "it was read again"
 
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
-async def test_a_clock_that_is_set_ends_no_pull_and_holds_none(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock, by_ms: int
+async def test_setting_the_clock_does_not_affect_suspended_pulls(
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock, by_ms: int
 ) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=20_000))
     await peer.settle()
     clock.turn(by_ms)
     clock.advance(19_999)
-    broker_stage.broker.tick()
+    broker_harness.broker.tick()
     await peer.settle()
     assert not waits.done()
     clock.advance(1)
-    broker_stage.broker.tick()
+    broker_harness.broker.tick()
     async with asyncio.timeout(10):
         assert (await waits).code == NOT_FOUND
 
 
 async def test_nothing_after_all(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
     await peer.settle()
-    broker_stage.change(long_polling=False)
+    broker_harness.change(long_polling=False)
     short = peer.begin_pull(**waiting(queueOffset=1))
     await peer.settle()
     clock.advance(1_000)
-    broker_stage.broker.tick()
+    broker_harness.broker.tick()
     async with asyncio.timeout(10):
         answer = await short
     assert (answer.code, answer.remark) == (NOT_FOUND, "OFFSET_OVERFLOW_ONE")
     assert not waits.done()
 
 
-async def test_who_is_gone_waits_for_nothing(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_closed_connection_has_no_suspended_pulls(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
     await fill(peer, 1)
-    other = await broker_stage.dial()
+    other = await broker_harness.dial()
     other.begin_pull(**waiting(queueOffset=1))
     waits = peer.begin_pull(**waiting(queueOffset=1))
     await other.settle()
     await other.hang_up()
     await peer.settle()
-    assert len(broker_stage.broker.pulls.holding) == 1
+    assert len(broker_harness.broker.pulls.suspended) == 1
     await fill(peer, 1)
     async with asyncio.timeout(10):
         assert (await waits).code == FOUND
 
 
-async def test_a_waiting_pull_is_checked_again(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_waiting_pull_is_checked_again(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1))
     await peer.settle()
-    broker_stage.state.groups.put(Group(group_name="g", consume_enable=False), 0)
+    broker_harness.state.groups.put(Group(group_name="g", consume_enable=False), 0)
     await fill(peer, 1)
     async with asyncio.timeout(10):
         assert (await waits).code == 16
 
 
-async def test_half_messages_wake_nobody(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_half_messages_resume_no_pulls(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1))
     await peer.send(b"maybe", f=4)  # a client's own: it is in no queue (6.2)

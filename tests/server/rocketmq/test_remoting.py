@@ -1,4 +1,4 @@
-"""A server's end of its connections (sections 1.2 to 1.4)."""
+"""The server side of connections (sections 1.2 to 1.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.server.rocketmq_caller import Caller
 ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, HEADLESS, BROKEN, LARGE = range(1000, 1009)
 
 
-class Stage:
+class Harness:
     """A server with a handler of each kind."""
 
     def __init__(self, *, silent: bool = False) -> None:
@@ -93,16 +93,16 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    stage.listener = await net.listen("127.0.0.1", 0, stage.remoting.make)
-    yield stage
-    await stage.listener.close()
+async def harness() -> AsyncIterator[Harness]:
+    harness = Harness()
+    harness.listener = await net.listen("127.0.0.1", 0, harness.remoting.make)
+    yield harness
+    await harness.listener.close()
 
 
 @pytest.fixture
-async def caller(stage: Stage) -> Caller:
-    return await Caller.dial(stage.listener.port)
+async def caller(harness: Harness) -> Caller:
+    return await Caller.dial(harness.listener.port)
 
 
 async def test_a_handler_answers_by_returning(caller: Caller) -> None:
@@ -135,36 +135,36 @@ async def test_an_unknown_code_has_the_remark_of_4_9(caller: Caller) -> None:
 
 
 async def test_a_name_server_says_nothing_to_unknown_codes() -> None:
-    stage = Stage(silent=True)
-    stage.listener = await net.listen("127.0.0.1", 0, stage.remoting.make)
-    caller = await Caller.dial(stage.listener.port)
+    harness = Harness(silent=True)
+    harness.listener = await net.listen("127.0.0.1", 0, harness.remoting.make)
+    caller = await Caller.dial(harness.listener.port)
     unheard = caller.begin(350)
     await caller.ask(ECHO)
     assert not unheard.done()
-    await stage.listener.close()
+    await harness.listener.close()
 
 
-async def test_the_check_comes_first(stage: Stage, caller: Caller) -> None:
+async def test_the_check_precedes_the_handler(harness: Harness, caller: Caller) -> None:
     for code in (ECHO, BATCH, 350):
         answer = await caller.ask(code, {"AccessKey": "wrong"})
         assert (answer.code, answer.remark) == (1, "No accessKey is configured")
-    assert (stage.handled, stage.batches) == (0, [])
+    assert (harness.handled, harness.batches) == (0, [])
 
 
 async def test_one_way_requests_are_handled_and_never_answered(
-    stage: Stage, caller: Caller
+    harness: Harness, caller: Caller
 ) -> None:
     for code in (ECHO, REFUSE, FAIL, NEVER, BATCH, 350):
-        caller.tell(code)  # an answer would match no request of ours and fail the connection
+        caller.tell(code)  # a response would match no request and close the connection
     assert (await caller.ask(ECHO)).code == 0
-    assert (stage.handled, stage.batches) == (2, [1])
+    assert (harness.handled, harness.batches) == (2, [1])
 
 
-async def test_answers_may_come_late_and_out_of_order(stage: Stage, caller: Caller) -> None:
+async def test_answers_may_come_late_and_out_of_order(harness: Harness, caller: Caller) -> None:
     late, refused = caller.begin(LATER), caller.begin(LATER, body=b"refuse")
     assert (await caller.ask(ECHO)).code == 0
     assert not late.done()
-    stage.go_on.set()
+    harness.go_on.set()
     assert bytes((await late).body) == b"late"
     assert (await refused).code == 24
 
@@ -174,11 +174,11 @@ async def test_answers_in_pieces(caller: Caller) -> None:
     assert (answer.code, answer.fields, bytes(answer.body)) == (0, {"by": "hand"}, b"abc")
 
 
-async def test_requests_of_one_read_are_a_batch(stage: Stage, caller: Caller) -> None:
+async def test_requests_of_one_read_are_a_batch(harness: Harness, caller: Caller) -> None:
     frames = [caller.begin(BATCH, body=bytes([number])) for number in range(20)]
     answers = await asyncio.gather(*frames)
     assert [bytes(answer.body) for answer in answers] == [bytes([n]) for n in range(20)]
-    assert stage.batches == [20]
+    assert harness.batches == [20]
 
 
 async def test_a_failing_batch_answers_everybody(caller: Caller) -> None:
@@ -186,16 +186,16 @@ async def test_a_failing_batch_answers_everybody(caller: Caller) -> None:
     assert [answer.code for answer in answers] == [1, 1, 1]
 
 
-async def test_asking_the_client(stage: Stage, caller: Caller) -> None:
+async def test_asking_the_client(harness: Harness, caller: Caller) -> None:
     await caller.ask(ECHO)
-    [channel] = set(stage.channels)
+    [channel] = set(harness.channels)
     asking = asyncio.create_task(channel.call(220, {"topic": "t"}, b"body", 5_000))
     asked = await caller.next_asked()
     assert (asked.code, asked.fields, bytes(asked.body)) == (220, {"topic": "t"}, b"body")
     caller.answer(asked, 1, b"no")
     answer = await asking
     assert (answer.code, bytes(answer.body)) == (1, b"no")
-    caller.answer(asked)  # once more: nobody asked
+    caller.answer(asked)  # a second response
     channel.notify(40, {"consumerGroup": "g"})
     told = await caller.next_asked()
     assert (told.code, told.is_oneway) == (40, True)
@@ -203,14 +203,14 @@ async def test_asking_the_client(stage: Stage, caller: Caller) -> None:
         await channel.call(220, timeout_ms=1)
 
 
-async def test_calls_end_with_the_connection(stage: Stage, caller: Caller) -> None:
+async def test_calls_end_with_the_connection(harness: Harness, caller: Caller) -> None:
     waiting = caller.begin(LATER)
     await caller.ask(ECHO)
-    [channel] = set(stage.channels)
+    [channel] = set(harness.channels)
     asking = asyncio.create_task(channel.call(220, timeout_ms=60_000))
     await caller.next_asked()
     await caller.hang_up()
-    assert await stage.lost.get() is channel
+    assert await harness.lost.get() is channel
     with pytest.raises(DisconnectedError):
         await asking
     with pytest.raises(DisconnectedError):
@@ -218,27 +218,27 @@ async def test_calls_end_with_the_connection(stage: Stage, caller: Caller) -> No
     channel.notify(40)
     assert channel.closed
     assert waiting.cancelled()
-    assert stage.remoting.channels == set()
+    assert harness.remoting.channels == set()
 
 
-async def test_a_client_that_does_not_read_is_not_served(stage: Stage, caller: Caller) -> None:
+async def test_a_client_that_does_not_read_is_not_served(harness: Harness, caller: Caller) -> None:
     caller.connection.pause_reading()
     count = 64
     answers = [caller.begin(LARGE) for _ in range(count)]
-    other = await Caller.dial(stage.listener.port)
+    other = await Caller.dial(harness.listener.port)
     await other.ask(ECHO)
-    assert stage.handled < net.ConnectionLimits().write_buffer_high_bytes // 2**20 + 10
+    assert harness.handled < limits.OUTBOX_HIGH_BYTES // 2**20 + 10
     assert (await other.ask(ECHO)).code == 0
     caller.connection.resume_reading()
     async with asyncio.timeout(20):
         done = await asyncio.gather(*answers)
     assert {len(answer.body) for answer in done} == {1024 * 1024}
-    assert stage.handled == count + 2
+    assert harness.handled == count + 2
 
 
-async def test_connections_with_much_to_do_take_turns(stage: Stage, caller: Caller) -> None:
-    """What one read brought of a flood does not keep others waiting until all of it is done."""
-    floods = [await Caller.dial(stage.listener.port) for _ in range(4)]
+async def test_connections_with_much_to_do_take_turns(harness: Harness, caller: Caller) -> None:
+    """A flood of requests in one read does not block other connections."""
+    floods = [await Caller.dial(harness.listener.port) for _ in range(4)]
     await caller.ask(ECHO)
     count = limits.REQUESTS_PER_TURN + 100
     answers = [flood.begin(BATCH, body=b"%d" % n) for flood in floods for n in range(count)]
@@ -247,28 +247,31 @@ async def test_connections_with_much_to_do_take_turns(stage: Stage, caller: Call
     assert [bytes(answer.result().body) for answer in answers[:count]] == [
         b"%d" % n for n in range(count)
     ], "in order"
-    assert sum(stage.batches) == 4 * count
-    assert max(stage.batches) <= limits.REQUESTS_PER_TURN
-    assert stage.remoting.catching_up == 0
-    assert stage.remoting.at_once()[0] == limits.REQUESTS_PER_TURN
+    assert sum(harness.batches) == 4 * count
+    assert max(harness.batches) <= limits.REQUESTS_AT_ONCE
+    assert harness.remoting.catching_up == 0
+    assert harness.remoting.at_once()[0] == limits.REQUESTS_AT_ONCE
 
 
-async def test_who_goes_while_others_have_their_turn(stage: Stage) -> None:
-    gone = await Caller.dial(stage.listener.port)
-    for _ in range(3 * limits.REQUESTS_PER_TURN):
+async def test_a_connection_that_closes_while_others_are_served(harness: Harness) -> None:
+    gone = await Caller.dial(harness.listener.port)
+    for _ in range(3 * limits.REQUESTS_AT_ONCE):
         gone.begin(BATCH)
     gone.connection.flush()
     await gone.hang_up()
     async with asyncio.timeout(10):
-        await stage.lost.get()
-        while stage.remoting.catching_up:  # noqa: ASYNC110 - it ends by itself, and tells nobody
+        await harness.lost.get()
+        while harness.remoting.catching_up:  # noqa: ASYNC110 - it ends by itself, and tells nobody
             await asyncio.sleep(0)
 
 
-async def test_an_error_of_ours_later_on_ends_the_connection(
-    stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_an_unhandled_error_while_catching_up_closes_the_connection(
+    harness: Harness,
+    caller: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    calls, handle = 0, stage.remoting.handle
+    calls, handle = 0, harness.remoting.handle
 
     def fails(channel: Channel, request: Command) -> None:
         nonlocal calls
@@ -277,27 +280,30 @@ async def test_an_error_of_ours_later_on_ends_the_connection(
             raise ZeroDivisionError
         handle(channel, request)
 
-    monkeypatch.setattr(stage.remoting, "handle", fails)
-    for _ in range(limits.REQUESTS_PER_TURN + 1):
+    monkeypatch.setattr(harness.remoting, "handle", fails)
+    for _ in range(limits.REQUESTS_AT_ONCE + 1):
         caller.begin(BATCH)
     async with asyncio.timeout(10):
         await caller.lost.wait()
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_silence_ends_a_connection(stage: Stage, caller: Caller) -> None:
+async def test_silence_ends_a_connection(harness: Harness, caller: Caller) -> None:
     await caller.ask(ECHO)
-    stage.now_ms = IDLE_MS
-    stage.remoting.tick()
+    harness.now_ms = IDLE_MS
+    harness.remoting.tick()
     await caller.ask(ECHO)
-    stage.now_ms = 2 * IDLE_MS + 1
-    stage.remoting.tick()
+    harness.now_ms = 2 * IDLE_MS + 1
+    harness.remoting.tick()
     async with asyncio.timeout(10):
         await caller.lost.wait()
 
 
 async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    harness: Harness,
+    caller: Caller,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes nothing any more, and its connection never breaks."""
     await stage.listener.close()
@@ -310,23 +316,23 @@ async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
         caller.begin(LARGE)
     caller.connection.flush()
     async with asyncio.timeout(10):
-        while stage.handled < 9:  # noqa: ASYNC110 - there is no event for it
+        while harness.handled < 9:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
-        [channel] = stage.remoting.channels
+        [channel] = harness.remoting.channels
         with caplog.at_level(logging.INFO, "coherer._server"):
             for beats in range(1, 4):
-                stage.now_ms = beats * 2 * IDLE_MS
-                stage.remoting.tick()
-        assert caplog.text.count("nothing for two minutes") == 1
-        assert await stage.lost.get() is channel
-    assert not stage.remoting.channels
+                harness.now_ms = beats * 2 * IDLE_MS
+                harness.remoting.tick()
+        assert caplog.text.count("no traffic for two minutes") == 1
+        assert await harness.lost.get() is channel
+    assert not harness.remoting.channels
     caller.connection.abort()
 
 
 async def test_garbage_ends_only_its_connection(
-    stage: Stage, caller: Caller, caplog: pytest.LogCaptureFixture
+    harness: Harness, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = await Caller.dial(stage.listener.port)
+    bad = await Caller.dial(harness.listener.port)
     with caplog.at_level(logging.WARNING, "coherer"):
         bad.connection.write(b"\x7f garbage that is longer than any frame")
         async with asyncio.timeout(10):
@@ -334,8 +340,8 @@ async def test_garbage_ends_only_its_connection(
     assert (await caller.ask(ECHO)).code == 0
 
 
-async def test_the_address_is_as_records_store_it(stage: Stage, caller: Caller) -> None:
+async def test_the_address_is_as_records_store_it(harness: Harness, caller: Caller) -> None:
     await caller.ask(ECHO)
-    [channel] = set(stage.channels)
+    [channel] = set(harness.channels)
     port = int(channel.peer.rpartition(":")[2])
     assert channel.host_port == b"\x7f\x00\x00\x01" + port.to_bytes(4, "big")

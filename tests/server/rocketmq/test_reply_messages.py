@@ -1,4 +1,4 @@
-"""Answers to messages, which a broker hands to who asked (2.14)."""
+"""Replies that a broker pushes to the requesting client (section 2.14)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from coherer._record.properties import encode as encode_properties
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
+from tests.server.client_harness import Client, Harness, heartbeat
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
@@ -54,22 +55,22 @@ def reply_fields(long: bool = False, **properties: str) -> dict[str, str]:
     return dict(zip(LONG_NAMES if long else "abcdefghijk", values, strict=True))
 
 
-async def asker(stage: Stage) -> Client:
-    client = await stage.dial()
+async def asker(harness: Harness) -> Client:
+    client = await harness.dial()
     await client.beat(heartbeat("asker", [], "askers"))
     return client
 
 
 @pytest.mark.parametrize("code", [REPLY, REPLY_V2])
-async def test_an_answer_reaches_who_asked(stage: Stage, code: int) -> None:
-    asking, answering = await asker(stage), await stage.dial()
-    found = stage.state.producers.find("asker")
-    [channel] = stage.remoting.channels - {found}
+async def test_a_reply_reaches_the_requester(harness: Harness, code: int) -> None:
+    asking, answering = await asker(harness), await harness.dial()
+    found = harness.state.producers.find("asker")
+    [channel] = harness.remoting.channels - {found}
     pending = answering.begin(code, reply_fields(code == REPLY, REPLY_TO_CLIENT="asker"), b"answer")
     pushed = await asking.next_asked()
     assert (pushed.code, pushed.is_oneway, bytes(pushed.body)) == (PUSH, False, b"answer")
     properties = decode_properties(pushed.fields.pop("properties").encode())
-    now = str(stage.clock.now_ms())
+    now = str(harness.clock.now_ms())
     assert properties == {
         "MSG_TYPE": "reply",
         "CORRELATION_ID": "7",
@@ -101,36 +102,36 @@ async def test_an_answer_reaches_who_asked(stage: Stage, code: int) -> None:
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
-    record = stage.store.record_at(0)
+    record = harness.store.record_at(0)
     assert record is not None
     stored = decode(record)
     assert (stored.topic, bytes(stored.body), stored.flag) == (REPLY_TOPIC, b"answer", 3)
     assert "PUSH_REPLY_TIME" not in decode_properties(stored.properties)
 
 
-async def refused_reply(stage: Stage, fields: dict[str, str]) -> Command:
-    answering = await stage.dial()
+async def refused_reply(harness: Harness, fields: dict[str, str]) -> Command:
+    answering = await harness.dial()
     return await answering.ask(REPLY_V2, fields, b"answer")
 
 
-async def test_answers_that_reach_nobody_are_stored(stage: Stage) -> None:
-    asking = await asker(stage)
-    found = await refused_reply(stage, reply_fields())
+async def test_undeliverable_replies_are_stored(harness: Harness) -> None:
+    asking = await asker(harness)
+    found = await refused_reply(harness, reply_fields())
     remark = "reply message properties[REPLY_TO_CLIENT] is null"
     assert (found.code, found.remark) == (1, remark)
-    found = await refused_reply(stage, reply_fields(REPLY_TO_CLIENT="nobody"))
+    found = await refused_reply(harness, reply_fields(REPLY_TO_CLIENT="nobody"))
     remark = "push reply message fail, channel of <nobody> not found."
     assert (found.code, found.remark) == (1, remark)
-    answering = await stage.dial()
+    answering = await harness.dial()
     pending = answering.begin(REPLY_V2, reply_fields(REPLY_TO_CLIENT="asker"), b"answer")
     asking.answer(await asking.next_asked(), code=1)
     answer = await pending
     assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
     assert (answer.fields["queueOffset"], len(answer.fields["msgId"])) == ("2", 32)
-    assert stage.store.queue_range(REPLY_TOPIC, 0) == (0, 3)
+    assert harness.store.queue_range(REPLY_TOPIC, 0) == (0, 3)
 
 
-async def test_an_answer_that_is_not_taken_in_time(hasty: Stage) -> None:
+async def test_a_reply_that_is_not_acknowledged_in_time(hasty: Harness) -> None:
     asking = await asker(hasty)
     found = await refused_reply(hasty, reply_fields(REPLY_TO_CLIENT="asker"))
     assert (found.code, found.remark) == (1, "push reply message to askerfail.")
@@ -140,8 +141,8 @@ async def test_an_answer_that_is_not_taken_in_time(hasty: Stage) -> None:
 
 async def test_answers_need_not_be_stored(tmp_path: Path) -> None:
     options = RocketOptions(store_replies=False)
-    stage = await Stage(tmp_path / "other", ManualClock(), options).start()
-    asking, answering = await asker(stage), await stage.dial()
+    harness = await Harness(tmp_path / "other", ManualClock(), options).start()
+    asking, answering = await asker(harness), await harness.dial()
     pending = answering.begin(REPLY_V2, reply_fields(REPLY_TO_CLIENT="asker"), b"answer")
     asking.answer(await asking.next_asked())
     answer = await pending
@@ -150,11 +151,11 @@ async def test_answers_need_not_be_stored(tmp_path: Path) -> None:
     failed = await answering.ask(REPLY_V2, reply_fields(), b"answer")
     assert failed.code == 1
     assert "msgId" not in failed.fields
-    assert stage.store.queue_range(REPLY_TOPIC, 0) == (0, 0)
-    await stage.stop()
+    assert harness.store.queue_range(REPLY_TOPIC, 0) == (0, 0)
+    await harness.stop()
 
 
-async def test_answers_are_checked_like_sends(stage: Stage) -> None:
+async def test_replies_are_checked_like_sends(harness: Harness) -> None:
     fields = reply_fields(REPLY_TO_CLIENT="asker")
     for changes, code, remark in (
         ({"b": " "}, 1, "The specified topic is blank."),
@@ -165,9 +166,9 @@ async def test_answers_are_checked_like_sends(stage: Stage) -> None:
         ),
         ({"e": "9"}, 1, "request queueId[9] is illegal, TopicConfig [topicName="),
     ):
-        found = await refused_reply(stage, {**fields, **changes})
+        found = await refused_reply(harness, {**fields, **changes})
         assert found.code == code
         assert (found.remark or "").startswith(remark)
         assert found.fields["MSG_REGION"] == "DefaultRegion"
     missing = {key: value for key, value in fields.items() if key != "e"}
-    assert (await refused_reply(stage, missing)).code == 1
+    assert (await refused_reply(harness, missing)).code == 1

@@ -1,4 +1,4 @@
-"""Sends: every check of 2.4.2 in its order, what is stored, and what is answered."""
+"""Sends: every check of section 2.4.2 in order, what is stored, and the responses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,23 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
+from tests.server.rocket_harness import (
+    SEND,
+    SEND_V2,
+    BrokerHarness,
+    Client,
+    long_fields,
+    running,
+    send_fields,
+)
 
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 BATCH = 320
 
 
-async def test_a_send_is_stored_and_answered(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_send_is_stored_and_answered(broker_harness: BrokerHarness, peer: Client) -> None:
     answer = await peer.send(b"hello", e=3)
-    [record] = broker_stage.records("demo", 3)
+    [record] = broker_harness.records("demo", 3)
     assert answer.code == 0
     assert answer.fields == {
         "msgId": "7F00000100002A9F0000000000000000",
@@ -55,35 +64,35 @@ async def test_a_send_is_stored_and_answered(broker_stage: BrokerHarness, peer: 
 
 
 async def test_the_second_send_of_a_topic_is_as_the_first(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     texts = ["TAGS\x01a\x02UNIQ_KEY\x010A\x02KEYS\x01x y", "KEYS\x01z\x02k\x01v", "", "\x02\x02"]
     for _ in range(2):
         for text in texts:
             assert (await peer.send(i=text)).code == 0
-    records = broker_stage.records("demo")
+    records = broker_harness.records("demo")
     found = [decode(record.properties) for record in records]
     assert found[:4] == found[4:]
     assert found[0] == {"TAGS": "a", "UNIQ_KEY": "0A", "KEYS": "x y", "CLUSTER": "DefaultCluster"}
     assert found[1] == {"KEYS": "z", "k": "v", "CLUSTER": "DefaultCluster"}
     assert found[2] == found[3] == {"CLUSTER": "DefaultCluster"}
-    assert len(broker_stage.store.by_key("demo", "0A")) == 2
-    assert len(broker_stage.store.by_key("demo", "y")) == 2
-    assert len(broker_stage.store.by_key("demo", "z")) == 2
+    assert len(broker_harness.store.by_key("demo", "0A")) == 2
+    assert len(broker_harness.store.by_key("demo", "y")) == 2
+    assert len(broker_harness.store.by_key("demo", "z")) == 2
 
 
 async def test_one_read_is_one_append_and_answers_come_in_order(
-    broker_stage: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
+    broker_harness: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await peer.send()
     sizes: list[int] = []
-    append = broker_stage.store.append
+    append = broker_harness.store.append
 
     def counting(drafts: Any) -> Any:
         sizes.append(len(drafts))
         return append(drafts)
 
-    monkeypatch.setattr(broker_stage.store, "append", counting)
+    monkeypatch.setattr(broker_harness.store, "append", counting)
     answers = [peer.begin(SEND_V2, send_fields(e=n % 4), b"%d" % n) for n in range(50)]
     async with asyncio.timeout(10):
         offsets = [int((await answer).fields["queueOffset"]) for answer in answers]
@@ -91,27 +100,27 @@ async def test_one_read_is_one_append_and_answers_come_in_order(
     assert offsets[0:8] == [1, 0, 0, 0, 2, 1, 1, 1]
 
 
-async def test_code_10_has_the_long_names(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_code_10_has_the_long_names(broker_harness: BrokerHarness, peer: Client) -> None:
     assert (await peer.ask(SEND, long_fields(e=2), b"x")).code == 0
-    assert broker_stage.records("demo", 2)[0].body == b"x"
+    assert broker_harness.records("demo", 2)[0].body == b"x"
     assert (
         await peer.ask(SEND, long_fields(b=None), b"x")
     ).remark == "The specified topic is blank."
 
 
-async def test_an_empty_body_is_stored(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_an_empty_body_is_stored(broker_harness: BrokerHarness, peer: Client) -> None:
     assert (await peer.send(b"")).code == 0
-    assert broker_stage.records("demo")[0].body == b""
+    assert broker_harness.records("demo")[0].body == b""
 
 
 async def test_one_way_sends_are_stored_and_not_answered(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     peer.tell(SEND_V2, send_fields(), b"one")
     peer.tell(SEND_V2, send_fields(b=""), b"two")
     peer.tell(SEND_V2, send_fields(), b"three")
     await peer.settle()
-    assert [record.body for record in broker_stage.records("demo")] == [b"one", b"three"]
+    assert [record.body for record in broker_harness.records("demo")] == [b"one", b"three"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +151,7 @@ async def test_refusals(peer: Client, changes: dict[str, object], code: int, rem
     assert answer.fields == expected, "also refusals say so, but where Java throws (1.4)"
 
 
-async def test_a_queue_that_is_not_there(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_queue_that_is_not_there(broker_harness: BrokerHarness, peer: Client) -> None:
     for _ in range(2):  # the first makes the topic
         answer = await peer.send(e=4)
         assert answer.code == 1
@@ -152,10 +161,10 @@ async def test_a_queue_that_is_not_there(broker_stage: BrokerHarness, peer: Clie
         )
         assert "Producer: 127.0.0.1:" in answer.remark
         await peer.send()
-    assert broker_stage.state.topics["demo"].write_queues == 4
+    assert broker_harness.state.topics["demo"].write_queues == 4
 
 
-async def test_the_broker_chooses_a_queue(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_the_broker_chooses_a_queue(broker_harness: BrokerHarness, peer: Client) -> None:
     answers = [await peer.send(e=-1) for _ in range(40)]
     chosen = {int(answer.fields["queueId"]) for answer in answers}
     assert {answer.code for answer in answers} == {0}
@@ -163,26 +172,26 @@ async def test_the_broker_chooses_a_queue(broker_stage: BrokerHarness, peer: Cli
     assert chosen <= {0, 1, 2, 3}
 
 
-async def test_numbers_that_are_none(peer: Client, broker_stage: BrokerHarness) -> None:
+async def test_numbers_that_are_none(peer: Client, broker_harness: BrokerHarness) -> None:
     await peer.send()
     for wrong in ({"e": "x"}, {"g": "now"}, {"h": "3000000000"}, {"f": ""}, {"e": "9" * 30}):
         answer = await peer.send(**wrong)
         assert answer.code == 1
         assert answer.remark
-    assert len(broker_stage.records("demo")) == 1
+    assert len(broker_harness.records("demo")) == 1
 
 
 async def test_topics_are_not_made_where_that_is_off(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock, auto_create_topics=False) as stage:
-        answer = await (await stage.dial()).send()
+    async with running(tmp_path, clock, auto_create_topics=False) as harness:
+        answer = await (await harness.dial()).send()
         assert answer.code == 17
 
 
 async def test_a_broker_that_does_not_accept_yet(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send()
-    broker_stage.change(accept_sends_from_ms=clock.now_ms() + 60_000)
+    broker_harness.change(accept_sends_from_ms=clock.now_ms() + 60_000)
     answer = await peer.send()
     assert answer.code == 1
     assert answer.remark is not None
@@ -192,11 +201,11 @@ async def test_a_broker_that_does_not_accept_yet(
 
 
 async def test_a_read_only_broker_refuses_ordered_topics_only(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
-    state = broker_stage.state
+    state = broker_harness.state
     state.topics.put(Topic(name="ordered", order=True), 0)
-    broker_stage.change(perm=4)
+    broker_harness.change(perm=4)
     assert (await peer.send()).code == 0
     answer = await peer.send(b="ordered")
     assert (answer.code, answer.remark) == (
@@ -206,20 +215,20 @@ async def test_a_read_only_broker_refuses_ordered_topics_only(
 
 
 async def test_too_large(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock, message_bytes_max=2_000) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, message_bytes_max=2_000) as harness:
+        peer = await harness.dial()
         for _ in range(2):  # when the topic is new, and when it is known
             assert (await peer.send(b"x" * 2_000)).code == 13
             assert (await peer.send(i="k\x01" + "v" * 40_000)).code == 13
             assert (await peer.send(b"x" * 1_000)).code == 0
         assert (await peer.ask(BATCH, send_fields(m="true"), b"x" * 2_000)).code == 1
-        assert len(stage.records("demo")) == 2
+        assert len(harness.records("demo")) == 2
 
 
-async def test_what_does_not_fit_a_file_of_the_log(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_message_larger_than_a_log_file(tmp_path: Path, clock: ManualClock) -> None:
     options = StoreOptions(segment_bytes=8192, queue_segment_bytes=2000, index_enabled=False)
-    async with running(tmp_path, clock, store_options=options) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, store_options=options) as harness:
+        peer = await harness.dial()
         both = [peer.begin(SEND_V2, send_fields(), b"x" * size) for size in (9_000, 10)]
         async with asyncio.timeout(10):
             assert [(await answer).code for answer in both] == [13, 0]
@@ -228,8 +237,8 @@ async def test_what_does_not_fit_a_file_of_the_log(tmp_path: Path, clock: Manual
 @pytest.mark.parametrize(
     ("error", "code"), [(StoreFullError("No room."), 14), (StoreError("Broken."), 1)]
 )
-async def test_what_cannot_be_stored(
-    broker_stage: BrokerHarness,
+async def test_messages_that_cannot_be_stored(
+    broker_harness: BrokerHarness,
     peer: Client,
     monkeypatch: pytest.MonkeyPatch,
     error: StoreError,
@@ -239,7 +248,7 @@ async def test_what_cannot_be_stored(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker_stage.store, "append", fail)
+        patch.setattr(broker_harness.store, "append", fail)
         answer = await peer.send()
         assert (answer.code, answer.fields) == (code, REGION)
         assert answer.remark is not None
@@ -247,59 +256,57 @@ async def test_what_cannot_be_stored(
     assert (await peer.send()).code == 0
 
 
-async def test_a_slave_takes_nothing(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_a_slave_refuses_messages(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send()
-    broker_stage.change(role="SLAVE")
+    broker_harness.change(role="SLAVE")
     assert (await peer.send()).code == 14
 
 
-# -- what is special
+# -- special sends
 
 
-async def test_the_mark_of_the_other_door_is_taken_out(
-    broker_stage: BrokerHarness, peer: Client
-) -> None:
+async def test_the_mark_of_tubemq_is_removed(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send(i="TUBE\x01a\x02k\x01v")
-    [record] = broker_stage.records("demo")
+    [record] = broker_harness.records("demo")
     assert decode(record.properties) == {"k": "v", "CLUSTER": "DefaultCluster"}
 
 
 async def test_several_tags_of_a_topic_are_marked(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
-    broker_stage.state.topics.put(Topic(name="demo", filter_type="MULTI_TAG"), 0)
+    broker_harness.state.topics.put(Topic(name="demo", filter_type="MULTI_TAG"), 0)
     for _ in range(2):
         await peer.send(f=1)
-    assert [record.sys_flag for record in broker_stage.records("demo")] == [3, 3]
+    assert [record.sys_flag for record in broker_harness.records("demo")] == [3, 3]
 
 
 async def test_a_delayed_message_waits(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send()
     answer = await peer.send(b"later", i="DELAY\x012\x02TAGS\x01a", e=1)
     assert answer.fields["queueId"] == "1"
     assert answer.fields["queueOffset"] == "0"
-    assert broker_stage.records("demo", 1) == []
-    [waits] = broker_stage.records("SCHEDULE_TOPIC_XXXX", 1)
+    assert broker_harness.records("demo", 1) == []
+    [waits] = broker_harness.records("SCHEDULE_TOPIC_XXXX", 1)
     assert decode(waits.properties)["REAL_TOPIC"] == "demo"
     clock.advance(5_000)
-    broker_stage.broker.tick()
+    broker_harness.broker.tick()
     await peer.settle()
-    [record] = broker_stage.records("demo", 1)
+    [record] = broker_harness.records("demo", 1)
     assert record.body == b"later"
     assert (await peer.ask(45)).body == b'{"offsetTable":{2:1}}'
     assert (await peer.send(i="DELAY\x01soon")).code == 1
 
 
-async def test_a_half_message_is_nobodys(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_half_messages_are_not_delivered(broker_harness: BrokerHarness, peer: Client) -> None:
     text = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x010A"
     answer = await peer.send(b"maybe", i=text, f=4, e=2)
     assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
-    assert broker_stage.records("demo", 2) == []
-    [half] = broker_stage.records("RMQ_SYS_TRANS_HALF_TOPIC")
+    assert broker_harness.records("demo", 2) == []
+    [half] = broker_harness.records("RMQ_SYS_TRANS_HALF_TOPIC")
     assert (half.body, half.sys_flag) == (b"maybe", 0)
-    broker_stage.change(reject_transactions=True)
+    broker_harness.change(reject_transactions=True)
     answer = await peer.send(b"maybe", i=text, f=4, e=2)
     assert (answer.code, answer.remark) == (
         16,
@@ -308,45 +315,43 @@ async def test_a_half_message_is_nobodys(broker_stage: BrokerHarness, peer: Clie
 
 
 async def test_messages_that_consumers_send_back_themselves(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     again = {"b": "%RETRY%g", "c": "none", "i": "DELAY\x013\x02TAGS\x01a"}
     assert (await peer.send(b"try", **again, j=15)).code == 0
-    assert len(broker_stage.records("SCHEDULE_TOPIC_XXXX", 2)) == 1
+    assert len(broker_harness.records("SCHEDULE_TOPIC_XXXX", 2)) == 1
     assert (await peer.send(b"dead", **again, j=16)).code == 0
-    [dead] = broker_stage.records("%DLQ%g")
+    [dead] = broker_harness.records("%DLQ%g")
     assert (dead.body, dead.reconsume_times) == (b"dead", 16)
     assert "DELAY" not in decode(dead.properties)
     assert (await peer.send(b"soon", **again, j=2, l=2)).code == 0
-    assert len(broker_stage.records("%DLQ%g")) == 2
-    assert broker_stage.state.topics["%RETRY%g"].write_queues == 1
+    assert len(broker_harness.records("%DLQ%g")) == 2
+    assert broker_harness.state.topics["%RETRY%g"].write_queues == 1
 
 
 async def test_retries_of_a_group_that_may_not_be_made(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock, auto_create_groups=False) as stage:
-        stage.state.groups.put(Group(group_name="known", retry_max_times=1), 0)
-        peer = await stage.dial()
+    async with running(tmp_path, clock, auto_create_groups=False) as harness:
+        harness.state.groups.put(Group(group_name="known", retry_max_times=1), 0)
+        peer = await harness.dial()
         answer = await peer.send(b="%RETRY%g")
         assert (answer.code, answer.remark) == (26, f"subscription group not exist, g {FAQ}")
         assert (await peer.send(b="%RETRY%known", j=1)).code == 0
-        assert len(stage.records("%DLQ%known")) == 1
+        assert len(harness.records("%DLQ%known")) == 1
 
 
 # -- batches
 
 
-async def test_a_batch(broker_stage: BrokerHarness, peer: Client) -> None:
-    body = encode_batch_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_batch_item(
-        b"two", b"", 5
-    )
+async def test_a_batch(broker_harness: BrokerHarness, peer: Client) -> None:
+    body = encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_item(b"two", b"", 5)
     answer = await peer.ask(BATCH, send_fields(m="true", i="WAIT\x01true", e=1), body)
     assert answer.code == 0
     assert answer.fields["queueOffset"] == "0"
     ids = answer.fields["msgId"].split(",")
-    records = broker_stage.records("demo", 1)
+    records = broker_harness.records("demo", 1)
     assert [int(text[16:], 16) for text in ids] == [one.physical_offset for one in records]
     assert [(one.body, one.flag) for one in records] == [(b"one", 0), (b"two", 5)]
-    # WAIT is taken out of singles only, and stands here twice (5.9).
+    # WAIT is removed from single messages only, and occurs twice here (section 5.9).
     assert records[0].properties == (
         b"TAGS\x01a\x02WAIT\x01true\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster"
     )
@@ -354,20 +359,20 @@ async def test_a_batch(broker_stage: BrokerHarness, peer: Client) -> None:
 
 
 async def test_a_batch_for_a_topic_of_several_tags(
-    broker_stage: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client
 ) -> None:
     topic = Topic(name="demo", read_queues=1, write_queues=1, filter_type="MULTI_TAG")
-    broker_stage.state.topics.put(topic, 0)
-    await peer.ask(BATCH, send_fields(m="true"), encode_batch_item(b"one", b""))
+    broker_harness.state.topics.put(topic, 0)
+    await peer.ask(BATCH, send_fields(m="true"), encode_item(b"one", b""))
     await peer.send(b"two")
-    assert [record.sys_flag for record in broker_stage.records("demo")] == [2, 2]
+    assert [record.sys_flag for record in broker_harness.records("demo")] == [2, 2]
 
 
-async def test_the_flag_decides_not_the_code(broker_stage: BrokerHarness, peer: Client) -> None:
-    body = encode_batch_item(b"one", b"")
+async def test_the_flag_decides_not_the_code(broker_harness: BrokerHarness, peer: Client) -> None:
+    body = encode_item(b"one", b"")
     assert (await peer.ask(SEND_V2, send_fields(m="true"), body)).code == 0
     assert (await peer.ask(BATCH, send_fields(m="false"), body)).code == 0
-    assert [record.body for record in broker_stage.records("demo")] == [b"one", body]
+    assert [record.body for record in broker_harness.records("demo")] == [b"one", body]
 
 
 @pytest.mark.parametrize(
@@ -382,12 +387,12 @@ async def test_the_flag_decides_not_the_code(broker_stage: BrokerHarness, peer: 
     ],
 )
 async def test_batches_that_are_none(
-    broker_stage: BrokerHarness, peer: Client, fields: dict[str, object], body: bytes, code: int
+    broker_harness: BrokerHarness, peer: Client, fields: dict[str, object], body: bytes, code: int
 ) -> None:
     answer = await peer.ask(BATCH, send_fields(m="true", **fields), body)
     assert answer.code == code
     assert answer.fields == ({} if code == 1 else REGION)
-    assert broker_stage.records("demo") == []
+    assert broker_harness.records("demo") == []
 
 
 # -- when it is safe
@@ -396,17 +401,17 @@ async def test_batches_that_are_none(
 async def test_answers_wait_for_the_disk_unless_the_sender_does_not(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, clock, sync_flush=True) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, sync_flush=True) as harness:
+        peer = await harness.dial()
         await peer.send()
         may_flush = asyncio.Event()
-        flush = stage.core.flusher.flush
+        flush = harness.core.flusher.flush
 
         async def held() -> int:
             await may_flush.wait()
             return await flush()
 
-        monkeypatch.setattr(stage.core.flusher, "flush", held)
+        monkeypatch.setattr(harness.core.flusher, "flush", held)
         waits = peer.begin(SEND_V2, send_fields(), b"safe")
         hurries = peer.begin(SEND_V2, send_fields(i="WAIT\x01false"), b"quick")
         batch = send_fields(m="true", i="WAIT\x01false")
@@ -422,11 +427,11 @@ async def test_answers_wait_for_the_disk_unless_the_sender_does_not(
 async def test_a_disk_that_is_too_slow_or_fails(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, clock, sync_flush=True) as stage:
-        peer = await stage.dial()
+    async with running(tmp_path, clock, sync_flush=True) as harness:
+        peer = await harness.dial()
         await peer.send()
         may_flush = asyncio.Event()
-        flush = stage.core.flusher.flush
+        flush = harness.core.flusher.flush
 
         async def held() -> int:
             await may_flush.wait()
@@ -435,17 +440,17 @@ async def test_a_disk_that_is_too_slow_or_fails(
         def fail() -> int:
             raise StoreError("Input/output error.")
 
-        usual_ms = stage.state.options.flush_timeout_ms
+        usual_ms = harness.state.options.flush_timeout_ms
         with monkeypatch.context() as patch:
-            patch.setattr(stage.core.flusher, "flush", held)
-            stage.change(flush_timeout_ms=10)
+            patch.setattr(harness.core.flusher, "flush", held)
+            harness.change(flush_timeout_ms=10)
             answer = await peer.send(b"slow")
             assert (answer.code, answer.fields["queueOffset"]) == (10, "1"), "it is stored"
             may_flush.set()
-            stage.change(flush_timeout_ms=usual_ms)  # the disk below may be slow, too
+            harness.change(flush_timeout_ms=usual_ms)  # the disk below may be slow, too
             assert (await peer.send(b"again")).code == 0
         with monkeypatch.context() as patch:
-            patch.setattr(stage.store, "flush", fail)
+            patch.setattr(harness.store, "flush", fail)
             assert (await peer.send(b"fails")).code == 10
         assert (await peer.send(b"after")).code == 14
 
@@ -462,12 +467,12 @@ class _Slaves:
 
 @pytest.mark.parametrize("code", [0, 11, 12])
 async def test_answers_wait_for_a_slave(
-    broker_stage: BrokerHarness, peer: Client, code: int
+    broker_harness: BrokerHarness, peer: Client, code: int
 ) -> None:
-    slaves = broker_stage.state.replication = _Slaves(code)
+    slaves = broker_harness.state.replication = _Slaves(code)
     answer = await peer.send()
     assert (answer.code, answer.fields["queueOffset"]) == (code, "0")
-    assert slaves.asked == [(broker_stage.store.end_offset, 3_000)]
+    assert slaves.asked == [(broker_harness.store.end_offset, 3_000)]
     assert (await peer.send(i="WAIT\x01false")).code == 0
     assert len(slaves.asked) == 1
 
@@ -475,22 +480,22 @@ async def test_answers_wait_for_a_slave(
 async def test_the_slave_is_named_when_both_fail(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, clock, sync_flush=True, flush_timeout_ms=1) as stage:
-        stage.state.replication = _Slaves(12)
+    async with running(tmp_path, clock, sync_flush=True, flush_timeout_ms=1) as harness:
+        harness.state.replication = _Slaves(12)
         never = asyncio.Event()
 
         async def held() -> int:
             await never.wait()
-            return stage.store.flush()
+            return harness.store.flush()
 
-        monkeypatch.setattr(stage.core.flusher, "flush", held)
-        answer = await (await stage.dial()).send()
+        monkeypatch.setattr(harness.core.flusher, "flush", held)
+        answer = await (await harness.dial()).send()
         assert answer.code == 12
         never.set()
 
 
-async def test_the_fast_port_takes_sends_but_no_pulls(broker_stage: BrokerHarness) -> None:
-    client = await Client.dial(broker_stage.fast_port)
+async def test_the_fast_port_accepts_sends_but_not_pulls(broker_harness: BrokerHarness) -> None:
+    client = await Client.dial(broker_harness.fast_port)
     assert isinstance(client, Client)
     assert (await client.send()).code == 0
     answer: Command = await client.pull()

@@ -1,4 +1,4 @@
-"""A broker's settings for operators (2.11), and requests of operators that are none."""
+"""A broker's settings (section 2.11), and invalid requests of operators."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer.testing import ManualClock
+from tests.server.rocket_harness import BrokerHarness, Client, running
 
 
 def test_every_option_has_a_name_of_java() -> None:
@@ -22,7 +23,7 @@ def test_every_option_has_a_name_of_java() -> None:
     assert len(named) == len(FIXED) + len(CHANGEABLE)
 
 
-async def test_settings_are_shown(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_settings_are_shown(broker_harness: BrokerHarness, peer: Client) -> None:
     answer = await peer.ask(Code.GET_BROKER_CONFIG)
     found = texts.parse(bytes(answer.body).decode())
     assert json.loads(answer.fields["version"]) == {"counter": 0, "timestamp": 0}
@@ -30,29 +31,29 @@ async def test_settings_are_shown(broker_stage: BrokerHarness, peer: Client) -> 
     assert found["autoCreateTopicEnable"] == "true"
     assert found["maxMessageSize"] == "4194304"
     assert found["flushDiskType"] == "ASYNC_FLUSH"
-    assert found["storePathRootDir"] == str(broker_stage.store.directory)
+    assert found["storePathRootDir"] == str(broker_harness.store.directory)
 
 
 async def test_settings_are_changed_and_stay_so(tmp_path: Path, clock: ManualClock) -> None:
-    async with running(tmp_path, clock) as stage:
-        client = await stage.dial()
-        topics = stage.state.topics.version
+    async with running(tmp_path, clock) as harness:
+        client = await harness.dial()
+        topics = harness.state.topics.version
         body = (
             b"autoCreateTopicEnable=false\nbrokerName=x\nnope=1\ntraceOn=false\nmaxMessageSize=x\n"
         )
         assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
-        assert stage.state.options == RocketOptions(auto_create_topics=False, trace_on=False)
+        assert harness.state.options == RocketOptions(auto_create_topics=False, trace_on=False)
         answer = await client.send()
         assert answer.code == Result.TOPIC_NOT_EXIST
         assert answer.fields["TRACE_ON"] == "false"
-        assert stage.state.topics.version == topics
-        # Another permission is told to the name servers.
+        assert harness.state.topics.version == topics
+        # A changed permission is sent to the name servers.
         await client.ask(Code.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4")
-        assert stage.state.topics.version.counter == topics.counter + 1
+        assert harness.state.topics.version.counter == topics.counter + 1
         version = (await client.ask(Code.GET_BROKER_CONFIG)).fields["version"]
         assert json.loads(version)["counter"] == 2
-    async with running(tmp_path, clock, region="elsewhere") as stage:
-        assert stage.state.options == RocketOptions(
+    async with running(tmp_path, clock, region="elsewhere") as harness:
+        assert harness.state.options == RocketOptions(
             auto_create_topics=False, trace_on=False, perm=4, region="elsewhere"
         )
 
@@ -60,28 +61,30 @@ async def test_settings_are_changed_and_stay_so(tmp_path: Path, clock: ManualClo
 async def test_a_value_with_signs_of_the_file_is_the_same_after_a_start(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with running(tmp_path, clock) as stage:
-        client = await stage.dial()
+    async with running(tmp_path, clock) as harness:
+        client = await harness.dial()
         body = b"regionId=\\\\users\\n x=y"
         assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
-        assert stage.state.options.region == "\\users\n x=y"
-    async with running(tmp_path, clock) as stage:
-        assert stage.state.options.region == "\\users\n x=y"
+        assert harness.state.options.region == "\\users\n x=y"
+    async with running(tmp_path, clock) as harness:
+        assert harness.state.options.region == "\\users\n x=y"
 
 
-async def test_settings_that_nobody_can_read(broker_stage: BrokerHarness, peer: Client) -> None:
+async def test_invalid_settings(broker_harness: BrokerHarness, peer: Client) -> None:
     answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=b"regionId=\\u00zz")
     assert (answer.code, answer.remark) == (1, "string2Properties error")
     for body in (b"", b"\xff\xfe"):  # no settings at all, to Java, too
         assert (await peer.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
-    assert broker_stage.state.options == RocketOptions()
+    assert broker_harness.state.options == RocketOptions()
 
 
 @pytest.mark.parametrize("value", ["-1", "9", "x", "", "1e3"])
-async def test_values_that_cannot_be(broker_stage: BrokerHarness, peer: Client, value: str) -> None:
+async def test_values_that_cannot_be(
+    broker_harness: BrokerHarness, peer: Client, value: str
+) -> None:
     answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=f"brokerPermission={value}".encode())
     assert answer.code == 0
-    assert broker_stage.state.options == RocketOptions()
+    assert broker_harness.state.options == RocketOptions()
 
 
 CODES = sorted(
@@ -123,7 +126,7 @@ CODES = sorted(
 async def test_bad_requests_end_in_an_answer(
     peer: Client, fields: dict[str, str], body: bytes
 ) -> None:
-    """Whatever comes, the connection and the node go on."""
+    """No request stops the connection or the node."""
     for code in CODES:
         peer.begin(code, fields, body)
         await peer.settle()

@@ -1,10 +1,16 @@
-"""Timed messages over the protocol: what is accepted, what is answered, what consumers see."""
+"""Timed messages over the protocol: accepted times, responses, delivered messages."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
+
+from coherer._record.properties import decode
+from coherer._rules.rocketmq.timers import TIMER_TOPIC
+from coherer._wire.rocketmq.batches import encode_item
+from coherer._wire.rocketmq.command import Command
+from coherer.testing import ManualClock
 from tests.server.rocket_harness import (
     SEND_BACK,
     SUBSCRIPTION,
@@ -28,43 +34,43 @@ TOO_FAR = (
 )
 
 
-async def pass_time(stage: BrokerHarness, clock: ManualClock, ms: int) -> None:
+async def pass_time(harness: BrokerHarness, clock: ManualClock, ms: int) -> None:
     clock.advance(ms)
-    stage.broker.tick()
+    harness.broker.tick()
     for _ in range(50):
         await asyncio.sleep(0)
 
 
 async def test_a_timed_message_is_answered_at_once_and_stored_later(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     answer = await peer.send(
         b"later", e=3, i="TAGS\x01a\x02UNIQ_KEY\x010F\x02TIMER_DELAY_SEC\x0160"
     )
     assert (answer.code, answer.fields["queueId"], answer.fields["queueOffset"]) == (0, "3", "0")
     await peer.send(b"now", e=3)
-    assert [record.body for record in broker_stage.records("demo", 3)] == [b"now"]
-    await pass_time(broker_stage, clock, 59_999)
-    assert len(broker_stage.records("demo", 3)) == 1
-    await pass_time(broker_stage, clock, 1)
-    _, record = broker_stage.records("demo", 3)
+    assert [record.body for record in broker_harness.records("demo", 3)] == [b"now"]
+    await pass_time(broker_harness, clock, 59_999)
+    assert len(broker_harness.records("demo", 3)) == 1
+    await pass_time(broker_harness, clock, 1)
+    _, record = broker_harness.records("demo", 3)
     assert (record.body, record.flag, record.born_ms) == (b"later", 7, 1650000000000)
     assert decode(record.properties)["TIMER_OUT_MS"] == str(clock.now_ms())
-    found = broker_stage.store.by_key("demo", "0F")
+    found = broker_harness.store.by_key("demo", "0F")
     assert len(found) == 2
 
 
 async def test_a_held_pull_gets_it(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"makes the topic")
     await peer.send(b"later", i="TIMER_DELAY_MS\x01500")
-    other = await broker_stage.dial()
+    other = await broker_harness.dial()
     pull = other.begin_pull(queueOffset=1, sysFlag=SUSPEND | SUBSCRIPTION)
     await other.settle()
-    await pass_time(broker_stage, clock, 499)
+    await pass_time(broker_harness, clock, 499)
     assert not pull.done()
-    await pass_time(broker_stage, clock, 1)
+    await pass_time(broker_harness, clock, 1)
     assert (await pull).code == 0
     await other.hang_up()
 
@@ -76,30 +82,32 @@ async def test_a_time_that_cannot_be_is_refused_as_by_java(peer: Client, text: s
 
 
 async def test_a_level_counts_more_than_a_time(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"m", i="DELAY\x011\x02TIMER_DELAY_SEC\x0160")
-    await pass_time(broker_stage, clock, 1_000)
-    assert [record.body for record in broker_stage.records("demo")] == [b"m"]
+    await pass_time(broker_harness, clock, 1_000)
+    assert [record.body for record in broker_harness.records("demo")] == [b"m"]
 
 
 @pytest.mark.parametrize("own", ["", "TIMER_DELAY_SEC\x015"])
-async def test_a_batch_is_never_timed(broker_stage: BrokerHarness, peer: Client, own: str) -> None:
+async def test_a_batch_is_never_timed(
+    broker_harness: BrokerHarness, peer: Client, own: str
+) -> None:
     item = b"k\x01v" if own else b"TIMER_DELAY_SEC\x015"
     body = encode_batch_item(b"a", b"k\x01v") + encode_batch_item(b"b", item)
     answer = await peer.ask(BATCH, send_fields(m="true", i=own), body)
     assert answer.code == 13
     assert "cannot be timed" in (answer.remark or "")
-    assert broker_stage.records("demo") == []
+    assert broker_harness.records("demo") == []
 
 
 async def test_a_transaction_first_ends_and_then_waits(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     text = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02TIMER_DELAY_SEC\x0110"
     sent = await peer.send(b"m", f=PREPARED, i=text)
-    await pass_time(broker_stage, clock, 20_000)
-    assert broker_stage.records("demo") == []
+    await pass_time(broker_harness, clock, 20_000)
+    assert broker_harness.records("demo") == []
     end = {
         "producerGroup": "payers",
         "tranStateTableOffset": sent.fields["queueOffset"],
@@ -107,13 +115,13 @@ async def test_a_transaction_first_ends_and_then_waits(
         "commitOrRollback": str(COMMIT),
     }
     assert (await peer.ask(END, end)).code == 0
-    await pass_time(broker_stage, clock, 9_999)
-    assert broker_stage.records("demo") == []
-    await pass_time(broker_stage, clock, 1)
-    (record,) = broker_stage.records("demo")
+    await pass_time(broker_harness, clock, 9_999)
+    assert broker_harness.records("demo") == []
+    await pass_time(broker_harness, clock, 1)
+    (record,) = broker_harness.records("demo")
     assert (record.body, record.sys_flag) == (b"m", COMMIT)
-    await pass_time(broker_stage, clock, 20_000)
-    assert len(broker_stage.records("demo")) == 1
+    await pass_time(broker_harness, clock, 20_000)
+    assert len(broker_harness.records("demo")) == 1
 
 
 async def test_a_half_message_whose_time_cannot_be(peer: Client) -> None:
@@ -122,23 +130,23 @@ async def test_a_half_message_whose_time_cannot_be(peer: Client) -> None:
     assert (answer.code, answer.remark) == (13, TOO_FAR)
 
 
-async def test_a_message_that_has_waited_goes_back_and_comes_again_by_its_level(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+async def test_a_released_message_is_redelivered_by_its_level(
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"m", i="TIMER_DELAY_SEC\x0160")
-    await pass_time(broker_stage, clock, 60_000)
-    (record,) = broker_stage.records("demo")
+    await pass_time(broker_harness, clock, 60_000)
+    (record,) = broker_harness.records("demo")
     back = {
         "offset": record.physical_offset, "group": "readers", "delayLevel": 1,
         "originTopic": "demo", "originMsgId": "x", "unitMode": "false",
     }  # fmt: skip
     assert (await peer.ask(SEND_BACK, {name: str(value) for name, value in back.items()})).code == 0
-    await pass_time(broker_stage, clock, 1_000)
-    (again,) = broker_stage.records("%RETRY%readers")
+    await pass_time(broker_harness, clock, 1_000)
+    (again,) = broker_harness.records("%RETRY%readers")
     assert (again.body, again.reconsume_times) == (b"m", 1)
 
 
-async def test_nobody_sends_to_the_timer_topic(peer: Client) -> None:
+async def test_sends_to_the_timer_topic_are_refused(peer: Client) -> None:
     answer = await peer.send(b=TIMER_TOPIC)
     assert answer.code == 16
     await peer.send(b"m", i="TIMER_DELAY_SEC\x0160")
@@ -147,7 +155,7 @@ async def test_nobody_sends_to_the_timer_topic(peer: Client) -> None:
 
 
 async def test_a_lite_pull_is_a_pull(
-    broker_stage: BrokerHarness, peer: Client, clock: ManualClock
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
 ) -> None:
     await peer.send(b"one")
     pull = {
@@ -162,7 +170,7 @@ async def test_a_lite_pull_is_a_pull(
     await peer.settle()
     await peer.send(b"two")
     assert b"two" in bytes((await held).body)
-    fast = await Client.dial(broker_stage.fast_port)
+    fast = await Client.dial(broker_harness.fast_port)
     assert (await fast.ask(LITE_PULL, pull)).code == 3
     await fast.hang_up()
 

@@ -1,4 +1,4 @@
-"""Timed messages are delivered once, when they are due, whatever happens meanwhile."""
+"""Timed messages are delivered once, when they are due, across restarts and clock changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Node:
-    """A store, what the protocols share, and the service."""
+    """A store, a core, and the service."""
 
     def __init__(
         self, directory: Path, clock: ManualClock, options: StoreOptions = OPTIONS
@@ -44,10 +44,10 @@ class Node:
     def send(self, body: str, topic: str = "t", queue_id: int = 0, **properties: object) -> None:
         texts = {name: str(value) for name, value in properties.items()}
         draft = Draft(topic, queue_id, body.encode(), encode({"TAGS": "red", **texts}), 112_785)
-        self.store.append([self.service.take(draft)])
+        self.store.append([self.service.schedule(draft)])
 
     async def tick(self) -> None:
-        """A tick, and what follows it at once."""
+        """A tick, and the work that it schedules."""
         self.service.tick()
         end = -1
         while end != self.store.end_offset:
@@ -73,7 +73,7 @@ class Node:
         return records
 
     def killed(self, name: str) -> Node:
-        """What another process finds after SIGKILL: the files as they are."""
+        """Copy the files as another process finds them after SIGKILL."""
         return Node(self.copy(name), self.clock, self.options)
 
     def copy(self, name: str) -> Path:
@@ -120,7 +120,7 @@ async def test_each_form_of_a_time(node: Node) -> None:
     }  # fmt: skip
 
 
-async def test_what_a_consumer_gets(node: Node) -> None:
+async def test_delivered_properties(node: Node) -> None:
     begin_ms = node.clock.now_ms()
     node.send("m", "orders", 3, TIMER_DELAY_MS=250, UNIQ_KEY="0A", KEYS="k")
     await node.until(300)
@@ -162,7 +162,7 @@ async def test_order_is_that_of_time_and_then_of_arrival(node: Node) -> None:
         {"TIMER_DELAY_SEC": 1, "TIMER_DEL_UNIQKEY": "t0A"},
     ],
 )
-async def test_what_cannot_be_is_refused(node: Node, properties: dict[str, object]) -> None:
+async def test_invalid_times_are_refused(node: Node, properties: dict[str, object]) -> None:
     with pytest.raises(Refusal, match="timer message illegal") as refused:
         node.send("m", **properties)
     assert refused.value.code == 13
@@ -178,7 +178,7 @@ async def test_three_days_to_the_millisecond(node: Node) -> None:
     assert node.delivered() == ["m"]
 
 
-async def test_what_is_due_before_the_next_tick_does_not_wait_for_it(node: Node) -> None:
+async def test_a_message_due_before_the_next_tick_is_exact(node: Node) -> None:
     arrived = asyncio.Event()
     node.core.on_arrival(lambda *_: arrived.set())
     node.send("m", TIMER_DELAY_MS=20)
@@ -228,7 +228,7 @@ async def test_the_slots_of_one_queue_do_not_mix(node: Node) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_a_clock_that_goes_back(node: Node, *, restart: bool) -> None:
+async def test_the_clock_is_set_back(node: Node, *, restart: bool) -> None:
     clock, begin_ms = node.clock, node.clock.now_ms()
     node.send("one", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
     node.send("late", TIMER_DELIVER_MS=begin_ms + 5 * HOUR_MS)
@@ -252,7 +252,7 @@ async def test_a_clock_that_goes_back(node: Node, *, restart: bool) -> None:
         await here.close()
 
 
-async def test_a_clock_that_leaps_ahead_delivers_what_is_due_then(node: Node) -> None:
+async def test_the_clock_is_set_forward(node: Node) -> None:
     node.send("one", TIMER_DELAY_SEC=3600)
     node.clock.advance(365 * DAY_MS)
     await node.tick()
@@ -264,7 +264,7 @@ async def test_a_clock_that_leaps_ahead_delivers_what_is_due_then(node: Node) ->
 
 
 @pytest.mark.parametrize("seed", [7, 8])
-async def test_whatever_happens_each_comes_once_and_never_early(
+async def test_each_message_is_delivered_once_and_never_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -316,7 +316,7 @@ async def test_queues_that_are_rebuilt_from_the_log(node: Node) -> None:
     await other.close()
 
 
-async def test_a_slave_knows_what_its_master_has_delivered(node: Node, tmp_path: Path) -> None:
+async def test_a_slave_knows_the_deliveries_of_its_master(node: Node, tmp_path: Path) -> None:
     node.send("one", TIMER_DELAY_SEC=1)
     node.send("two", TIMER_DELAY_SEC=3600)
     await node.until(1_000)
@@ -330,7 +330,9 @@ async def test_a_slave_knows_what_its_master_has_delivered(node: Node, tmp_path:
 
 
 async def test_entries_that_a_java_broker_rebuilt_hold_the_code_of_the_tag(node: Node) -> None:
-    draft = node.service.take(Draft("t", 0, b"m", encode({"TAGS": "red", "TIMER_DELAY_SEC": "9"})))
+    draft = node.service.schedule(
+        Draft("t", 0, b"m", encode({"TAGS": "red", "TIMER_DELAY_SEC": "9"}))
+    )
     node.store.append([msgspec.structs.replace(draft, tag_code=112_785)])
     await node.until(8_900)
     assert node.delivered() == []
@@ -400,7 +402,7 @@ async def test_a_full_disk_delays_and_loses_nothing(
     assert node.delivered() == ["m"]
 
 
-async def test_what_has_nowhere_to_go_is_stepped_over(node: Node) -> None:
+async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> None:
     due_ms = node.clock.now_ms() + 1_000
     queue = due_ms // SLOT_MS % SLOTS
     for text in ({}, {"REAL_TOPIC": "../x", "REAL_QID": "0"}, {"REAL_TOPIC": "t"}):

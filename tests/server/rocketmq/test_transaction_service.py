@@ -1,4 +1,4 @@
-"""Transactions end once, in one piece; who does not end is asked."""
+"""Transactions end once and atomically; open transactions are checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coherer import _net as net
 from coherer._record import layout
 from coherer._record.ids import encode_offset_id
 from coherer._record.properties import decode, encode
+from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._rules.rocketmq.transactions import (
     DISCARD_TOPIC,
     GROUP,
@@ -36,7 +37,7 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
 class Node:
-    """A store, what the protocols share, the service, and a client."""
+    """A store, a core, the service, and a client."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock
@@ -139,7 +140,7 @@ async def test_roll_back_stores_only_the_mark(node: Node) -> None:
     assert node.bodies(OP_TOPIC) == [b"0"]
 
 
-async def test_who_does_not_know_gets_no_answer(node: Node) -> None:
+async def test_an_unknown_state_is_not_answered(node: Node) -> None:
     prepared = node.prepare("a")
     nothing = node.caller.begin(END, node.fields(prepared, UNKNOWN))
     assert (await node.end(prepared, ROLL_BACK)).code == 0
@@ -173,7 +174,7 @@ async def test_a_slave_ends_nothing(node: Node) -> None:
     assert await node.beat() == []
 
 
-async def test_a_silent_producer_is_asked_every_minute(node: Node) -> None:
+async def test_a_silent_producer_is_checked_every_minute(node: Node) -> None:
     node.prepare("a")
     assert await node.beat(59_999) == []
     assert await node.beat(1) == ["a"]
@@ -200,7 +201,7 @@ async def test_an_answered_question_ends_it(node: Node) -> None:
     assert node.offsets() == (2, 1)
 
 
-async def test_ended_ones_are_not_asked_about(node: Node) -> None:
+async def test_ended_transactions_are_not_checked(node: Node) -> None:
     prepared = [node.prepare(str(number)) for number in range(10)]
     for number in (0, 1, 2, 5, 9):
         await node.end(prepared[number], ROLL_BACK)
@@ -217,7 +218,7 @@ async def test_after_a_restart_marks_are_read_again(tmp_path: Path, clock: Manua
     again = await Node(tmp_path, clock).start()
     assert await again.beat() == ["1", "3"]
     assert again.offsets() == (5, 3)
-    # What was ended before the restart and after it counts alike.
+    # Ends before and after the restart count.
     asked = again.questions[0]
     await again.end(Appended(asked.half_offset, asked.physical_offset, 0), COMMIT)
     assert await again.beat() == ["3"]
@@ -235,7 +236,7 @@ async def test_a_given_up_message_can_be_brought_back(node: Node) -> None:
 
 
 @pytest.mark.parametrize("identity", ["", "no id", encode_offset_id(HOST, 1 << 40)])
-async def test_what_cannot_be_brought_back(node: Node, identity: str) -> None:
+async def test_half_messages_that_cannot_be_resumed(node: Node, identity: str) -> None:
     answer = await node.caller.ask(RESUME, {"msgId": identity})
     assert answer.code == 1
     assert answer.remark == (
@@ -261,7 +262,7 @@ async def test_a_full_disk_leaves_everything_as_it_was(
     assert (await node.end(prepared, COMMIT)).code == 0
 
 
-async def test_a_half_message_whose_place_cannot_be_is_illegal(node: Node) -> None:
+async def test_a_half_message_with_an_invalid_destination_is_illegal(node: Node) -> None:
     text = encode({"PGROUP": "payers", "REAL_TOPIC": "a b", "REAL_QID": "0"})
     prepared = node.store.append([Draft(HALF_TOPIC, 0, b"x", text)])[0]
     assert (await node.end(prepared, COMMIT)).code == 13
@@ -273,7 +274,7 @@ async def test_requests_without_their_fields_are_refused(node: Node) -> None:
 
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
-async def test_a_clock_that_is_set_changes_no_question(
+async def test_setting_the_clock_does_not_affect_checks(
     node: Node, clock: ManualClock, by_ms: int
 ) -> None:
     node.prepare("before")

@@ -1,1 +1,1 @@
-"""Broker rules of RocketMQ: pure decisions, given the time."""
+"""Broker rules of RocketMQ: pure decisions that take the time as an argument."""

@@ -1,12 +1,14 @@
-"""Who may do what: RocketMQ's accounts, their permissions, and trusted addresses (rocketmq 10).
+"""Access control: accounts, permissions and trusted addresses.
 
-An account has permissions by topic and by group (the latter stand under the names of their retry
-topics), and others for what it does not list. An account that lists nothing and is an administrator
-may do everything; one that is no administrator may not change the broker.
+See docs/protocol/rocketmq.md, section 10.
 
-Stricter than Java's servers: accounts themselves are changed and shown by administrators only
-(Java's broker shows all secrets to whoever has an account), and so is what a name server is told
-(Java's name server checks nothing, though its clients sign what they send there, too).
+An account has permissions by topic and by group (under the names of the groups' retry topics), and
+defaults for topics and groups that it does not list. An administrator without lists is a superuser.
+Accounts that are not administrators may not change the broker.
+
+Two rules are stricter than in Java. Only administrators may read and change accounts (Java's broker
+shows all secrets to every account), and change a name server (Java's name server checks nothing,
+although its clients sign these requests, too).
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from coherer._common.masking import MASK, masked
 from coherer.errors import UsageError
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
-"""Bits of a permission."""
+"""Permission bits."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 KEY_CHARS_MIN: Final = 7
-"""Names and secrets of accounts are longer than six characters."""
+"""Names and secrets of accounts have more than six characters."""
 
 _NAME_SERVER_CHANGES: Final = (100, 102, 103, 104, 205, 216, 318, 327)
 ADMIN_CODES: Final = frozenset((17, 25, 200, 207, 215, 50, 51, 53, 54, *_NAME_SERVER_CHANGES))
-"""What only administrators ask for; from 50 on not with Java."""
+"""Codes that need an administrator. Java requires one only for 17, 25, 200, 207 and 215."""
 
 _PERMISSIONS: Final = {
     "PUB": PUB,
@@ -42,11 +44,11 @@ _ALWAYS: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PARTS_V4, _PARTS_V6 = 4, 8
 
 Addresses: TypeAlias = "Callable[[str], bool]"
-"""Tells whether an address is one of them."""
+"""Tests whether an address matches."""
 
 
 def permission(text: str | None) -> int:
-    """Returns the bits for a word; what is no word means no.
+    """Parse a permission; an unknown word means `DENY`.
 
     >>> permission("PUB|SUB"), permission("SUB"), permission("all"), permission(None)
     (12, 8, 1, 1)
@@ -55,7 +57,7 @@ def permission(text: str | None) -> int:
 
 
 def allows(needed: int, owned: int) -> bool:
-    """Tells whether what somebody may do is enough.
+    """Whether the owned permissions include a needed one.
 
     >>> allows(PUB, PUB | SUB), allows(PUB, SUB), allows(ANY, SUB), allows(PUB, PUB | DENY)
     (True, False, True, False)
@@ -68,21 +70,21 @@ def allows(needed: int, owned: int) -> bool:
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """One account.
+    """An account.
 
     Args:
         access_key: its name.
-        secret_key: what it signs with.
-        white_remote_address: where it need not sign, nor have any permission.
-        admin: whether it may change the broker.
-        default_topic_perm: for topics that it does not list.
-        default_group_perm: for groups that it does not list.
+        secret_key: the secret that it signs with.
+        white_remote_address: addresses from which it needs neither signature nor permission.
+        admin: whether it is an administrator.
+        default_topic_perm: its permission for other topics than those listed.
+        default_group_perm: its permission for other groups than those listed.
         topic_perms: `topic=PERMISSION` each; None for no list.
-        group_perms: likewise.
-        short: name and secret may be short: an account of the node's own options.
+        group_perms: `group=PERMISSION` each; None for no list.
+        short: whether name and secret may be short: an account in the node's options.
 
     Raises:
-        UsageError: name or secret are too short, or a permission cannot be read.
+        UsageError: name or secret is too short, or a permission is invalid.
     """
 
     access_key: str
@@ -108,7 +110,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unlimited(self) -> bool:
-        """Whether it may do everything."""
+        """Whether it is a superuser."""
         return self.admin and self.topic_perms is None and self.group_perms is None
 
     def permissions(self) -> dict[str, int] | None:
@@ -121,7 +123,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_listed(entries: Sequence[str]) -> None:
-    """Checks what an operator gives as permissions.
+    """Check permissions that an operator sets.
 
     Raises:
         UsageError: one is not `name=PERMISSION`.
@@ -132,25 +134,25 @@ def check_listed(entries: Sequence[str]) -> None:
         _listed(entry)
         word = entry.partition("=")[2].strip()
         if word not in _PERMISSIONS:
-            raise UsageError(f"{entry!r} gives no permission: {', '.join(_PERMISSIONS)} are.")
+            raise UsageError(f"{entry!r} has none of the permissions {', '.join(_PERMISSIONS)}.")
 
 
 def _listed(entry: str) -> tuple[str, int]:
     name, found, word = entry.partition("=")
     if not found or not name.strip() or "=" in word:
-        raise UsageError(f"{entry!r} is no permission: name=PUB is one.")
+        raise UsageError(f"{entry!r} is not a permission such as name=PUB.")
     return name.strip(), permission(word)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What somebody wants.
+    """A request to check.
 
     Args:
-        address: where it comes from, without the port.
-        code: the request's.
+        address: the sender's address, without the port.
+        code: the request code.
         access_key: the account; None for none.
-        resources: the bits needed, by topic, and by retry topic for groups.
-        signed_with: tells whether it is signed with a secret.
+        resources: the permissions needed, by topic, and by retry topic for groups.
+        signed_with: whether the request is signed with a secret.
     """
 
     address: str
@@ -173,11 +175,11 @@ class AccessRules:
     """The accounts and trusted addresses of a broker.
 
     Args:
-        trusted: addresses from where everything is allowed.
-        accounts: of several with one name the first counts.
+        trusted: addresses that may do everything.
+        accounts: if several have the same name, the first one counts.
 
     Raises:
-        UsageError: an address or a permission cannot be read.
+        UsageError: an address or a permission is invalid.
 
     >>> rules = AccessRules([], [Account(access_key="reader1", secret_key="1234567",
     ...                                  default_topic_perm="SUB")])
@@ -194,11 +196,11 @@ class AccessRules:
             self._accounts.setdefault(account.access_key, known)
 
     def trusts(self, address: str) -> bool:
-        """Whether everything is allowed from an address."""
+        """Whether an address may do everything."""
         return any(trusted(address) for trusted in self._trusted)
 
     def unlimited(self) -> dict[str, str]:
-        """The secrets of the accounts that may do everything, by name."""
+        """The secrets of the superusers, by name."""
         return {
             name: known.account.secret_key
             for name, known in self._accounts.items()
@@ -206,7 +208,7 @@ class AccessRules:
         }
 
     def fault(self, request: Request) -> str | None:
-        """Says why a request is refused, in Java's words; None when it is not (10.2)."""
+        """Why a request is refused, in Java's words; None if it is allowed (section 10.2)."""
         if self.trusts(request.address):
             return None
         if request.access_key is None:
@@ -222,7 +224,7 @@ class AccessRules:
 
 
 def _lacking(known: _Known, request: Request) -> str | None:
-    """Says which permission is missing."""
+    """The missing permission, in Java's words; None if nothing is missing."""
     account = known.account
     if request.code in ADMIN_CODES and not account.admin:
         return (
@@ -242,14 +244,14 @@ def _lacking(known: _Known, request: Request) -> str | None:
 
 
 def addresses(text: str) -> Addresses:
-    """Returns the test for a text that describes addresses (10.4).
+    """Parse a pattern of addresses (section 10.4).
 
     Args:
-        text: blank for none, `*` for all, one address, several with commas between, a list in
+        text: blank for none, `*` for all, one address, several separated by commas, a list in
             braces as the last part, or `*` or a range as one part.
 
     Raises:
-        UsageError: it describes none.
+        UsageError: the pattern is invalid.
 
     >>> [addresses("10.0.0.{1,3}")(f"10.0.0.{n}") for n in (1, 2, 3)]
     [True, False, True]
@@ -264,7 +266,7 @@ def addresses(text: str) -> Addresses:
     if text.endswith("}"):
         head, found, inside = text[:-1].rpartition("{")
         if not found or "{" in head or head[-1:] not in (".", ":"):
-            raise UsageError(f"{text!r} describes no addresses.")
+            raise UsageError(f"{text!r} is not a valid address pattern.")
         return _one_of([head + last.strip() for last in inside.split(",")])
     if "," in text:
         return _one_of([one.strip() for one in text.split(",")])
@@ -277,7 +279,7 @@ def _one_of(texts: Sequence[str]) -> Addresses:
     try:
         known = frozenset(ipaddress.ip_address(text) for text in texts)
     except ValueError as error:
-        raise UsageError(f"{', '.join(texts)} are no addresses.") from error
+        raise UsageError(f"{', '.join(texts)} is not a list of addresses.") from error
 
     def found(address: str) -> bool:
         try:
@@ -289,7 +291,7 @@ def _one_of(texts: Sequence[str]) -> Addresses:
 
 
 def _range(text: str) -> Addresses:
-    """The first part with a range or star decides; what stands behind it does not matter."""
+    """Match up to the first part with a range or star; the parts behind it are ignored."""
     is_v6 = ":" in text
     parts = text.split(":" if is_v6 else ".")
     base, most, count = (16, 0xFFFF, _PARTS_V6) if is_v6 else (10, 255, _PARTS_V4)
@@ -299,9 +301,9 @@ def _range(text: str) -> Addresses:
         first, _, last = parts[at].partition("-")
         low, high = (0, most) if first == "*" else (int(first, base), int(last, base))
     except ValueError as error:
-        raise UsageError(f"{text!r} describes no addresses.") from error
+        raise UsageError(f"{text!r} is not a valid address pattern.") from error
     if len(parts) > count or not at or not 0 <= low <= high <= most:
-        raise UsageError(f"{text!r} describes no addresses.")
+        raise UsageError(f"{text!r} is not a valid address pattern.")
 
     def found(address: str) -> bool:
         numbers = _numbers(address, is_v6)

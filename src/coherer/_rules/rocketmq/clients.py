@@ -1,48 +1,61 @@
-"""Who is connected to a RocketMQ broker, and the consumers among them (rocketmq 3.6 to 3.9).
+"""The clients of a RocketMQ broker: consumers, producers and queue locks.
 
-A client shows itself with heartbeats. Consumers make up groups, and what the last heartbeat of any
-member says about the group is what holds for all: its kind, its model, and its subscriptions.
+See docs/protocol/rocketmq.md, sections 2.10 and 3.6 to 3.10.
 
-The manager decides and remembers; it tells with events what must be done about it, in that order:
+A client shows that it is alive with heartbeats. Consumers form groups. The last heartbeat of any
+member defines the group: its consume type, its message model and its subscriptions.
 
-* `Changed`: the members of a group are to be told (40) that it has changed,
-* `Registered` and `Unregistered`: the filters of a group are to be kept or laid aside.
+`ConsumerManager` keeps the members and returns events, which the broker handles in this order:
 
-A channel is whatever stands for a connection; it is only compared.
+* `Changed`: notify the members of a group (code 40).
+* `Registered` and `Unregistered`: update the filters of a group.
+
+`ProducerManager` differs from Java's: a client that has left one of its groups, or has reconnected,
+can still be found by its id, so that replies reach it (section 2.14).
+
+`QueueLocks` says which client may consume a queue in order (codes 41 and 42). A consumer renews its
+locks while it lives; a lock expires a minute after its last renewal. Locks are neither stored nor
+released when a connection ends: the consumer may reconnect within the minute. A consumer whose
+request for a lock is refused tries again at its next rebalance, for Java's clients up to 20 seconds
+later. The table therefore remembers refused consumers and returns them when the queue becomes free,
+so that the broker can make them rebalance at once. Java's broker does not do this.
+
+A channel stands for a connection. It is only compared and hashed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from coherer._common.logs import Log
 
-C = TypeVar("C", bound=Hashable)
-
 _log = Log(logging.getLogger(__name__))
 
+C = TypeVar("C", bound=Hashable)
+
+
 EXPIRED_MS = 120_000
-"""A client that was not heard of for longer is gone."""
+"""A client without a heartbeat for longer is dropped."""
 
 TAG = "TAG"
 ALL = "*"
 BROADCASTING = "BROADCASTING"
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group wants of a topic.
+class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """The subscription of a consumer group to a topic.
 
     Args:
         topic: the topic.
-        expression: the tags or the SQL92 text; `*` for everything.
-        version: when the client made it, ms since 1970; a higher one replaces it.
+        expression: the tags or the SQL92 expression; `*` for all messages.
+        version: when the client created it, ms since 1970; a higher one replaces it.
         type: `TAG` or `SQL92`.
         tags: the tags.
-        codes: their hash codes, which are what filters.
+        codes: the tags' hash codes, which are used for filtering.
         class_filter: an obsolete way to filter.
     """
 
@@ -56,14 +69,14 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientInfo(msgspec.Struct, Generic[C]):
-    """A client at the end of a channel.
+    """A client of a group.
 
     Args:
         channel: its connection.
-        client_id: its name.
-        language: what it is written in, as its requests say; None for one that nobody knows.
-        version: its version's number.
-        updated_ms: when it was last heard of.
+        client_id: its id.
+        language: its language, from its requests; None for an unknown one.
+        version: its version number.
+        updated_ms: the time of its last heartbeat.
     """
 
     channel: C
@@ -74,12 +87,12 @@ class ClientInfo(msgspec.Struct, Generic[C]):
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
-    """What a heartbeat says about its group; None for a word that nobody knows (3.3).
+    """The settings of a group in a heartbeat; None for unknown values (section 3.3).
 
     Args:
         consume_type: `CONSUME_ACTIVELY` or `CONSUME_PASSIVELY`.
         message_model: `CLUSTERING` or `BROADCASTING`.
-        consume_from: where a group without positions begins.
+        consume_from: where a group without offsets starts.
     """
 
     consume_type: str | None = "CONSUME_PASSIVELY"
@@ -88,21 +101,21 @@ class GroupSettings(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, Generic[C], frozen=True):
-    """A group's members or topics have changed: tell `channels`."""
+    """The members or subscriptions of a group have changed: notify `channels`."""
 
     group: str
     channels: tuple[C, ...]
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """A member has said what the group subscribes to."""
+    """A member has sent the subscriptions of its group."""
 
     group: str
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[GroupSubscription, ...]
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """A group has no members any more."""
+    """The last member has left a group."""
 
     group: str
 
@@ -115,10 +128,10 @@ class ConsumerGroup(Generic[C]):
 
     Attributes:
         name: its name.
-        settings: what the last heartbeat said.
+        settings: those of the last heartbeat.
         subscriptions: by topic.
-        members: by channel, the longest connected first.
-        updated_ms: when any of them was last heard of.
+        members: by channel, in the order of joining.
+        updated_ms: the time of the last heartbeat.
     """
 
     __slots__ = ("members", "name", "settings", "subscriptions", "updated_ms")
@@ -126,7 +139,7 @@ class ConsumerGroup(Generic[C]):
     def __init__(self, name: str, settings: GroupSettings) -> None:
         self.name = name
         self.settings = settings
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, GroupSubscription] = {}
         self.members: dict[C, ClientInfo[C]] = {}
         self.updated_ms = 0
 
@@ -137,11 +150,11 @@ class ConsumerGroup(Generic[C]):
 
     @property
     def client_ids(self) -> list[str]:
-        """The members' names."""
+        """The members' ids."""
         return [member.client_id for member in self.members.values()]
 
     def member(self, client_id: str) -> ClientInfo[C] | None:
-        """The member of that name, or None."""
+        """The member with this id, or None."""
         return next((one for one in self.members.values() if one.client_id == client_id), None)
 
     def see(self, info: ClientInfo[C], settings: GroupSettings) -> bool:
@@ -157,7 +170,7 @@ class ConsumerGroup(Generic[C]):
             known.updated_ms = info.updated_ms
         else:
             _log.error(
-                "Group %s: one connection is %s and now %s",
+                "Group %s: the client id of a connection changed from %s to %s",
                 self.name,
                 known.client_id,
                 info.client_id,
@@ -165,12 +178,12 @@ class ConsumerGroup(Generic[C]):
             self.members[info.channel] = info
         return False
 
-    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Take a member's subscriptions for those of the group.
+    def subscribe(self, subscriptions: Iterable[GroupSubscription]) -> bool:
+        """Replace the subscriptions of the group.
 
         Returns:
-            Whether there is a topic more or less. A newer version of a subscription replaces the
-            older and does not count (3.7).
+            Whether a topic was added or removed. A newer version of a subscription does not count
+            (section 3.7).
         """
         changed = False
         topics: set[str] = set()
@@ -186,7 +199,7 @@ class ConsumerGroup(Generic[C]):
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             del self.subscriptions[topic]
             changed = True
-            _log.warning("Group %s does not subscribe to %s any more", self.name, topic)
+            _log.warning("Group %s no longer subscribes to %s", self.name, topic)
         return changed
 
 
@@ -206,7 +219,7 @@ class ConsumerManager(Generic[C]):
         self._of_channel: dict[C, set[str]] = {}
 
     def get(self, group: str) -> ConsumerGroup[C] | None:
-        """The group, or None while it has no members."""
+        """The group, or None if it has no members."""
         return self._groups.get(group)
 
     def groups(self) -> list[ConsumerGroup[C]]:
@@ -214,12 +227,12 @@ class ConsumerManager(Generic[C]):
         return list(self._groups.values())
 
     def find(self, group: str, client_id: str) -> ClientInfo[C] | None:
-        """A member of a group by its name."""
+        """The member of a group with this id, or None."""
         found = self._groups.get(group)
         return None if found is None else found.member(client_id)
 
-    def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What a group wants of a topic, or None."""
+    def subscription(self, group: str, topic: str) -> GroupSubscription | None:
+        """A group's subscription to a topic, or None."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -232,7 +245,7 @@ class ConsumerManager(Generic[C]):
         group: str,
         info: ClientInfo[C],
         settings: GroupSettings,
-        subscriptions: Iterable[Subscription],
+        subscriptions: Iterable[GroupSubscription],
         *,
         notify: bool,
     ) -> tuple[bool, list[Event[C]]]:
@@ -240,13 +253,13 @@ class ConsumerManager(Generic[C]):
 
         Args:
             group: its group.
-            info: the consumer, with the time.
-            settings: what it says about the group.
-            subscriptions: what it wants, for all of the group.
-            notify: whether members of this group are told of changes.
+            info: the consumer.
+            settings: the settings of the group.
+            subscriptions: the subscriptions of the group.
+            notify: whether members of this group are notified of changes.
 
         Returns:
-            Whether the group has changed, and what is to be done.
+            Whether the group has changed, and the events.
         """
         subscriptions = tuple(subscriptions)
         found = self._groups.get(group)
@@ -262,7 +275,7 @@ class ConsumerManager(Generic[C]):
         return changed, events
 
     def unregister(self, group: str, channel: C, *, notify: bool) -> list[Event[C]]:
-        """A consumer says good-bye. Returns what is to be done."""
+        """Remove a consumer. Returns the events."""
         found = self._groups.get(group)
         if found is None:
             return []
@@ -275,7 +288,7 @@ class ConsumerManager(Generic[C]):
         return events
 
     def close(self, channel: C) -> list[Event[C]]:
-        """A connection is gone. Returns what is to be done; everybody is told (3.8)."""
+        """Remove the consumers of a closed connection. Returns the events."""
         return [
             event
             for group in sorted(self._of_channel.get(channel, ()))
@@ -283,16 +296,17 @@ class ConsumerManager(Generic[C]):
         ]
 
     def expire(self, now_ms: int) -> list[C]:
-        """Forget consumers that were not heard of in time.
+        """Remove consumers without recent heartbeats.
 
         Returns:
-            Their channels, to be closed. Nobody is told, and filters stay as they are (3.9).
+            Their channels, to be closed. There are no events: members are not notified, and filters
+            stay (section 3.9).
         """
         gone: list[C] = []
         for group in list(self._groups.values()):
             for channel, member in list(group.members.items()):
                 if now_ms - member.updated_ms > EXPIRED_MS:
-                    _log.warning("Group %s: %s is gone", group.name, member.client_id)
+                    _log.warning("Group %s: %s has expired", group.name, member.client_id)
                     self._drop(group, channel)
                     gone.append(channel)
             if not group.members:
@@ -309,5 +323,211 @@ class ConsumerManager(Generic[C]):
 
     def _emptied(self, group: ConsumerGroup[C]) -> Unregistered:
         del self._groups[group.name]
-        _log.info("Group %s has no members any more", group.name)
+        _log.info("Group %s has no members left", group.name)
         return Unregistered(group.name)
+
+
+_TRIES = 3
+
+
+class ProducerManager(Generic[C]):
+    """The groups of producers, and every producer by its client id.
+
+    >>> manager = ProducerManager[str]()
+    >>> manager.register("g", ClientInfo("channel", "me", "PYTHON", 399, 0))
+    >>> manager.available("g", lambda channel: True), manager.find("me")
+    ('channel', 'channel')
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[C, ClientInfo[C]]] = {}
+        self._channels: dict[str, C] = {}
+        self._of_channel: dict[C, set[str]] = {}
+        self._turn = 0
+
+    def members(self, group: str) -> list[ClientInfo[C]] | None:
+        """The producers of a group; None when there is no such group."""
+        found = self._groups.get(group)
+        return None if found is None else list(found.values())
+
+    def find(self, client_id: str) -> C | None:
+        """The channel of a client, or None."""
+        return self._channels.get(client_id)
+
+    def register(self, group: str, info: ClientInfo[C]) -> None:
+        """Take a producer's heartbeat."""
+        members = self._groups.setdefault(group, {})
+        known = members.get(info.channel)
+        if known is not None:
+            known.updated_ms = info.updated_ms
+            return
+        members[info.channel] = info
+        self._channels[info.client_id] = info.channel
+        self._of_channel.setdefault(info.channel, set()).add(group)
+        _log.info("Producer group %s: %s joined (%s)", group, info.client_id, info.language)
+
+    def unregister(self, group: str, channel: C) -> None:
+        """Remove a producer from a group."""
+        members = self._groups.get(group, {})
+        info = members.pop(channel, None)
+        if info is None:
+            return
+        if not members:
+            del self._groups[group]
+        groups = self._of_channel[channel]
+        groups.discard(group)
+        if not groups:
+            del self._of_channel[channel]
+            if self._channels.get(info.client_id) == channel:
+                del self._channels[info.client_id]
+
+    def close(self, channel: C) -> None:
+        """Remove the producers of a closed connection."""
+        for group in list(self._of_channel.get(channel, ())):
+            self.unregister(group, channel)
+
+    def expire(self, now_ms: int) -> list[C]:
+        """Remove producers without recent heartbeats. Returns their channels, to be closed."""
+        gone = [
+            (group, channel)
+            for group, members in self._groups.items()
+            for channel, member in members.items()
+            if now_ms - member.updated_ms > EXPIRED_MS
+        ]
+        for group, channel in gone:
+            self.unregister(group, channel)
+        return list(dict.fromkeys(channel for _, channel in gone))
+
+    def available(
+        self,
+        group: str,
+        alive: Callable[[C], bool],
+        writable: Callable[[C], bool] = lambda _: True,
+    ) -> C | None:
+        """Choose a connected producer of a group, round robin.
+
+        Args:
+            group: the group.
+            alive: whether a channel is connected.
+            writable: whether a channel accepts more data at the moment.
+
+        Returns:
+            A channel that is alive and writable if a few tries find one, else one that is alive.
+        """
+        channels = list(self._groups.get(group, ()))
+        if not channels:
+            return None
+        self._turn = self._turn + 1 & 0x7FFFFFFF
+        last: C | None = None
+        for step in range(_TRIES):
+            channel = channels[(self._turn + step) % len(channels)]
+            if alive(channel):
+                if writable(channel):
+                    return channel
+                last = channel
+        return last
+
+
+Q = TypeVar("Q", bound=Hashable)
+
+LIFE_MS = 60_000
+
+REFUSED_MAX: Final = 64
+"""The maximum number of refused consumers remembered per queue."""
+
+
+class _Lock:
+    """The lock of a queue.
+
+    Attributes:
+        client_id: its owner.
+        renewed_ms: when it was taken or last renewed.
+        refused: the consumers that have asked for it since, in order.
+    """
+
+    __slots__ = ("client_id", "refused", "renewed_ms")
+
+    def __init__(self, client_id: str, now_ms: int) -> None:
+        self.client_id = client_id
+        self.renewed_ms = now_ms
+        self.refused: dict[str, None] = {}
+
+
+class QueueLocks(Generic[Q]):
+    """The locks of all groups.
+
+    Args:
+        life_ms: how long a lock lasts without renewal.
+
+    >>> locks = QueueLocks[int]()
+    >>> locks.lock("g", "a", [0, 1], now_ms=0), locks.lock("g", "b", [1, 2], now_ms=9)
+    ([0, 1], [2])
+    >>> locks.unlock("g", "a", [1])
+    ['b']
+    >>> locks.lock("g", "b", [1], now_ms=10)
+    [1]
+    """
+
+    def __init__(self, life_ms: int = LIFE_MS) -> None:
+        self._life_ms = life_ms
+        self._groups: dict[str, dict[Q, _Lock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[Q], now_ms: int) -> list[Q]:
+        """Take or renew locks. Returns the queues whose locks the client now owns."""
+        held = self._groups.setdefault(group, {})
+        granted: list[Q] = []
+        for queue in dict.fromkeys(queues):
+            lock = held.get(queue)
+            if lock is None:
+                held[queue] = _Lock(client_id, now_ms)
+            elif lock.client_id == client_id or self._is_over(lock, now_ms):
+                lock.client_id, lock.renewed_ms = client_id, now_ms
+                lock.refused.pop(client_id, None)
+            else:
+                if len(lock.refused) < REFUSED_MAX:
+                    lock.refused[client_id] = None
+                continue
+            granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[Q]) -> list[str]:
+        """Release those of these locks that the client owns.
+
+        Returns:
+            The consumers that were refused one of the released locks.
+        """
+        held = self._groups.get(group, {})
+        refused: dict[str, None] = {}
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+                refused.update(lock.refused)
+        if not held:
+            self._groups.pop(group, None)
+        return list(refused)
+
+    def owner(self, group: str, queue: Q, now_ms: int) -> str | None:
+        """The owner of a queue's lock, or None."""
+        lock = self._groups.get(group, {}).get(queue)
+        return None if lock is None or self._is_over(lock, now_ms) else lock.client_id
+
+    def forget_expired(self, now_ms: int) -> dict[str, list[str]]:
+        """Release expired locks.
+
+        Returns:
+            By group, the consumers that were refused one of the released locks.
+        """
+        freed: dict[str, dict[str, None]] = {}
+        for group, held in list(self._groups.items()):
+            for queue, lock in list(held.items()):
+                if self._is_over(lock, now_ms):
+                    del held[queue]
+                    if lock.refused:
+                        freed.setdefault(group, {}).update(lock.refused)
+            if not held:
+                del self._groups[group]
+        return {group: list(refused) for group, refused in freed.items()}
+
+    def _is_over(self, lock: _Lock, now_ms: int) -> bool:
+        return now_ms - lock.renewed_ms > self._life_ms

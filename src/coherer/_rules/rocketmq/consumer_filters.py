@@ -1,15 +1,17 @@
-"""What the broker remembers of consumers' expressions (rocketmq 3.11): SQL92, or any but tags.
+"""The filters of consumers: SQL92 expressions that the broker remembers.
 
-An expression is compiled when a heartbeat brings it, so that pulls find it ready, and it is kept
-beyond the life of its group:
+See docs/protocol/rocketmq.md, section 3.11.
 
-* A group that goes, or does not name a topic any more, leaves its filter *dead*; the next heartbeat
-  with the same or a newer version makes it alive again. A day later it is forgotten.
-* A newer version with another expression replaces the filter; where that cannot be compiled, there
-  is none any more, and the pulls that refer to it are refused. An older version is ignored.
+An expression is compiled when a heartbeat brings it, so that pulls find it ready. Filters outlive
+their groups:
 
-The file is RocketMQ's `consumerFilter.json`. What compiles, and what bits a group and topic have in
-Java's bloom filter, is passed in.
+* When a group disappears or unsubscribes from a topic, its filter becomes dead; the next heartbeat
+  with the same or a newer version revives it. After a day it is deleted.
+* A newer version with another expression replaces the filter. If it does not compile, the filter is
+  deleted, and pulls that refer to it are refused. An older version is ignored.
+
+The file is RocketMQ's `consumerFilter.json`. The compiler and the bits of Java's bloom filter are
+passed in.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 from coherer._common.logs import Log
-from coherer._rules.rocketmq.clients import TAG, Subscription
+from coherer._rules.rocketmq.clients import TAG, GroupSubscription
 from coherer.errors import CohererError, DamagedStoreError, ProtocolError
 
 _log = Log(logging.getLogger(__name__))
@@ -30,42 +32,42 @@ CLEAN_AFTER_MS = 24 * 3_600_000
 _BACKDATED_MS = 30_000
 
 Compiled: TypeAlias = "Callable[[Mapping[str, str]], bool | None]"
-"""Whether a message with such properties matches; None when that cannot be said."""
+"""Whether a message with these properties matches; None if that is undefined."""
 
 Compile: TypeAlias = "Callable[[str, str], Compiled]"
-"""Makes an expression of a type ready. Raises a `CohererError` for one that is wrong."""
+"""Compiles an expression of a type. Raises a `CohererError` for an invalid one."""
 
 
 class BloomBits(msgspec.Struct, frozen=True, rename="camel"):
     """The bits of one group and topic in a bloom filter.
 
     Args:
-        bit_num: how many bits the filter has.
-        bit_pos: the positions of ours; the same one may occur more than once.
+        bit_num: the number of bits of the filter.
+        bit_pos: the positions; one may occur more than once.
     """
 
     bit_num: int = 0
     bit_pos: tuple[int, ...] = ()
 
     def like(self, other: BloomBits) -> bool:
-        """Whether both are bits of the same filter."""
+        """Whether both belong to the same kind of filter."""
         return self.bit_num == other.bit_num and len(self.bit_pos) == len(other.bit_pos)
 
 
 class Filter(msgspec.Struct, kw_only=True, eq=False):
-    """What a group wants of a topic.
+    """A group's filter for a topic.
 
     Args:
         group: the group.
         topic: the topic.
         expression: its text.
         type: `SQL92`.
-        version: when the client made it; the subscription's.
-        born_ms: when it was taken here.
-        dead_ms: when its group left it; 0 while it is alive.
+        version: the version of the subscription.
+        born_ms: when it was created here.
+        dead_ms: when it became dead; 0 while it is alive.
         bloom: its bits.
-        compiled: what decides; None when a file's expression could not be compiled, and everything
-            passes.
+        compiled: the compiled expression; None for an invalid one from a file, which matches
+            everything.
     """
 
     group: str
@@ -80,17 +82,17 @@ class Filter(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_dead(self) -> bool:
-        """Whether its group has left it."""
+        """Whether it is dead."""
         return self.dead_ms >= self.born_ms
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message passes: not when that cannot be said, nor when the evaluation fails."""
+        """Whether a message passes; not if the result is undefined or the evaluation fails."""
         if self.compiled is None:
             return True
         try:
             return self.compiled(properties) is True
         except CohererError as error:
-            _log.debug("%.200r cannot be evaluated: %s", self.expression, error)
+            _log.debug("%.200r could not be evaluated: %s", self.expression, error)
             return False
 
 
@@ -98,13 +100,14 @@ class ConsumerFilters:
     """The filters of all groups, by topic and group.
 
     Args:
-        compile: makes expressions ready.
-        bits: gives the bits of a text in the bloom filter.
+        compile: compiles expressions.
+        bits: the bits of a text in the bloom filter.
 
     >>> def compiled(expression, kind):
     ...     return lambda properties: "a" in properties
     >>> filters = ConsumerFilters(compiled, lambda text: BloomBits(112, (5, 12, 92)))
-    >>> filters.register("g", [Subscription(topic="t", type="SQL92", expression="a > 1")], 1000)
+    >>> wanted = GroupSubscription(topic="t", type="SQL92", expression="a > 1")
+    >>> filters.register("g", [wanted], 1000)
     >>> filters.get("t", "g").matches({"a": "2"})
     True
     """
@@ -115,15 +118,15 @@ class ConsumerFilters:
         self._filters: dict[str, dict[str, Filter]] = {}
 
     def get(self, topic: str, group: str) -> Filter | None:
-        """The filter, dead or alive; None where there is none."""
+        """The filter, dead or alive, or None."""
         return self._filters.get(topic, {}).get(group)
 
     def of_topic(self, topic: str) -> list[Filter]:
         """All filters of a topic, dead or alive."""
         return list(self._filters.get(topic, {}).values())
 
-    def register(self, group: str, subscriptions: Iterable[Subscription], now_ms: int) -> None:
-        """Take what a group's heartbeat subscribes to; filters of other topics are dead."""
+    def register(self, group: str, subscriptions: Iterable[GroupSubscription], now_ms: int) -> None:
+        """Take the subscriptions of a group's heartbeat; its other filters become dead."""
         topics: set[str] = set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
@@ -133,15 +136,15 @@ class ConsumerFilters:
                 self._bury(filters.get(group), now_ms)
 
     def unregister(self, group: str, now_ms: int) -> None:
-        """A group has no members any more: its filters are dead."""
+        """Mark the filters of a group without members as dead."""
         for filters in self._filters.values():
             self._bury(filters.get(group), now_ms)
 
-    def build(self, group: str, subscription: Subscription, now_ms: int) -> Filter | None:
-        """Make a filter that nobody remembers.
+    def build(self, group: str, subscription: GroupSubscription, now_ms: int) -> Filter | None:
+        """Create a filter without remembering it.
 
         Returns:
-            The filter; None for tags, and for an expression that is wrong.
+            The filter; None for tags, and for an invalid expression.
         """
         if subscription.type == TAG:
             return None
@@ -149,7 +152,7 @@ class ConsumerFilters:
             compiled = self._compile(subscription.expression, subscription.type)
         except CohererError as error:
             _log.warning(
-                "Group %s, topic %s: %.200r cannot be compiled: %s",
+                "Group %s, topic %s: %.200r could not be compiled: %s",
                 group,
                 subscription.topic,
                 subscription.expression,
@@ -168,11 +171,11 @@ class ConsumerFilters:
         )
 
     def clean(self, now_ms: int) -> None:
-        """Forget what has been dead for a day."""
+        """Delete filters that have been dead for a day."""
         for topic, filters in list(self._filters.items()):
             for group, one in list(filters.items()):
                 if one.is_dead and now_ms - one.dead_ms >= CLEAN_AFTER_MS:
-                    _log.info("Group %s, topic %s: the filter is forgotten", group, topic)
+                    _log.info("Group %s, topic %s: deleted the dead filter", group, topic)
                     del filters[group]
             if not filters:
                 del self._filters[topic]
@@ -198,15 +201,15 @@ class ConsumerFilters:
     ) -> None:
         """Read the file. All its filters are dead at first.
 
-        A file with bits of another bloom filter is not used.
+        A file with bits of another kind of bloom filter is ignored.
 
         Args:
             data: its content.
             now_ms: the time.
-            loads: reads JSON; what Java's writers make of it needs a reader that knows them.
+            loads: a JSON reader, for the dialect of Java's writers.
 
         Raises:
-            DamagedStoreError: it is not such a file.
+            DamagedStoreError: the file is invalid.
         """
         try:
             file = msgspec.convert(loads(data), _File, strict=False)
@@ -226,11 +229,11 @@ class ConsumerFilters:
         if all(one.bloom is not None and one.bloom.like(model) for one in everything):
             self._filters = read
         else:
-            _log.warning("consumerFilter.json is of another bloom filter, and not used")
+            _log.warning("Ignored consumerFilter.json: it is for another bloom filter")
 
     # -- inside
 
-    def _register(self, group: str, subscription: Subscription, now_ms: int) -> None:
+    def _register(self, group: str, subscription: GroupSubscription, now_ms: int) -> None:
         if subscription.type == TAG or not subscription.expression:
             return
         filters = self._filters.setdefault(subscription.topic, {})
@@ -250,7 +253,7 @@ class ConsumerFilters:
             found.dead_ms = now_ms
 
     def _filter(self, topic: str, group: str, entry: _Entry, now_ms: int) -> Filter:
-        subscription = Subscription(
+        subscription = GroupSubscription(
             topic=topic,
             expression=entry.expression or "",
             type=entry.expression_type or "",
@@ -270,8 +273,8 @@ class ConsumerFilters:
         )
 
 
-def _replaces(new: Subscription, bloom: BloomBits, old: Filter) -> bool:
-    """Whether a filter has to be made anew; if not, the old one takes what is new of it."""
+def _replaces(new: GroupSubscription, bloom: BloomBits, old: Filter) -> bool:
+    """Whether a new filter is needed; if not, the old one takes over the new version."""
     same = new.expression == old.expression and new.type == old.type
     if new.version <= old.version:
         if not same:

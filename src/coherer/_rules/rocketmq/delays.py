@@ -1,12 +1,14 @@
-r"""Delayed messages: where they wait, when they are due, what is delivered (protocol page, 6.6).
+r"""Delayed messages: where they wait, when they are due, and what is delivered.
+
+See docs/protocol/rocketmq.md, section 6.6.
 
 A message with the property DELAY is stored in queue `level - 1` of the schedule topic, with its
-real topic and queue as properties. Messages of one level become due in the order in which they
-came, so each level needs one position only: the next entry to deliver.
+real topic and queue as properties. The messages of a level become due in the order of their
+arrival, so each level needs only one offset: the next entry to deliver.
 
-`delayOffset.json` holds these positions. Java 4.9.3 writes wrong ones after a burst (the offset
-where it began to read, plus one), so that a restart delivers messages twice; here the position is
-always that behind the last message that was delivered.
+`delayOffset.json` holds these offsets. After a burst Java 4.9.3 writes wrong ones (the offset where
+it began to read, plus one), so that a restart delivers messages twice. Here the offset always
+points behind the last delivered message.
 """
 
 from __future__ import annotations
@@ -33,24 +35,14 @@ from coherer._store.model import Draft, Entry
 from coherer._store.times import StoredTimes
 from coherer.errors import DamagedStoreError, UsageError
 
-__all__ = [
-    "SCHEDULE_TOPIC",
-    "DelayPositions",
-    "delay_level",
-    "delayed",
-    "due_count",
-    "due_ms",
-    "released",
-]
-
 _MARK: Final = b"DELAY\x01"
 
 
 def delay_level(properties: bytes) -> int:
-    r"""Give the level that a message's property text asks for; 0 for none.
+    r"""The delay level in a property text; 0 for none.
 
     Raises:
-        UsageError: the level is no number.
+        UsageError: the level is not a number.
 
     >>> delay_level(b"TAGS\x01a\x02DELAY\x013"), delay_level(b"TAGS\x01DELAY"), delay_level(b"")
     (3, 0, 0)
@@ -63,16 +55,16 @@ def delay_level(properties: bytes) -> int:
     try:
         return int(text)
     except ValueError:
-        # Java's own words are those of its parser, with which the request fails.
+        # The words of Java's parser, with which the request fails there.
         raise UsageError(f'For input string: "{text}"') from None
 
 
 def delayed(draft: Draft, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> Draft:
-    r"""Give the message that waits in the schedule topic in place of `draft`.
+    r"""Convert a message to one that waits in the schedule topic.
 
     Args:
-        draft: what was sent.
-        level: its level, above 0; one above the highest counts as the highest.
+        draft: the message.
+        level: its level, above 0; the highest level is used for a higher one.
         levels_ms: the delays of the levels.
 
     >>> waits = delayed(Draft("flights", 2, b"", b"DELAY\x0199"), 99)
@@ -93,12 +85,12 @@ def delayed(draft: Draft, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS
 
 
 def released(record: Record) -> Draft | None:
-    """Give the message to deliver for one that has waited; None if it cannot be delivered.
+    """Convert a waiting message to the one to deliver; None if its destination is invalid.
 
-    Its property text stays as it is: Java's brokers leave DELAY, REAL_TOPIC and REAL_QID in it.
+    The property text does not change: Java's brokers leave DELAY, REAL_TOPIC and REAL_QID in it.
 
     Args:
-        record: what waited.
+        record: the waiting message.
     """
     properties = decode(record.properties)
     topic, queue = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
@@ -120,15 +112,15 @@ def released(record: Record) -> Draft | None:
 
 
 def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
-    """Say when an entry is due, by the clock that is not set.
+    """When an entry is due, by the monotonic clock.
 
-    Somebody may set the time of day while a message waits: it waits neither longer nor shorter.
-    A message that an earlier process stored is not due later than its whole delay after the start:
-    a time of delivery further away cannot be, and comes from a clock that was ahead.
+    Setting the time of day does not change how long a message waits. A message stored by an earlier
+    process is due at the latest its whole delay after the start: a later delivery time is
+    impossible, and comes from a clock that was ahead.
 
     Args:
-        entry: of the schedule topic; its code is the time of delivery by the time of day.
-        times: when what was stored.
+        entry: an entry of the schedule topic; its code is the delivery time by the time of day.
+        times: when messages were stored.
         delay_ms: the level's delay.
 
     >>> times = StoredTimes(100, now_ms=5_000, wall_ms=5_000)
@@ -144,15 +136,15 @@ def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
 def due_count(
     entries: Sequence[Entry], now_ms: int, due_at: Callable[[Entry], int]
 ) -> tuple[int, int | None]:
-    """Say how many entries at the front are due, and when the next one is.
+    """Count the due entries at the front.
 
     Args:
         entries: entries of one level, in order.
         now_ms: the time.
-        due_at: says when an entry is due, by the same clock.
+        due_at: returns when an entry is due, by the same clock.
 
     Returns:
-        Their number, and the time of delivery of the entry behind them (None if there is none).
+        Their number, and the delivery time of the next entry (None if there is none).
 
     >>> entries = [Entry(0, 0, 100, 5_000), Entry(1, 100, 100, 6_000), Entry(2, 200, 100, 9_000)]
     >>> due_count(entries, 6_500, lambda entry: entry.code)
@@ -186,11 +178,11 @@ class DelayPositions:
         self._offsets[level] = offset
 
     def correct(self, range_of: Callable[[int], tuple[int, int]], levels: int) -> None:
-        """Move positions into the range of what the queues hold.
+        """Limit the offsets to the range of the queues.
 
         Args:
-            range_of: gives the first offset of a level's queue, and the next to be written.
-            levels: how many levels there are.
+            range_of: returns the first and the next offset of a level's queue.
+            levels: the number of levels.
         """
         for level in range(1, levels + 1):
             first, end = range_of(level)
@@ -199,7 +191,7 @@ class DelayPositions:
                 self._offsets[level] = offset
 
     def dump(self) -> bytes:
-        """The file's content, as Java writes it: levels are bare numbers."""
+        """The file's content as Java writes it: the levels are unquoted keys."""
         pairs = ",".join(f"{level}:{offset}" for level, offset in sorted(self._offsets.items()))
         return b'{"offsetTable":{' + pairs.encode() + b"}}"
 
@@ -208,7 +200,7 @@ class DelayPositions:
         """Read the file.
 
         Raises:
-            DamagedStoreError: it is not such a file.
+            DamagedStoreError: it is invalid.
         """
         try:
             return cls(msgspec.json.decode(quote_keys(data), type=_File).offsets)

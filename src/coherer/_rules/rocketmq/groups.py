@@ -1,4 +1,7 @@
-"""The consumer groups that a broker knows, and RocketMQ's file of them (rocketmq 6.10)."""
+"""The consumer groups of a broker, their file, and the topics that every RocketMQ broker has.
+
+See docs/protocol/rocketmq.md, section 6.10.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,25 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from coherer._record import reserved
-from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.topics import INHERIT, READ, WRITE, Topic
+from coherer._rules.common.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group, with RocketMQ's settings at their defaults; TubeMQ knows only the name.
+    """A group, with RocketMQ's default settings; TubeMQ uses only the name.
 
     Args:
         group_name: its name.
-        consume_enable: whether it may consume at all.
-        consume_broadcast_enable: whether each of its consumers may read everything.
-        consume_from_min_enable: kept for Java's tools; nothing reads it.
-        notify_consumer_ids_changed_enable: its consumers are told when one comes or goes.
-        retry_max_times: a message that failed so often is put with the dead letters.
+        consume_enable: whether it may consume.
+        consume_broadcast_enable: whether it may consume in broadcasting mode.
+        consume_from_min_enable: kept for Java's tools; unused.
+        notify_consumer_ids_changed_enable: whether its consumers are notified of joins and leaves.
+        retry_max_times: the number of retries before a message becomes a dead letter.
         retry_queue_nums: queues of its `%RETRY%` topic.
-        broker_id: which broker of the name to read from.
-        which_broker_when_consume_slowly: which instead, while it is far behind.
+        broker_id: the id of the broker to read from.
+        which_broker_when_consume_slowly: the id of the broker to read from while it lags far
+            behind.
     """
 
     group_name: str
@@ -38,9 +43,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class GroupTable:
-    """The groups of a broker, by name.
-
-    Who wants to know of changes says so with `watch`; every change is a new `version`.
+    """The groups of a broker, by name. Every change increments `version`.
 
     >>> table = GroupTable()
     >>> table.add("readers"), table.add("readers")
@@ -68,16 +71,16 @@ class GroupTable:
         return self._groups.get(name)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called after every change."""
+        """Call `changed` after every change."""
         self._watchers.append(changed)
 
-    def add_internal(self) -> None:
-        """Have the groups that every RocketMQ broker has; the version stays, as in Java."""
+    def provide(self) -> None:
+        """Add the system groups of every RocketMQ broker; as in Java, the version stays."""
         for name in reserved.SYSTEM_GROUPS:
             self._groups.setdefault(name, Group(group_name=name))
 
     def add(self, name: str, now_ms: int = 0) -> bool:
-        """Remember a group. Returns whether it is new."""
+        """Add a group. Returns whether it is new."""
         if name in self._groups:
             return False
         self._groups[name] = Group(group_name=name)
@@ -85,7 +88,7 @@ class GroupTable:
         return True
 
     def find(self, name: str, now_ms: int, *, auto_create: bool = True) -> Group | None:
-        """The group, made where that is allowed (3.6).
+        """The group; creates it where that is allowed (section 3.6).
 
         >>> table = GroupTable()
         >>> table.find("g", 0, auto_create=False) is None
@@ -100,19 +103,19 @@ class GroupTable:
         return found
 
     def put(self, group: Group, now_ms: int) -> None:
-        """Make a group or change it."""
+        """Add or replace a group."""
         self._groups[group.group_name] = group
         self._changed(now_ms)
 
     def remove(self, name: str, now_ms: int = 0) -> bool:
-        """Forget a group. Returns whether it was known."""
+        """Delete a group. Returns whether it existed."""
         if self._groups.pop(name, None) is None:
             return False
         self._changed(now_ms)
         return True
 
     def follow(self, master: GroupTable) -> bool:
-        """Have what a master has, and its version. Returns whether that is another now."""
+        """Take over a master's groups and version. Returns whether the version has changed."""
         if master.version == self.version:
             return False
         own = {
@@ -138,10 +141,10 @@ class GroupTable:
 
         Args:
             data: its content.
-            loads: reads JSON; what Java's writers make of it needs a reader that knows them.
+            loads: a JSON reader, for the dialect of Java's writers.
 
         Raises:
-            DamagedStoreError: it is not such a file.
+            DamagedStoreError: the file is invalid.
         """
         try:
             read = msgspec.convert(loads(data), _File, strict=False)
@@ -163,3 +166,65 @@ class _File(msgspec.Struct):
     groups: dict[str, Group] = msgspec.field(
         name="subscriptionGroupTable", default_factory=dict[str, Group]
     )
+
+
+_SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1024
+
+
+class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The topics that every broker has.
+
+    Args:
+        cluster: the cluster's name.
+        broker: the broker's name.
+        auto_create: whether a send may create a topic.
+        queues: queues of the template of such topics (`defaultTopicQueueNums`).
+        cluster_topic: whether the topic with the cluster's name, which has 16 queues, is a
+            template.
+        broker_topic: whether the topic with the broker's name is a template.
+        trace: whether there is a topic for traces.
+        trace_topic: its name.
+    """
+
+    cluster: str = "DefaultCluster"
+    broker: str = "broker-a"
+    auto_create: bool = True
+    queues: int = 8
+    cluster_topic: bool = True
+    broker_topic: bool = True
+    trace: bool = False
+    trace_topic: str = reserved.TRACE_TOPIC
+
+    def topics(self) -> list[Topic]:
+        """The topics.
+
+        >>> [topic.name for topic in TopicDefaults(auto_create=False).topics()][:3]
+        ['SELF_TEST_TOPIC', 'BenchmarkTest', 'DefaultCluster']
+        """
+        model = READ | WRITE | INHERIT
+        made = [_square(reserved.SELF_TEST_TOPIC, 1)]
+        if self.auto_create:
+            made.append(_square(reserved.AUTO_CREATE_TOPIC, self.queues, model))
+        made += [
+            _square(reserved.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+            _square(
+                self.cluster,
+                16 if self.cluster_topic else 1,
+                model if self.cluster_topic else READ | WRITE,
+            ),
+            _square(self.broker, 1, model if self.broker_topic else READ | WRITE),
+            _square(reserved.OFFSET_MOVED_TOPIC, 1),
+            _square(reserved.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _square(self.reply_topic, 1),
+        ]
+        return [*made, _square(self.trace_topic, 1)] if self.trace else made
+
+    @property
+    def reply_topic(self) -> str:
+        """The topic for replies to requests (section 2.14)."""
+        return self.cluster + reserved.REPLY_TOPIC_SUFFIX
+
+
+def _square(name: str, queues: int, perm: int = READ | WRITE) -> Topic:
+    return Topic(name=name, read_queues=queues, write_queues=queues, perm=perm)

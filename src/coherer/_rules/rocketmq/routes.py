@@ -1,16 +1,16 @@
-"""What a name server knows: which brokers are there, and which topics they carry (section 9).
+"""The routes of a name server: registered brokers and their topics.
 
-Rules:
+See docs/protocol/rocketmq.md, section 9.
 
-* Brokers say what they have; nobody else does. A registration carries all topics, and is looked at
-  only when its version is another than the one known, or the broker is new. Topics that a broker
-  does not list any more stay until they are deleted, or the broker is gone (9.2).
-* Only the master of a broker name (id 0) says which topics there are.
-* An address is alive while it registers or asks whether to. After two minutes of silence, or when
-  its connection ends, the address is taken out. A name without addresses goes with its topics; a
-  name that keeps a slave keeps them, so that it can still be read (9.4).
-* What an administrator takes away from a topic's permission lasts until its broker registers anew
-  with another version (9.5).
+* Only brokers register their topics. A registration contains all topics. It is applied only if its
+  version differs from the known one, or the broker is new. Topics that are missing in it stay until
+  they are deleted or the broker is removed (section 9.2).
+* Only the master of a broker name (id 0) registers topics.
+* An address is alive while it registers or asks whether it has to. After two minutes of silence, or
+  when its connection ends, the address is removed. A name without addresses is removed with its
+  topics; a name that still has a slave keeps them, so that they can be read (section 9.4).
+* A topic's permission that an administrator has restricted stays so until its broker registers with
+  another version (section 9.5).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coherer._rules.common.java_json import DataVersion
 
 MASTER_ID: Final = 0
 EXPIRE_MS: Final = 120_000
-"""A broker that says nothing for so long is taken out."""
+"""A broker that is silent for longer is removed."""
 
 WRITABLE: Final = 2
 READ_WRITE: Final = 6
@@ -37,9 +37,9 @@ class QueueData(msgspec.Struct, frozen=True):
 
     Args:
         broker: the broker's name.
-        read_queues: how many queues consumers use.
-        write_queues: how many producers use.
-        perm: 4 readable, 2 writable, 1 inherited by topics made from it.
+        read_queues: the number of queues for consumers.
+        write_queues: the number of queues for producers.
+        perm: 4 readable, 2 writable, 1 inherited by topics created from it.
         sys_flag: 1 unit, 2 unit subscription.
     """
 
@@ -51,7 +51,7 @@ class QueueData(msgspec.Struct, frozen=True):
 
 
 class BrokerAddresses(msgspec.Struct):
-    """A broker name: its master (0) and slaves by id."""
+    """The addresses of a broker name by id: its master (0) and slaves."""
 
     cluster: str
     name: str
@@ -59,12 +59,12 @@ class BrokerAddresses(msgspec.Struct):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where a topic is.
+    """The route of a topic.
 
     Args:
         queues: per broker.
         brokers: their addresses.
-        filter_servers: by address; only what brokers announced.
+        filter_servers: by address, as announced by brokers.
     """
 
     queues: list[QueueData]
@@ -72,19 +72,19 @@ class Route(msgspec.Struct, frozen=True):
     filter_servers: dict[str, list[str]]
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker says.
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's registration.
 
     Args:
         cluster: its cluster's name.
-        broker: its name, which it shares with its slaves.
+        broker: its name, shared with its slaves.
         broker_id: 0 for the master.
         address: host:port for clients.
         ha_address: host:port for slaves.
         version: of the topics.
-        topics: its queues by topic; None when it says nothing about them.
-        filter_servers: None when it says nothing about them.
-        link: the connection that it came over.
+        topics: its queues by topic; None leaves them unchanged.
+        filter_servers: None leaves them unchanged.
+        link: the connection of the registration.
     """
 
     cluster: str
@@ -98,8 +98,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     link: Hashable = None
 
 
-class Master(msgspec.Struct, frozen=True):
-    """What a slave is told about its master."""
+class MasterAddress(msgspec.Struct, frozen=True):
+    """The addresses of a slave's master."""
 
     address: str = ""
     ha_address: str = ""
@@ -118,9 +118,9 @@ class RouteTable:
     >>> table = RouteTable()
     >>> queues = QueueData("broker-a", 4, 4, READ_WRITE)
     >>> table.register(
-    ...     Registration(cluster="c", broker="broker-a", broker_id=0, address="10.0.0.1:10911",
-    ...                  topics={"flights": queues}), now_ms=0)
-    Master(address='', ha_address='')
+    ...     BrokerRegistration(cluster="c", broker="broker-a", broker_id=0,
+    ...                        address="10.0.0.1:10911", topics={"flights": queues}), now_ms=0)
+    MasterAddress(address='', ha_address='')
     >>> table.route("flights").brokers[0].addresses
     {0: '10.0.0.1:10911'}
     >>> table.expire(now_ms=EXPIRE_MS + 1), table.route("flights")
@@ -134,26 +134,28 @@ class RouteTable:
         self._live: dict[str, _Live] = {}
         self._filter_servers: dict[str, list[str]] = {}
 
-    # -- what brokers say
+    # -- registrations
 
-    def register(self, said: Registration, now_ms: int) -> Master:
-        """A broker is there. Returns, to a slave, where its master is."""
-        self._clusters.setdefault(said.cluster, {})[said.broker] = None
-        first = self._take_address(said)
-        known = self._live.get(said.address)
-        news = first or known is None or known.version != said.version
-        if said.broker_id == MASTER_ID and news:
-            for topic, queues in (said.topics or {}).items():
-                self._topics.setdefault(topic, {})[said.broker] = queues
-        self._live[said.address] = _Live(now_ms, said.version, said.link, said.ha_address)
-        if said.filter_servers:
-            self._filter_servers[said.address] = said.filter_servers
-        elif said.filter_servers is not None:
-            self._filter_servers.pop(said.address, None)
-        return self._master_of(said)
+    def register(self, registration: BrokerRegistration, now_ms: int) -> MasterAddress:
+        """Register a broker. Returns, for a slave, the addresses of its master."""
+        self._clusters.setdefault(registration.cluster, {})[registration.broker] = None
+        first = self._take_address(registration)
+        known = self._live.get(registration.address)
+        news = first or known is None or known.version != registration.version
+        if registration.broker_id == MASTER_ID and news:
+            for topic, queues in (registration.topics or {}).items():
+                self._topics.setdefault(topic, {})[registration.broker] = queues
+        self._live[registration.address] = _Live(
+            now_ms, registration.version, registration.link, registration.ha_address
+        )
+        if registration.filter_servers:
+            self._filter_servers[registration.address] = registration.filter_servers
+        elif registration.filter_servers is not None:
+            self._filter_servers.pop(registration.address, None)
+        return self._master_of(registration)
 
     def unregister(self, cluster: str, broker: str, broker_id: int, address: str) -> None:
-        """A broker says good-bye."""
+        """Remove a broker."""
         self._live.pop(address, None)
         self._filter_servers.pop(address, None)
         known = self._brokers.get(broker)
@@ -164,7 +166,7 @@ class RouteTable:
             self._forget(broker, cluster)
 
     def unchanged(self, address: str, version: DataVersion, now_ms: int) -> bool:
-        """Whether a broker's topics are the known ones; then it is alive, too."""
+        """Whether a broker's topics have this version; if so, this is a heartbeat."""
         known = self._live.get(address)
         if known is None or known.version != version:
             return False
@@ -172,14 +174,14 @@ class RouteTable:
         return True
 
     def version(self, address: str) -> DataVersion | None:
-        """Of what is known of a broker."""
+        """The known version of a broker's topics."""
         known = self._live.get(address)
         return None if known is None else known.version
 
-    # -- what ends
+    # -- expiry
 
     def expire(self, now_ms: int) -> list[Hashable]:
-        """Take out who is silent. Returns their connections, which should be closed."""
+        """Remove silent brokers. Returns their connections, to be closed."""
         late = [
             address for address, live in self._live.items() if live.seen_ms + EXPIRE_MS < now_ms
         ]
@@ -189,14 +191,14 @@ class RouteTable:
         return links
 
     def lost(self, link: Hashable, peer: str) -> None:
-        """A connection has ended; `peer` is its other end."""
+        """Remove the broker of a closed connection; `peer` is the connection's other end."""
         found = (address for address, live in self._live.items() if live.link is link)
         self._remove(next(found, peer))
 
-    # -- what clients ask
+    # -- queries
 
     def route(self, topic: str) -> Route | None:
-        """Where a topic is; None when no broker has it."""
+        """The route of a topic; None if no broker has it."""
         queues = list(self._topics.get(topic, {}).values())
         brokers = [
             BrokerAddresses(found.cluster, found.name, dict(found.addresses))
@@ -224,38 +226,38 @@ class RouteTable:
         return {cluster: list(names) for cluster, names in self._clusters.items()}
 
     def topics(self) -> list[str]:
-        """All of them."""
+        """All topics."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Those that some broker of the cluster has."""
+        """The topics of a cluster's brokers."""
         names = self._clusters.get(cluster, {}).keys()
         return [topic for topic, queues in self._topics.items() if queues.keys() & names]
 
     def topics_with(self, flags: int, without: int = 0) -> list[str]:
-        """Those whose first broker gave them these flags and not those (9.7)."""
+        """The topics whose first broker set the one and not the other flags (section 9.7)."""
         return [
             topic
             for topic, first in self._first_queues()
             if first.sys_flag & flags and not first.sys_flag & without
         ]
 
-    # -- what administrators change
+    # -- administration
 
     def set_writable(self, broker: str, *, writable: bool) -> int:
-        """Close a broker for sends, or open it. Returns how many topics it has."""
+        """Allow or forbid sends to a broker. Returns the number of its topics."""
         count = 0
         for queues in self._topics.values():
             data = queues.get(broker)
             if data is not None:
-                # Opening does not restore the inherit bit, as in 4.9 (9.5).
+                # Opening does not restore the inherit bit, as in 4.9 (section 9.5).
                 perm = READ_WRITE if writable else data.perm & ~WRITABLE
                 queues[broker] = msgspec.structs.replace(data, perm=perm)
                 count += 1
         return count
 
     def drop(self, broker: str, topics: Iterable[str]) -> None:
-        """A broker of this process does not have these topics any more."""
+        """Remove topics that a broker of this process has deleted."""
         for topic in topics:
             queues = self._topics.get(topic, {})
             queues.pop(broker, None)
@@ -263,7 +265,7 @@ class RouteTable:
                 self._topics.pop(topic, None)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget where a topic is; it is back with its broker's next changed registration."""
+        """Remove a topic; the next changed registration of its broker adds it again."""
         self._topics.pop(topic, None)
 
     # -- inside
@@ -274,25 +276,27 @@ class RouteTable:
                 yield topic, data
                 break
 
-    def _take_address(self, said: Registration) -> bool:
-        """Returns whether the broker name, or this id of it, is new."""
-        broker = self._brokers.get(said.broker)
+    def _take_address(self, registration: BrokerRegistration) -> bool:
+        """Returns whether the broker name, or its id, is new."""
+        broker = self._brokers.get(registration.broker)
         if broker is None:
-            broker = self._brokers[said.broker] = BrokerAddresses(said.cluster, said.broker, {})
+            broker = self._brokers[registration.broker] = BrokerAddresses(
+                registration.cluster, registration.broker, {}
+            )
         for broker_id, address in list(broker.addresses.items()):
-            # A slave that became the master, or the other way round, moves.
-            if address == said.address and broker_id != said.broker_id:
+            # The address has another id now: a slave has become the master, or vice versa.
+            if address == registration.address and broker_id != registration.broker_id:
                 del broker.addresses[broker_id]
-        first = said.broker_id not in broker.addresses
-        broker.addresses[said.broker_id] = said.address
+        first = registration.broker_id not in broker.addresses
+        broker.addresses[registration.broker_id] = registration.address
         return first
 
-    def _master_of(self, said: Registration) -> Master:
-        address = self._brokers[said.broker].addresses.get(MASTER_ID)
+    def _master_of(self, registration: BrokerRegistration) -> MasterAddress:
+        address = self._brokers[registration.broker].addresses.get(MASTER_ID)
         live = self._live.get(address or "")
-        if said.broker_id == MASTER_ID or address is None or live is None:
-            return Master()
-        return Master(address, live.ha_address)
+        if registration.broker_id == MASTER_ID or address is None or live is None:
+            return MasterAddress()
+        return MasterAddress(address, live.ha_address)
 
     def _remove(self, address: str) -> None:
         self._live.pop(address, None)
@@ -318,7 +322,7 @@ class RouteTable:
 
 
 class KeyValueTable:
-    """Settings that a name server keeps for others: namespace, key, value (9.6).
+    """The key-value configuration of a name server, by namespace (section 9.6).
 
     >>> table = KeyValueTable()
     >>> table.put("ORDER_TOPIC_CONFIG", "flights", "broker-a:4")
@@ -334,10 +338,10 @@ class KeyValueTable:
 
     @classmethod
     def load(cls, data: bytes) -> KeyValueTable:
-        """From kvConfig.json.
+        """Read kvConfig.json.
 
         Raises:
-            msgspec.DecodeError: it is none.
+            msgspec.DecodeError: it is invalid.
         """
         return cls(msgspec.json.decode(data, type=_KeyValueFile).table)
 
@@ -350,15 +354,15 @@ class KeyValueTable:
         self._table.setdefault(namespace, {})[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value; None when there is none."""
+        """A value; None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def remove(self, namespace: str, key: str) -> None:
-        """Forget a value. Its namespace stays, even empty."""
+        """Remove a value. Its namespace stays, even if it is empty."""
         self._table.get(namespace, {}).pop(key, None)
 
     def namespace(self, name: str) -> Mapping[str, str] | None:
-        """All values of a namespace; None when it never had one."""
+        """All values of a namespace; None if it never had any."""
         return self._table.get(name)
 
 

@@ -1,23 +1,22 @@
-r"""Timed messages: where they wait, which of them are done, what is delivered.
+r"""Timed messages: where they wait, which of them are delivered, and what is delivered.
 
-RocketMQ 5.x added properties that say when a message is due: TIMER_DELAY_SEC and TIMER_DELAY_MS
-count from the arrival at the broker, TIMER_DELIVER_MS is a time. A message that is not due yet
-waits in the timer topic with its due time (TIMER_OUT_MS), its real topic and its real queue as
-properties, as in 5.x. The queue it waits in stands for a *slot* of time, where 5.x has one queue
-and further files: slot n holds what is due in the n-th period of `SLOT_MS` since 1970, and lies in
-queue n % `SLOTS`. So the messages of one slot are found without reading those of the others, and
-the only files are the log and its consume queues, which recovery and replication know already. The
-entry of a waiting message holds its due time where that of others holds the tag code.
+RocketMQ 5 has properties that say when a message is due: TIMER_DELAY_SEC and TIMER_DELAY_MS count
+from its arrival at the broker, TIMER_DELIVER_MS is a time. A message that is not due yet waits in
+the timer topic with its due time (TIMER_OUT_MS), its real topic and its real queue as properties,
+as in RocketMQ 5. The queue it waits in stands for a *slot* of time, where RocketMQ 5 has one queue
+and more files: slot n holds the messages due in the n-th period of `SLOT_MS` since 1970, in queue
+n % `SLOTS`. So the messages of a slot are found without reading other slots, and the only files are
+the log and its consume queues, which recovery and replication handle already. The entry of a
+waiting message holds its due time in place of the tag code.
 
-Which messages are done is written into the log too, by a *mark*: a message in queue `MARKS` of the
-timer topic, stored in one piece with the messages that it counts as delivered. The newest mark says
-everything (`Progress`), so that a crash neither loses nor repeats a delivery. When the log has
-dropped the newest mark because of its age, it has dropped the messages that the mark speaks of as
-well, because they lie before it.
+Which messages are delivered is also written to the log, by a *mark*: a message in queue `MARKS` of
+the timer topic, stored atomically with the messages whose delivery it records. The newest mark
+holds the whole `Progress`, so that a crash neither loses nor repeats a delivery. When retention has
+deleted the newest mark, it has also deleted the messages covered by it, because they lie before it.
 
-A due time is wall time: clocks that jump make messages due earlier or later. None is lost by that:
-`Progress` does not only know up to which time everything is delivered, but also of which part of
-the log that was true.
+Due times are wall time: if the clock jumps, messages become due earlier or later. No message is
+lost, because `Progress` records not only up to which time messages are delivered, but also for
+which part of the log.
 """
 
 from __future__ import annotations
@@ -51,48 +50,30 @@ from coherer._store.model import Draft, Entry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
 
-__all__ = [
-    "MARKS",
-    "SLOTS",
-    "SLOT_MS",
-    "TIMER_TOPIC",
-    "Place",
-    "Progress",
-    "TimerError",
-    "any_timed",
-    "due_ms_of",
-    "is_timed",
-    "mark",
-    "read_mark",
-    "released",
-    "rolled",
-    "slot_of",
-    "waiting",
-]
-
 TIMER_TOPIC: Final = reserved.TIMER_TOPIC
 SLOT_MS: Final = 300_000
-"""The messages due in this period are looked at together; their due times are in memory then."""
+"""The messages due in this period are handled together; their due times are kept in memory."""
 SLOTS: Final = 1_000
-"""So many slots are 3.47 days. The longest delay is three days, so that the messages of a slot and
-those that lay in the same queue before are apart by the time they were stored."""
+"""These slots cover 3.47 days. The longest delay is three days, so the messages of a slot and older
+ones in the same queue can be told apart by their store times.
+"""
 MARKS: Final = SLOTS
 """The queue of the marks."""
 
 _TIMED: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""In the order in which 5.x looks at them."""
+"""In the order in which RocketMQ 5 checks them."""
 _HINT: Final = b"TIMER_DEL"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _PLAUSIBLE_MS: Final = 1 << 33
-"""Tag codes have 32 bits, so that no code of a tag is taken for a due time."""
+"""Tag codes have 32 bits and are below this, so that none is mistaken for a due time."""
 
 
 class TimerError(Exception):
-    """Why a broker does not take a timed message. The text is 5.x's where it has one."""
+    """Why a timed message is refused, in the words of RocketMQ 5 where it has them."""
 
 
 def is_timed(properties: bytes) -> bool:
-    r"""Say whether a message asks for a time of delivery that it has not waited for yet.
+    r"""Whether a message has a delivery time that it has not waited for yet.
 
     Args:
         properties: its property text.
@@ -104,7 +85,7 @@ def is_timed(properties: bytes) -> bool:
 
 
 def any_timed(properties: Sequence[bytes]) -> bool:
-    """Say whether one of many messages asks for a time of delivery.
+    """Whether one of many messages has a delivery time.
 
     Args:
         properties: their property texts.
@@ -117,17 +98,17 @@ def _is_timed(properties: Mapping[str, str]) -> bool:
 
 
 def due_ms_of(properties: bytes, now_ms: int) -> int | None:
-    r"""Give the time at which a message with this property text is due.
+    r"""When a message with this property text is due.
 
     Args:
         properties: the text.
         now_ms: the time, ms since 1970.
 
     Returns:
-        The time in ms since 1970; None for a message without one, or whose time has come.
+        The time in ms since 1970; None for a message without one, or that is due already.
 
     Raises:
-        TimerError: the time is no number, or too far away.
+        TimerError: the time is not a number, or too far away.
 
     >>> due_ms_of(b"TIMER_DELAY_SEC\x015", 1_000), due_ms_of(b"TIMER_DELIVER_MS\x0112", 1_000)
     (6000, None)
@@ -163,7 +144,7 @@ _ILLEGAL: Final = (
 
 
 def slot_of(due_ms: int) -> int:
-    """Give the slot of a due time; its queue is `slot % SLOTS`.
+    """The slot of a due time; its queue is `slot % SLOTS`.
 
     >>> slot_of(299_999), slot_of(300_000)
     (0, 1)
@@ -172,7 +153,7 @@ def slot_of(due_ms: int) -> int:
 
 
 def waiting(draft: Draft, due_ms: int) -> Draft:
-    r"""Give the message that waits in the timer topic in place of `draft`.
+    r"""Convert a message to one that waits in the timer topic.
 
     >>> waits = waiting(Draft("flights", 2, b"", b"TIMER_DELIVER_MS\x01300000000000"), 300000000000)
     >>> waits.topic, waits.queue_id, waits.tag_code
@@ -192,7 +173,7 @@ def waiting(draft: Draft, due_ms: int) -> Draft:
 
 
 def rolled(record: Record) -> Draft | None:
-    """Give the copy of a waiting message for the end of the log; None for what cannot be one."""
+    """Copy a waiting message for the end of the log; None if it is not a waiting message."""
     properties = decode(record.properties)
     due_ms = _number(properties.get(TIMER_OUT_MS))
     if due_ms is None:
@@ -204,13 +185,13 @@ def rolled(record: Record) -> Draft | None:
 
 
 def released(record: Record, now_ms: int) -> Draft | None:
-    """Give the message to deliver for one that has waited; None if it cannot be delivered.
+    """Convert a waiting message to the one to deliver; None if its destination is invalid.
 
-    As in 5.x it keeps TIMER_OUT_MS, which says that it has waited, and tells when that began and
-    ended.
+    As in RocketMQ 5 it keeps TIMER_OUT_MS, which shows that it has waited, and gets the times when
+    it began and ended to wait.
 
     Args:
-        record: what waited.
+        record: the waiting message.
         now_ms: the time.
     """
     properties = decode(record.properties)
@@ -223,7 +204,7 @@ def released(record: Record, now_ms: int) -> Draft | None:
 
 
 def _text(properties: Mapping[str, str]) -> bytes | None:
-    """The property text; None where there is no room for what was added."""
+    """Encode properties; None if they have become too long."""
     try:
         return encode(properties)
     except UsageError:
@@ -251,27 +232,27 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdecimal() else None
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class TimedEntry(msgspec.Struct, frozen=True, order=True):
     """A waiting message: when it is due, and its offset in the log."""
 
     due_ms: int
     offset: int
 
     @classmethod
-    def of(cls, entry: Entry, properties: bytes | None = None) -> Place | None:
-        r"""Give the place of an entry of a slot's queue.
+    def of(cls, entry: Entry, properties: bytes | None = None) -> TimedEntry | None:
+        r"""Read an entry of a slot's queue.
 
         Args:
             entry: the entry.
-            properties: the property text of its message, for an entry that holds no due time: a
-                Java broker that rebuilds consume queues puts the tag code there.
+            properties: the property text of its message, for an entry without a due time: a Java
+                broker that rebuilds consume queues puts the tag code there.
 
-        >>> Place.of(Entry(7, 800, 100, 1_700_000_000_000))
-        Place(due_ms=1700000000000, offset=800)
-        >>> Place.of(Entry(7, 800, 100, 97)) is None
+        >>> TimedEntry.of(Entry(7, 800, 100, 1_700_000_000_000))
+        TimedEntry(due_ms=1700000000000, offset=800)
+        >>> TimedEntry.of(Entry(7, 800, 100, 97)) is None
         True
-        >>> Place.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
-        Place(due_ms=1700000000000, offset=800)
+        >>> TimedEntry.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
+        TimedEntry(due_ms=1700000000000, offset=800)
         """
         if entry.code >= _PLAUSIBLE_MS:
             return cls(entry.code, entry.physical_offset)
@@ -282,7 +263,7 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class _Step(msgspec.Struct, frozen=True, array_like=True):
-    """What was stored before `log_offset` is delivered up to the place `due_ms`, `offset`."""
+    """Messages stored before `log_offset` are delivered up to (`due_ms`, `offset`)."""
 
     due_ms: int
     offset: int
@@ -290,32 +271,31 @@ class _Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel"):
-    """Which waiting messages are done.
+    """Which waiting messages are delivered.
 
-    Usually there is one step: all that was due up to some time is delivered. A clock that was set
-    back leaves two, because messages come in that are due before the time of the first; when the
-    clock has caught up, it is one again.
+    Usually there is one step: all messages due up to some time are delivered. A clock that was set
+    back leaves two, because new messages are due before the time of the first step. When the clock
+    has caught up, there is one again.
 
     Args:
-        steps: the later ones reach less far in time and farther in the log.
-        rolled_to: the messages before this offset of the log are delivered, or were stored again
-            behind it.
+        steps: later steps reach less far in time, and farther in the log.
+        rolled_to: the messages before this log offset are delivered or stored again behind it.
 
-    >>> progress = Progress().delivered(Place(9_000, 400), 700)
-    >>> [progress.has(Place(9_000, offset)) for offset in (400, 500)]
+    >>> progress = Progress().delivered(TimedEntry(9_000, 400), 700)
+    >>> [progress.has(TimedEntry(9_000, offset)) for offset in (400, 500)]
     [True, False]
-    >>> [progress.has(Place(8_000, offset)) for offset in (500, 700)]
+    >>> [progress.has(TimedEntry(8_000, offset)) for offset in (500, 700)]
     [True, False]
-    >>> progress = progress.delivered(Place(5_000, 800), 900)
-    >>> len(progress.steps), len(progress.delivered(Place(9_001, 0), 950).steps)
+    >>> progress = progress.delivered(TimedEntry(5_000, 800), 900)
+    >>> len(progress.steps), len(progress.delivered(TimedEntry(9_001, 0), 950).steps)
     (2, 1)
     """
 
     steps: tuple[_Step, ...] = ()
     rolled_to: int = 0
 
-    def has(self, place: Place) -> bool:
-        """Say whether the message of a place is done."""
+    def has(self, place: TimedEntry) -> bool:
+        """Whether a message is delivered or stored again."""
         due_ms, offset = place.due_ms, place.offset
         if offset < self.rolled_to:
             return True
@@ -324,32 +304,32 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
                 return True
         return False
 
-    def delivered(self, last: Place, log_offset: int) -> Progress:
-        """Give what holds when what was stored before `log_offset` is delivered up to `last`."""
-        kept = [step for step in self.steps if Place(step.due_ms, step.offset) > last]
+    def delivered(self, last: TimedEntry, log_offset: int) -> Progress:
+        """The progress after messages stored before `log_offset` were delivered up to `last`."""
+        kept = [step for step in self.steps if TimedEntry(step.due_ms, step.offset) > last]
         return Progress((*kept, _Step(last.due_ms, last.offset, log_offset)), self.rolled_to)
 
     def rolling(self, log_offset: int) -> Progress:
-        """Give what holds when what waited before `log_offset` is stored again."""
+        """The progress after messages waiting before `log_offset` were stored again."""
         return Progress(self.steps, max(log_offset, self.rolled_to))
 
     @property
     def known_to(self) -> int:
-        """The offset of the log from which on nothing is done."""
+        """The log offset from which on no message is delivered."""
         return max([self.rolled_to, *(step.log_offset for step in self.steps)])
 
     @property
     def due_ms(self) -> int | None:
-        """All before `known_to` that is due before this is done; None when that is not known."""
+        """Messages before `known_to` that are due before this are delivered; None if unknown."""
         return self.steps[-1].due_ms if self.steps else None
 
 
 def mark(progress: Progress, host: bytes, now_ms: int) -> Draft:
-    """Give the message that says how far the deliveries are.
+    """The message that records the progress.
 
     Args:
-        progress: how far.
-        host: this broker, as records name it.
+        progress: the progress.
+        host: this broker's address as in records.
         now_ms: the time.
 
     >>> made = mark(Progress().rolling(7), bytes(8), 0)
@@ -361,7 +341,7 @@ def mark(progress: Progress, host: bytes, now_ms: int) -> Draft:
 
 
 def read_mark(body: bytes | memoryview) -> Progress | None:
-    """Read the body of a mark; None if it is none."""
+    """Read the body of a mark; None if it is invalid."""
     try:
         return msgspec.json.decode(body, type=Progress)
     except msgspec.DecodeError:

@@ -1,11 +1,13 @@
-r"""Transactional messages: half messages, their end, and who is asked again (protocol page, 6.7).
+r"""Transactional messages: half messages, and how a transaction ends.
 
-A message sent with TRAN_MSG=true becomes a *half message*: it lies in the half topic, where nobody
-reads. Its producer ends the transaction: to commit is to store the real message and to mark the
-half message as done; to roll back is only to mark it. A mark is a message in the op topic whose
-body is the half message's queue offset in decimal.
+See docs/protocol/rocketmq.md, section 6.7.
 
-A producer that said nothing is asked: `coherer._rules.rocketmq.transaction_checks`.
+A message with TRAN_MSG=true becomes a *half message* in the half topic, which consumers do not
+read. Its producer ends the transaction: a commit stores the real message and marks the half message
+as done; a rollback only marks it. A mark is a message in the op topic whose body is the half
+message's queue offset in decimal.
+
+A producer that does not end a transaction is asked: `coherer._rules.rocketmq.transaction_checks`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ UNKNOWN: Final = 0
 
 
 def is_transactional(properties: bytes) -> bool:
-    r"""Say whether a message with this property text is to become a half message.
+    r"""Whether a message with this property text becomes a half message.
 
     >>> is_transactional(b"TAGS\x01a\x02TRAN_MSG\x01true"), is_transactional(b"TAGS\x01a")
     (True, False)
@@ -62,7 +64,7 @@ def is_transactional(properties: bytes) -> bool:
 
 
 def half(draft: Draft) -> Draft:
-    r"""Give the half message for a message that was sent.
+    r"""Convert a message to a half message.
 
     >>> made = half(Draft("flights", 2, b"", b"TRAN_MSG\x01true", sys_flag=4))
     >>> made.topic, made.queue_id, made.sys_flag
@@ -83,13 +85,13 @@ def half(draft: Draft) -> Draft:
 
 
 class End(msgspec.Struct, frozen=True):
-    """What a producer says at the end of a transaction (code 37).
+    """The end of a transaction (code 37).
 
     Args:
         group: the producer's group.
         half_offset: the half message's queue offset.
-        physical_offset: where it lies in the log.
-        state: 8 to commit, 12 to roll back, 0 when the producer does not know.
+        physical_offset: the half message's log offset.
+        state: 8 for a commit, 12 for a rollback, 0 if the producer does not know.
     """
 
     group: str
@@ -99,10 +101,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 def mismatch(record: Record, end: End) -> str:
-    """Say why a request does not belong to the half message that it names; "" when it does.
-
-    The words are Java's.
-    """
+    """Why a request does not match its half message, in Java's words; "" if it does."""
     if decode(record.properties).get(PRODUCER_GROUP) != end.group:
         return "The producer group wrong"
     if record.queue_offset != end.half_offset:
@@ -113,9 +112,9 @@ def mismatch(record: Record, end: End) -> str:
 
 
 def committed(record: Record) -> Draft | None:
-    """Give the real message of a half message; None if its place is not told.
+    """The real message of a half message; None if its destination is invalid.
 
-    Its property text stays that of the half message, as Java leaves it.
+    As in Java, the property text is that of the half message.
     """
     properties = decode(record.properties)
     topic, queue = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
@@ -131,11 +130,11 @@ def committed(record: Record) -> Draft | None:
 
 
 def done_mark(half_offset: int, host: bytes, now_ms: int) -> Draft:
-    r"""Give the op message that marks a half message as done.
+    r"""The op message that marks a half message as done.
 
     Args:
         half_offset: the half message's queue offset.
-        host: this broker, as records name it.
+        host: this broker's address as in records.
         now_ms: the time.
 
     >>> mark = done_mark(17, bytes(8), 0)
@@ -149,17 +148,17 @@ def done_mark(half_offset: int, host: bytes, now_ms: int) -> Draft:
 
 
 def put_back(record: Record, changes: Mapping[str, str]) -> Draft:
-    """Give a copy of a half message for the end of the half topic, with other properties."""
+    """Copy a half message, with changed properties, for the end of the half topic."""
     return _moved(record, HALF_TOPIC, changes)
 
 
 def resumed(record: Record) -> Draft:
-    """Give a half message whose checks begin anew, from one that was given up (code 323)."""
+    """Copy a half message that was given up, with its checks reset (code 323)."""
     return _moved(record, HALF_TOPIC, {CHECK_TIMES: "0"})
 
 
 def given_up(record: Record, changes: Mapping[str, str]) -> Draft:
-    """Give the copy of a half message that nobody is asked about any more."""
+    """Copy a half message to the topic of messages that are no longer checked."""
     return _moved(record, DISCARD_TOPIC, changes)
 
 
@@ -186,14 +185,14 @@ def _copy(
 
 
 class Op(msgspec.Struct, frozen=True):
-    """A message of the op topic: which half message it marks (-1: none), and its queue offset."""
+    """A message of the op topic: the half message it marks (-1 for none), and its queue offset."""
 
     offset: int
     half_offset: int
 
 
 def read_op(record: Record) -> Op:
-    """Read a message of the op topic. What is no mark marks nothing."""
+    """Read a message of the op topic; an invalid one marks nothing."""
     body = bytes(record.body)
     if decode(record.properties).get(TAGS) != DONE_TAG or not body.isdigit():
         return Op(record.queue_offset, -1)
@@ -201,12 +200,12 @@ def read_op(record: Record) -> Op:
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What a producer is asked (code 39).
+    """The request to a producer (code 39).
 
     Args:
         group: the producer's group.
         half_offset: queue offset of the half message's newest copy.
-        physical_offset: where that lies in the log.
+        physical_offset: log offset of that copy.
         unique_key: the client's id of the message; "" if it has none.
         body: the message as the producer sent it, as a record.
     """
@@ -219,13 +218,13 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def question(record: Record, draft: Draft, queue_offset: int, physical_offset: int) -> Question:
-    """Give what to ask about a half message that was put back.
+    """The question about a half message that was stored again.
 
     Args:
         record: the half message.
         draft: its new copy.
-        queue_offset: where that is in the half topic.
-        physical_offset: where that is in the log.
+        queue_offset: of the copy in the half topic.
+        physical_offset: of the copy in the log.
     """
     properties = decode(draft.properties)
     queue = properties.get(REAL_QUEUE, "")

@@ -1,1 +1,1 @@
-"""What the servers of both protocols share: appending, saving, flushing."""
+"""The part of a node that knows no protocol: appending, flushing, tables and their files."""

@@ -1,16 +1,18 @@
-"""The sends of a loop turn are stored together, whichever door they came through.
+"""Stores the messages of all connections, of both protocols, in batches, and makes them durable.
 
-`Appender` collects the drafts of all connections during a turn of the loop. At the turn's end, or
-as soon as there are many, they become one `Store.append`, which is one write to the log; then who
-submitted a batch is told, once, and makes its answers; then the consumers that wait are woken.
-(Many, not all: a turn can bring megabytes, and what has left the processor's cache costs half as
-much again. `Drafts` are many by themselves.)
+`Appender` collects the drafts of all connections during one iteration of the event loop. At its
+end, or as soon as there are `limits.APPEND_AT_ONCE` drafts, it stores them with one `Store.append`,
+which is one write to the log. It then calls the `done` callback of every submitter once, and after
+that wakes waiting consumers. (Drafts are not collected without limit: one iteration can bring
+megabytes, and data that has left the processor's cache costs half as much again. A `Drafts`, which
+holds many messages, is stored at once.)
 
-Who sends alone need not wait for the others of a turn: after a turn that brought one batch, the
-next few are stored as they come. Then a turn is waited for again, to see whether others send, too.
+Batching is skipped while there is only one sender: after an iteration with a single submission, the
+next few submissions are stored immediately. Then one iteration is collected again to find out
+whether others send, too.
 
-Where acknowledged means "on the disk", those who submitted are told after `fsync`. It runs in a
-thread, one at a time, for all who wait when it starts.
+With sync flush, callbacks run after `fsync`. `Flusher` runs it in a thread, one at a time, for all
+submissions that wait when it starts.
 """
 
 from __future__ import annotations
@@ -19,40 +21,42 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._server.core.appending import Flusher
 from coherer._store import Appended, Draft, Drafts, Store
-from coherer.errors import CohererError, StoreError, UsageError
+from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
 _ALONE_BATCHES = 31
-"""So many are stored as they come after one that was alone in its turn."""
+"""The number of submissions stored immediately after one that was alone in its iteration."""
 
 Done = Callable[[Sequence[Appended] | CohererError, int], None]
-"""Told where the messages of a batch are, or why they are not stored; and the offset behind the
-batch's end in the log: what must be durable, or at a slave, for all of it to be so."""
+"""Called with the offsets of a batch's messages, or the error if they were not stored, and with the
+log offset behind the batch, which must be durable (or replicated) for all of the batch to be.
+"""
 
 Durable = Callable[[CohererError | None], None]
-"""Told that the log is on the disk as far as was asked, or why it is not."""
+"""Called when the log is durable up to the requested offset, or with the disk's error."""
 
 Arrived = Callable[[Sequence[Draft | Drafts], Sequence[Appended]], None]
-"""Told which messages were stored, and where."""
+"""Called with the stored messages and their offsets."""
 
 _Batch = tuple[Done | None, int, bool]
 
 
 class Appender:
-    """Collects, stores, tells.
+    """Batches appends.
 
     Args:
-        store: where to.
-        flusher: makes the store durable, for those who wait for that.
-        arrived: told what was stored.
-        sync_flush: whether they do where they do not say.
+        store: the store.
+        flusher: makes the store durable.
+        arrived: called with every stored batch.
+        sync_flush: the default of `wait_durable`.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class Appender:
         self._sync_flush = sync_flush
         self._drafts: list[Draft | Drafts] = []
         self._batches: list[_Batch] = []
-        self._alone = 0  # so many more batches are stored as they come
+        self._alone = 0  # submissions still to be stored immediately
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
 
@@ -75,13 +79,13 @@ class Appender:
         *,
         wait_durable: bool | None = None,
     ) -> None:
-        """Take the sends of one socket read.
+        """Submit the messages of one socket read.
 
         Args:
             drafts: the messages.
-            done: told how it went, once; None when nobody waits for that.
-            wait_durable: whether it is told only when they are on the disk; None for the node's
-                own rule.
+            done: called once with the result; None if nobody needs it.
+            wait_durable: whether `done` is called only after the messages are durable; None for the
+                node's default.
         """
         first = not self._drafts
         self._drafts += drafts
@@ -95,25 +99,25 @@ class Appender:
         elif first:
             asyncio.get_running_loop().call_soon(self._turn)
 
-    def when_durable(self, end_offset: int, told: Durable) -> None:
-        """Have `told` called once the log is on the disk up to `end_offset`.
+    def when_durable(self, end_offset: int, callback: Durable) -> None:
+        """Call `callback` once the log is durable up to `end_offset`.
 
         Args:
-            end_offset: an offset that was appended to already.
-            told: called once, with None or with what the disk says.
+            end_offset: an offset that has been appended already.
+            callback: called once, with None or with the disk's error.
         """
-        self._unsynced.append((end_offset, told))
+        self._unsynced.append((end_offset, callback))
         if self._syncing is None:
             self._syncing = asyncio.get_running_loop().create_task(self._sync())
 
     async def close(self) -> None:
-        """Wait until everybody who submitted something has been told."""
+        """Store pending messages and wait until all callbacks have run."""
         self._append()
         if self._syncing is not None:
             await self._syncing
 
     def _turn(self) -> None:
-        """Store what the turn has brought."""
+        """Store the messages of this iteration of the loop."""
         self._alone = _ALONE_BATCHES if len(self._batches) == 1 else 0
         self._append()
 
@@ -136,8 +140,8 @@ class Appender:
         except CohererError as error:
             _refuse(batches, error)
             return
-        except Exception as error:  # noqa: BLE001 - nobody is left waiting for an answer
-            _log.exception("An error of ours")
+        except Exception as error:  # noqa: BLE001 - every submitter must get an answer
+            _log.exception("Unhandled error while storing a batch")
             _refuse(batches, StoreError(f"{type(error).__name__} in the store."))
             return
         begin, end_offset = 0, self._store.end_offset
@@ -153,7 +157,7 @@ class Appender:
         self._arrived(drafts, appended)
 
     def _append_each(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
-        """One of them cannot be stored: the others must not suffer from it."""
+        """Store each batch separately, after one of them was refused."""
         begin = 0
         for batch in batches:
             self._append_all(drafts[begin : begin + batch[1]], [batch])
@@ -169,8 +173,8 @@ class Appender:
         except CohererError as error:
             failed = list(waiting)
             waiting.clear()
-            for _, told in failed:
-                told(error)
+            for _, callback in failed:
+                callback(error)
         finally:
             self._syncing = None
 
@@ -193,5 +197,63 @@ def _durable(
 def _tell(done: Done, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
     try:
         done(outcome, end_offset)
-    except Exception:  # noqa: BLE001 - the others of this turn are told nevertheless
-        _log.exception("An error of ours")
+    except Exception:  # noqa: BLE001 - the other callbacks must run nevertheless
+        _log.exception("Unhandled error in the callback of a stored batch")
+
+
+T = TypeVar("T")
+
+
+class Flusher:
+    """The thread that waits for the disk.
+
+    Args:
+        store: the store to make durable.
+        failed: called once when the disk has failed.
+    """
+
+    def __init__(self, store: Store, failed: Callable[[], None]) -> None:
+        self._store = store
+        self._failed = failed
+        self._has_failed = False
+        self._pool = ThreadPoolExecutor(1, "coherer-flush")
+
+    async def flush(self) -> int:
+        """Flush the store; return the offset up to which the log is durable.
+
+        Raises:
+            StoreFullError: too many files are open; the next flush may succeed.
+            StoreError: the disk failed. The node then refuses sends: after a failed fsync the
+                kernel may have dropped the pages that it could not write, without reporting it
+                again.
+        """
+        try:
+            return await self.run(self._store.flush)
+        except StoreFullError:
+            raise
+        except StoreError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                _log.plain.error("The disk failed; sends are refused until a restart: %s", error)
+                self._failed()
+            raise
+
+    async def tick(self) -> None:
+        """Flush if the flush interval is over; call it more often than that.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        await self.run(self._store.tick)
+
+    async def run(self, action: Callable[[], T]) -> T:
+        """Run a function in the thread.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._pool, action)
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._pool.shutdown()

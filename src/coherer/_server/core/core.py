@@ -1,7 +1,8 @@
-"""What both doors of a node share: one store, one set of topics, groups and positions, one clock.
+"""The state that both protocols of a node share: one store, topics, groups, offsets and clocks.
 
-A door is told what concerns it: messages that arrive by whichever door (`on_arrival`), changes of
-topics or rights (`on_change`), topics that are removed (`on_removal`).
+The servers of a protocol register callbacks for messages that arrive over either protocol
+(`on_arrival`), for changes of topics or permissions (`on_change`), and for deleted topics
+(`on_removal`).
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ GROUP_IDLE_MS = 20 * 24 * 3_600_000
 
 
 class Core:
-    """The parts of a node that know no protocol meet here.
+    """The protocol-independent core of a node.
 
     Args:
-        store: where messages are kept; the caller opens and closes it.
-        now_ms: a clock that is not set, ms since 1970: for leases, timeouts and "seen since".
-        wall_ms: the time of day, which people and messages go by; `now_ms` unless given.
-        sync_flush: acknowledge a send after its bytes are on the disk, not when they are written.
-        group_idle_ms: positions of a group that did not read for so long are forgotten.
+        store: the message store; the caller opens and closes it.
+        now_ms: a monotonic clock, ms since 1970: for leases, timeouts and "last seen".
+        wall_ms: the time of day, for timestamps in messages; `now_ms` if not given.
+        sync_flush: whether a send is acknowledged after fsync instead of after the write.
+        group_idle_ms: offsets of a group that has not read for this long are deleted.
 
     Attributes:
-        topics: the topics and their file.
-        groups: the consumer groups that were seen.
-        offsets: how far each of them is.
-        write_failed: the disk failed, so that nothing can be promised any more.
+        topics: the topic table.
+        groups: the consumer groups seen so far.
+        offsets: the committed offsets of all groups.
+        write_failed: the disk has failed; sends are refused.
         flusher: the thread that waits for the disk.
-        appender: where sends go.
-        files: writes the files of `config/`; who acknowledges a change waits for `files.saved`.
+        appender: stores messages.
+        files: writes the files of `config/`; await `files.flush` before a change is acknowledged.
     """
 
     def __init__(
@@ -72,82 +73,82 @@ class Core:
         self.flusher = Flusher(store, self._disk_failed)
         self.appender = Appender(store, self.flusher, self._arrived, sync_flush=sync_flush)
         self._group_idle_ms = group_idle_ms
-        self.files.has(OFFSETS_FILE, self.offsets.dump())
+        self.files.mark_saved(OFFSETS_FILE, self.offsets.dump())
         self._arrivals: list[Arrived] = []
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = []
         self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
-        self._named: set[str] = set()  # groups that may have to be added to the table
+        self._named: set[str] = set()  # groups to add to the table once their offsets last
 
-    # -- who wants to be told
+    # -- callbacks
 
-    def on_arrival(self, told: Arrived) -> None:
-        """Have `told` called with every batch that was stored."""
-        self._arrivals.append(told)
+    def on_arrival(self, callback: Arrived) -> None:
+        """Call `callback` with every stored batch."""
+        self._arrivals.append(callback)
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Have `told` called when topics or rights have changed."""
-        self._changes.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when topics or permissions have changed."""
+        self._changes.append(callback)
 
-    def on_removal(self, told: Callable[[str], None]) -> None:
-        """Have `told` called with the name of a topic before its messages are deleted."""
-        self._removals.append(told)
+    def on_removal(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the name of a topic before its messages are deleted."""
+        self._removals.append(callback)
 
     def on_idle_check(self, in_use: Callable[[], Iterable[tuple[str, str]]]) -> None:
-        """Have `in_use` asked which (topic, group) pairs are being read."""
+        """Register a function that returns the (topic, group) pairs that are being read."""
         self._readers.append(in_use)
 
-    # -- what happens
+    # -- operations
 
     def name_group(self, name: str) -> None:
-        """Have a group that nobody makes in the table, once it has positions that last.
+        """Add a group to the table once it has committed offsets that last.
 
-        TubeMQ's consumers only name theirs. RocketMQ's make them, where that is allowed.
+        TubeMQ's consumers only name their group. RocketMQ's create it, where that is allowed.
         """
         if name not in self.groups:
             self._named.add(name)
 
     def changed(self) -> None:
-        """Topics or rights are not what they were."""
-        for told in self._changes:
-            told()
+        """Report that topics or permissions have changed."""
+        for callback in self._changes:
+            callback()
 
     def append_raw(self, offset: int, data: bytes) -> None:
-        """Store a piece of a master's log; who waits for its messages is told.
+        """Store a piece of a master's log and wake consumers that wait for its messages.
 
         Raises:
-            UsageError: it does not follow what is here.
-            DamagedStoreError: it is no piece of such a log.
-            StoreError: the disk failed, or is full; nothing was stored.
+            UsageError: it does not start where the local log ends.
+            DamagedStoreError: it does not consist of valid records.
+            StoreError: the disk failed or is full; nothing was stored.
         """
         drafts, appended = self.store.append_raw(offset, data)
         if drafts:
             self._arrived(drafts, appended)
 
     def remove_topic(self, name: str) -> None:
-        """Delete a topic's messages and positions; who reads it is told. The table is not touched.
+        """Delete a topic's messages and offsets, but not its entry in the table.
 
         Raises:
             StoreError: the disk failed.
         """
-        for told in self._removals:
-            told(name)
+        for callback in self._removals:
+            callback(name)
         self.store.delete_topic(name)
         self.offsets.remove_topic(name)
-        self._mark_positions()  # a new topic of that name does not begin with them
-        _log.info("Topic %s is removed", name)
+        self._mark_positions()  # a new topic of that name must not start with the old offsets
+        _log.info("Topic %s removed", name)
 
     async def save_positions(self) -> None:
-        """Write the positions of all groups: call it every few seconds.
+        """Write the offsets of all groups; call it every few seconds.
 
         Raises:
-            StoreError: the disk has no room or failed; they are written the next time.
+            StoreError: the disk is full or failed; the next call writes them again.
         """
         self._mark_positions()
-        await self.files.saved()
+        await self.files.flush()
 
     def clean(self) -> None:
-        """Delete old messages, forget groups that rest: call it every minute or so.
+        """Delete expired messages and the offsets of idle groups; call it every minute or so.
 
         Raises:
             StoreError: the disk failed.
@@ -155,16 +156,15 @@ class Core:
         now_ms = self.now_ms()
         in_use = {pair for pairs in self._readers for pair in pairs()}
         self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
-        # A clock that was set forward must not delete what is young.
+        # Setting the clock forward must not delete young messages.
         deleted = self.store.clean(min(now_ms, self.wall_ms()))
         if deleted:
-            _log.info("%d old files of the log deleted", deleted)
+            _log.info("Deleted %d expired files of the log", deleted)
 
     async def close(self) -> None:
-        """Store and answer what was submitted. The doors are closed.
+        """Store and answer submitted messages, after the servers of both protocols have closed.
 
-        What is still to be written, the positions of groups too, `save_positions` writes; then
-        `files.close` ends that.
+        Afterwards call `save_positions` to write the offsets, then `files.close`.
         """
         await self.appender.close()
         self.flusher.close()
@@ -172,8 +172,8 @@ class Core:
     # -- inside
 
     def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
-        for told in self._arrivals:
-            told(drafts, appended)
+        for callback in self._arrivals:
+            callback(drafts, appended)
 
     def _disk_failed(self) -> None:
         self.write_failed = True

@@ -1,1 +1,1 @@
-"""The process: its options, its start and stop, its administration over HTTP."""
+"""A node: its options, start and stop, and its administration over HTTP."""

@@ -1,20 +1,22 @@
-"""TubeMQ's HTTP administration: a table of methods behind one address (section 10).
+"""TubeMQ's HTTP administration: a table of methods, and the HTTP server that calls them.
 
-`GET /webapi.htm?method=<name>&…` asks the master, any other path the broker, as it is with Java's
-servers, which have a port for each. Parameters come in the address or as a POSTed form; answers are
-JSON. Methods that change something need the token, or an account where the node has accounts; then
-queries need one of them too (`Guard`).
+See docs/protocol/tubemq.md, section 10, and docs/architecture.md for why this is not a framework.
 
-No web page can give orders to a node, which Java's servers do not check:
+`GET /webapi.htm?method=<name>&…` calls the master, any other path the broker; Java's servers have a
+port for each. Parameters come from the query or from a POSTed form; responses are JSON. Methods
+that change something need the token, or an account where the node has accounts; then queries need
+one of them, too (`Guard`).
 
-* A request whose `Host` is a name that the node does not use is refused: a page can let its own
-  name point to this machine (DNS rebinding), but it cannot change the header. Addresses need no
-  check, because a page that was loaded from an address has that address as its origin.
-* `Origin`, `Referer` and `Sec-Fetch-Site` have to name this administration, where they are present.
-* A change that a browser asks for has to be a POST that says its `Origin`. Some browsers leave out
-  all other headers for an image or a link to a plain `http` address, so `User-Agent` counts too.
+Web pages cannot control a node. Java's servers do not check any of this:
 
-Java's own tools call by GET and send none of these headers; they are served as before.
+* A request whose `Host` is a name that the node does not use is refused. A page can resolve its own
+  name to this machine (DNS rebinding), but it cannot change the header. IP addresses need no check,
+  because a page that was loaded from an address has that address as its origin.
+* `Origin`, `Referer` and `Sec-Fetch-Site`, where present, must name this administration.
+* A change that a browser requests must be a POST with an `Origin`. Some browsers omit all other
+  headers for an image or a link to a plain `http` address, so `User-Agent` counts, too.
+
+Java's own tools use GET and send none of these headers; they are served as before.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from ipaddress import ip_address
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
@@ -49,10 +51,10 @@ BROKER_PATH: Final = "/broker.htm"
 
 MASTER_HEADER: Final = "Coherer-Master"
 BROKER_HEADER: Final = "Coherer-Broker"
-"""Headers of answers that say which master and which broker a node is."""
+"""Response headers with the identity of the master and of the broker."""
 
 NOT_ACTIVE: Final = 511
-"""errCode of a standby that does not know the active master."""
+"""The errCode of a standby that does not know the active master."""
 
 _Headers: TypeAlias = "list[tuple[str, str]]"
 _Reply: TypeAlias = "tuple[int, _Headers, bytes]"
@@ -62,9 +64,9 @@ class Method(msgspec.Struct, frozen=True):
     """A row of a table of methods.
 
     Args:
-        call: takes the parameters, gives the answer; `ParamError` and our own errors become
-            answers that refuse.
-        changes: it changes something, and needs the token.
+        call: takes the parameters and returns the response; `ParamError` and `CohererError` become
+            responses that refuse.
+        changes: whether it changes something and needs the token.
     """
 
     call: Callable[[Params], Answer]
@@ -72,32 +74,35 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Authorization(msgspec.Struct, frozen=True):
-    """What a request says about its sender, beside the parameters.
+    """The `Authorization` header of a request.
 
     Args:
-        authorization: the header of that name: `Basic` with name and password, `TubeMQ` with a
-            signature in the text form of the protocol (6.4), or `Bearer` with the token.
+        authorization: its value: `Basic` with name and password, `TubeMQ` with a signature in the
+            protocol's text form (section 6.4), or `Bearer` with the token.
     """
 
     authorization: str = ""
 
     def __repr__(self) -> str:
         kind = self.authorization.partition(" ")[0]
-        return f"Authorization(authorization={kind!r})"  # never what follows
+        return f"Authorization(authorization={kind!r})"  # without the secret
+
+
+ANONYMOUS: Final = Authorization()
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """Who may use an administration.
+    """Decides who may use an administration.
 
     Args:
-        token: what changes may give as `confModAuthToken`; None if no token is accepted.
+        token: the `confModAuthToken` for changes; None if no token is accepted.
         accounts: passwords by name; None if the node has no accounts.
         queries: with accounts, whether queries need an account or the token, too.
-        now_ms: the clock, ms since 1970, that signatures are compared with.
+        now_ms: the clock, ms since 1970, for checking signatures.
 
     >>> guard = Guard("secret", {"ann": "pw"})
     >>> basic = Authorization("Basic " + base64.b64encode(b"ann:pw").decode())
-    >>> guard.admits(None, basic), guard.admits("secret", Authorization()), guard.admits("abc", Authorization())
+    >>> guard.admits(None, basic), guard.admits("secret", ANONYMOUS), guard.admits("abc", ANONYMOUS)
     (True, True, False)
     """
 
@@ -109,27 +114,27 @@ class Guard(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
 
-    def refuses(self, shown: str | None, visit: Authorization, *, changes: bool) -> bool:
+    def refuses(self, token: str | None, authorization: Authorization, *, changes: bool) -> bool:
         """Whether a call is refused.
 
         Args:
-            shown: the token that was given; None for none.
-            visit: what else the request says.
+            token: the token in the parameters, if any.
+            authorization: the header of the request.
             changes: whether the method changes something.
         """
         if self.token is None and self.accounts is None:
             return False
         needed = changes or (self.accounts is not None and self.queries)
-        # As with Java's master, a token that is given must be right, also where none is needed.
-        return (needed or bool(shown)) and not self.admits(shown, visit)
+        # As in Java's master, a token must be valid even where none is needed.
+        return (needed or bool(token)) and not self.admits(token, authorization)
 
-    def admits(self, shown: str | None, visit: Authorization) -> bool:
-        """Whether the token is right, or name and password or signature are those of an account."""
-        if shown and self.token is not None and _same(shown, self.token):
+    def admits(self, token: str | None, authorization: Authorization) -> bool:
+        """Whether the token, the name and password, or the signature is valid."""
+        if token and self.token is not None and _same(token, self.token):
             return True
         if self.accounts is None:
             return False
-        kind, _, proof = visit.authorization.partition(" ")
+        kind, _, proof = authorization.authorization.partition(" ")
         if kind.lower() == "bearer":
             return self.token is not None and _same(proof, self.token)
         if kind.lower() == "basic":
@@ -143,7 +148,7 @@ class Guard(msgspec.Struct, frozen=True):
 
 
 def _same(one: str, other: str) -> bool:
-    """Compares secrets in a time that does not depend on where they differ."""
+    """Compare secrets in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
@@ -160,8 +165,8 @@ class AdminApp:
 
     Args:
         methods: by name.
-        guard: who may call them; everybody when None.
-        closed: why nothing is served now; None while everything is.
+        guard: who may call them; everyone if None.
+        closed: returns why nothing is served now; None while everything is.
 
     >>> app = AdminApp({"admin_ping": Method(lambda params: {"result": True})}, Guard("abc"))
     >>> app.handle("admin_ping", {})
@@ -187,16 +192,16 @@ class AdminApp:
         return row is not None and row.changes
 
     def handle(
-        self, method: str, params: Mapping[str, str], visit: Authorization = Authorization()
-    ) -> Answer:  # noqa: B008 - frozen
-        """Calls a method; never raises for what a caller did."""
+        self, method: str, params: Mapping[str, str], authorization: Authorization = ANONYMOUS
+    ) -> Answer:
+        """Call a method. Errors of the caller become responses that refuse."""
         given = Params(params)
         row = self._methods.get(method)
         if not method:
             return refused("Bad request from client, Please take with method parameter!")
         if row is None:
             return refused(f"Bad request from client, unsupported method {method[:100]}!")
-        if self._guard.refuses(given.get("confModAuthToken"), visit, changes=row.changes):
+        if self._guard.refuses(given.get("confModAuthToken"), authorization, changes=row.changes):
             return refused("Bad request from client, illegal access, unauthorized request!")
         reason = self._closed()
         if reason is not None:
@@ -209,40 +214,28 @@ class AdminApp:
             return refused(error.text)
 
 
-class Admin(Protocol):
-    """What answers one path."""
-
-    def changes(self, method: str) -> bool:
-        """Whether a method changes something."""
-        ...
-
-    def handle(self, method: str, params: Mapping[str, str], visit: Authorization = ...) -> Answer:
-        """Calls a method."""
-        ...
-
-
 class AdminService:
-    """Gives administrations to the network: `net.listen(host, port, AdminService(…).make)`.
+    """Serves administrations over HTTP: `net.listen(host, port, AdminService(…).make)`.
 
     Args:
-        master: answers `/webapi.htm`; None where there is no master.
-        broker: answers every other path; None where there is no broker.
-        active_admin_url: gives the base URL of the active master's administration while this master is
-            a standby, else None.
-        names: the host names by which this node is called; other names in `Host` are refused. None
-            leaves `Host` unchecked.
-        master_id: the random name of this run of the master, which it also tells its clients
-            (`RegisterResponseM2P.masterId`); sent with each answer.
-        broker_id: number and address of the broker, as the master knows it; sent likewise.
-        files: writes files; a request that has one written is answered when it is on the disk.
-        news: called before a request; what it gives is called after a change, and gives what to
-            await until name servers have heard of changed topics, or None.
+        master: handles `/webapi.htm`; None without a master.
+        broker: handles every other path; None without a broker.
+        elsewhere: returns the base URL of the active master's administration while this master is a
+            standby, else None.
+        names: the host names of this node; requests with other names in `Host` are refused. None
+            accepts every name.
+        master_id: the random id of this run of the master, which it also tells its clients
+            (`RegisterResponseM2P.masterId`); a header of every response.
+        broker_id: id and address of the broker, as the master knows it; likewise.
+        files: writes files; a request that changes one is answered after it is on disk.
+        news: called before a request; returns a function that is called after a change and returns
+            an awaitable until name servers know the changed topics, or None.
     """
 
     def __init__(
         self,
-        master: Admin | None = None,
-        broker: Admin | None = None,
+        master: AdminApp | None = None,
+        broker: AdminApp | None = None,
         *,
         active_admin_url: Callable[[], str | None] = lambda: None,
         names: Collection[str] | None = None,
@@ -264,16 +257,16 @@ class AdminService:
         ]
 
     def make(self, connection: Connection) -> Receiver:
-        """Serves a connection."""
-        return _Visitor(self, connection)
+        """Create the receiver of a new connection."""
+        return _HttpConnection(self, connection)
 
     def respond(self, target: str, form: str, headers: Mapping[str, str], *, post: bool) -> _Reply:
-        """Status, headers and body of an answer.
+        """Status, headers and body of a response.
 
         Args:
             target: path and query.
-            form: what was POSTed; "" for nothing.
-            headers: of the request, by their names in lower case.
+            form: the POSTed form; "" for none.
+            headers: of the request, with names in lower case.
             post: whether it is a POST.
         """
         wrong = self._wrong_host(headers) or _wrong_origin(headers)
@@ -298,9 +291,9 @@ class AdminService:
             return 302, [("Location", base.rstrip("/") + target)], b""
         method = params.pop("method", "").strip()
         if admin.changes(method) and _is_browser(headers) and not (post and "origin" in headers):
-            return _forbidden("A browser has to send a change as a POST with its Origin.")
-        visit = Authorization(headers.get("authorization", ""))
-        answer = msgspec.json.encode(admin.handle(method, params, visit))
+            return _forbidden("A browser must send a change as a POST with an Origin header.")
+        authorization = Authorization(headers.get("authorization", ""))
+        answer = msgspec.json.encode(admin.handle(method, params, authorization))
         callback = params.get("callback", "")
         if callback.isidentifier():
             text = callback.encode() + b"(" + answer + b")"
@@ -308,23 +301,23 @@ class AdminService:
         return 200, [("Content-Type", "application/json;charset=utf-8"), *self._marks], answer
 
     def _wrong_host(self, headers: Mapping[str, str]) -> str:
-        """Why the header `Host` is refused; "" when it is not."""
+        """Why the `Host` header is refused; "" if it is not."""
         given = headers.get("host", "")
         if self._names is None or not given:
             return ""
         try:
             name = (urlsplit(f"//{given}").hostname or "").rstrip(".")
         except ValueError:
-            return "The header Host cannot be read."
+            return "The Host header is invalid."
         if name in self._names or _is_address(name):
             return ""
         return (
-            f"This node does not use the name {name!r}. If it is one of its names, start the node "
-            f"with --admin-name {name}."
+            f"{name!r} is not a host name of this node. If it should be, start the node with "
+            f"--admin-name {name}."
         )
 
 
-class _Visitor:
+class _HttpConnection:
     """One HTTP connection."""
 
     def __init__(self, service: AdminService, connection: Connection) -> None:
@@ -339,9 +332,9 @@ class _Visitor:
         self._late: asyncio.Task[None] | None = None
 
     def received(self, data: bytes) -> None:
-        """One socket read."""
+        """Take a socket read."""
         if self._request is None and not self._unanswered_bytes and not data[:1].isalpha():
-            # h11 would wait for the end of a line, and the peer for an answer in its own protocol.
+            # h11 would wait for the end of a line, and the peer for a response in its own protocol.
             self._fail(h11.RemoteProtocolError(not_a_frame("HTTP", data)))
             return
         self._unanswered_bytes += len(data)
@@ -352,8 +345,8 @@ class _Visitor:
             self._fail(error)
         self._connection.report_unfinished((self._unanswered_bytes, 0))
 
-    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
-        """An answer that waits is for nobody."""
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
+        """Cancel a response that is still waiting."""
         if self._late is not None:
             self._late.cancel()
 
@@ -402,14 +395,14 @@ class _Visitor:
     async def _send_late(
         self, reply: _Reply, files: DeferredSaver, news: Awaitable[None] | None
     ) -> None:
-        """Answer a change when it is on the disk, and when name servers have heard of topics."""
+        """Answer a change after it is on disk and name servers know the changed topics."""
         if news is not None:
             await news
         try:
-            await files.saved()
+            await files.flush()
         except StoreError as error:
             status, headers, _ = reply
-            text = f"It is changed, but will not survive a restart yet: {error.text}"
+            text = f"The change took effect, but could not be saved yet: {error.text}"
             reply = status, headers, msgspec.json.encode(refused(text))
         self._late = None
         self._send(*reply)
@@ -431,12 +424,12 @@ class _Visitor:
             form = self._form.decode() if post else ""
             headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
             return self._service.respond(request.target.decode("ascii"), form, headers, post=post)
-        except ValueError:  # not UTF-8, or no address
+        except ValueError:  # not UTF-8, or an invalid URL
             return 400, [], b""
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
-            # Not the query: the token may stand in it.
+            # Without the query, which may contain the token.
             _log.exception(
-                "The administration failed at %s",
+                "Unhandled error in the administration at %s",
                 request.target.partition(b"?")[0],
                 about=self._connection.peer_host,
             )
@@ -449,7 +442,7 @@ class _Visitor:
                 *headers,
                 ("Content-Length", str(len(body))),
                 ("Cache-Control", "no-store"),
-                # A page of another origin must not run an answer with a callback as a script.
+                # A page of another origin must not run a response with a callback as a script.
                 ("X-Content-Type-Options", "nosniff"),
             ],
         )
@@ -463,13 +456,13 @@ class _Visitor:
 
 
 def _wrong_origin(headers: Mapping[str, str]) -> str:
-    """Why a browser's request is refused: a page from somewhere else asks. "" when it is not."""
+    """Why a request from a page of another origin is refused; "" if it is not."""
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        return "A page of another origin asks (Sec-Fetch-Site)."
+        return "The request comes from a page of another origin (Sec-Fetch-Site)."
     for name in ("origin", "referer"):
         given = headers.get(name)
         if given is not None and urlsplit(given).netloc.lower() != headers.get("host", "").lower():
-            return f"A page of another origin asks ({name.capitalize()})."
+            return f"The request comes from a page of another origin ({name.capitalize()})."
     return ""
 
 

@@ -1,6 +1,6 @@
-"""Parameters and answers of TubeMQ's HTTP administration (section 10.1).
+"""Parameters and responses of TubeMQ's HTTP administration (docs/protocol/tubemq.md, section 10.1).
 
-Every parameter has a long and a short name, and either may be used; methods ask by the long one.
+Every parameter has a long and a short name, and callers may use either. Methods use the long one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final, TypeAlias
 import msgspec
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-"""What an answer is made of."""
+"""A value of a response."""
 
 Answer: TypeAlias = "dict[str, Json]"
-"""A whole answer."""
+"""A response."""
 
 BAD_REQUEST: Final = 400
 
@@ -50,11 +50,11 @@ _SHORT: Final = {
 
 
 class ParamError(Exception):
-    """A parameter is missing or makes no sense; the text is the answer's errMsg."""
+    """A parameter is missing or invalid; the text is the response's errMsg."""
 
 
 class Params(Mapping[str, str]):
-    """What a caller gave, found by the long names.
+    """The parameters of a call, by their long names.
 
     >>> params = Params({"topic": "flights,weather", "numPart": "8"})
     >>> params["topicName"], params.number("numPartitions"), params.words("topicName")
@@ -76,10 +76,10 @@ class Params(Mapping[str, str]):
         return len(self._given)
 
     def required(self, name: str) -> str:
-        """A text that must be there.
+        """A mandatory text.
 
         Raises:
-            ParamError: it is not.
+            ParamError: it is missing.
         """
         text = self.get(name, "").strip()
         if not text:
@@ -87,19 +87,19 @@ class Params(Mapping[str, str]):
         return text
 
     def number(self, name: str) -> int | None:
-        """A number; None when it is not given.
+        """A number; None if missing.
 
         Raises:
-            ParamError: it is no number.
+            ParamError: it is not a number.
         """
         text = self.get(name, "").strip()
         return _number(name, text) if text else None
 
     def flag(self, name: str) -> bool | None:
-        """True or false; None when it is not given.
+        """A boolean; None if missing.
 
         Raises:
-            ParamError: it is neither.
+            ParamError: it is not a boolean.
         """
         text = self.get(name, "").strip().lower()
         if text not in {"", "true", "false", "1", "0"}:
@@ -107,7 +107,7 @@ class Params(Mapping[str, str]):
         return text in {"true", "1"} if text else None
 
     def words(self, name: str) -> list[str]:
-        """The items of a list, each once; empty when it is not given."""
+        """The distinct items of a list; empty if missing."""
         items = (item.strip() for item in self.get(name, "").split(","))
         return list(dict.fromkeys(item for item in items if item))
 
@@ -115,18 +115,17 @@ class Params(Mapping[str, str]):
         """The items of a list of numbers.
 
         Raises:
-            ParamError: one is no number.
+            ParamError: an item is not a number.
         """
         return [_number(name, item) for item in self.words(name)]
 
     def records(self, name: str) -> list[Params]:
-        """The items of a JSON array of flat objects, each with its own parameters.
+        """The items of a JSON array of flat objects, each as parameters.
 
-        What all items have in common (who changes something, and the data version) is taken from
-        these parameters where an item does not say it.
+        Items inherit the user and the data version from these parameters.
 
         Raises:
-            ParamError: there is no item, or it is no such array.
+            ParamError: the array is missing, empty or invalid.
         """
         text = self.required(name)
         try:
@@ -159,7 +158,7 @@ def _number(name: str, text: str) -> int:
 
 
 def found(records: Iterable[Answer]) -> Answer:
-    """The answer to a query.
+    """The response to a query.
 
     >>> found([])
     {'result': True, 'errCode': 0, 'errMsg': 'OK', 'data': [], 'count': 0}
@@ -169,10 +168,10 @@ def found(records: Iterable[Answer]) -> Answer:
 
 
 def done() -> Answer:
-    """The answer to an order that has nothing to tell."""
+    """The response to a successful change."""
     return {"result": True, "errCode": 0, "errMsg": "OK", "data": []}
 
 
 def refused(text: str, code: int = BAD_REQUEST) -> Answer:
-    """The answer to what cannot be served."""
+    """The response to a call that cannot be served."""
     return {"result": False, "errCode": code, "errMsg": text}

@@ -1,11 +1,11 @@
-"""Whose directory it is: the file `config/identity.json`.
+"""Which broker a directory belongs to: the file `config/identity.json`.
 
-A directory that is started as another broker than before would serve that broker's messages under
-the wrong name: consumers would read them with the positions of the other broker. So the first start
-writes down who the broker is, and a later one that names another is refused.
+If a directory were started as another broker, it would serve its messages under the wrong name, and
+consumers would read them with the offsets of the other broker. So the first start records the
+broker's identity, and a later start with another identity is refused.
 
-A directory of a Java broker has no such file: the first start here makes it, and Java's broker
-ignores it. Whether a broker is a master or a slave is no part of it: a slave may become the master.
+A directory of a Java broker has no such file: the first start here creates it, and Java's broker
+ignores it. The role is not part of the identity: a slave may become the master.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ IDENTITY_FILE = "identity.json"
 
 
 class Identity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who a broker is; None is not known.
+    """A broker's identity; None is unknown.
 
     Args:
-        broker_id: its number for TubeMQ's masters.
-        cluster_name: its cluster for RocketMQ's name servers.
-        broker_name: its name for them.
+        broker_id: its id at TubeMQ's masters.
+        cluster_name: its cluster at RocketMQ's name servers.
+        broker_name: its name at RocketMQ's name servers.
     """
 
     broker_id: int | None = None
@@ -35,7 +35,7 @@ class Identity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     @classmethod
     def of(cls, options: NodeOptions) -> Identity:
-        """What a node with these options is."""
+        """The identity of a node with these options."""
         rocketmq = options.rocketmq_broker is not None
         return cls(
             options.broker_id if options.has_tubemq else None,
@@ -48,7 +48,7 @@ class Identity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         """Read the file.
 
         Raises:
-            DamagedStoreError: it is not such a file.
+            DamagedStoreError: it is invalid.
         """
         try:
             return msgspec.json.decode(data, type=cls)
@@ -60,11 +60,11 @@ def check_owner(found: Identity | None, options: NodeOptions) -> None:
     """Check that a directory belongs to the broker of these options.
 
     Args:
-        found: what the directory says.
-        options: who wants it.
+        found: the identity in the directory.
+        options: the node's.
 
     Raises:
-        UsageError: it belongs to another.
+        UsageError: it belongs to another broker.
     """
     found, now = found or Identity(), Identity.of(options)
     rows = (
@@ -76,21 +76,21 @@ def check_owner(found: Identity | None, options: NodeOptions) -> None:
         if before is not None and wanted is not None and before != wanted:
             raise UsageError(
                 f"The directory {options.directory} belongs to {kind} {before}, not to {wanted}.",
-                hint=f"Start it with {option} {before}, or use another directory. If it shall be "
-                f"{kind} {wanted} from now on, delete config/{IDENTITY_FILE} in it first.",
+                hint=f"Start it with {option} {before}, or use another directory. To turn it into "
+                f"{kind} {wanted}, delete config/{IDENTITY_FILE} in it first.",
             )
 
 
 def claim(found: Identity | None, options: NodeOptions, save: Callable[[bytes], None]) -> None:
-    """Write down that a directory belongs to the broker of these options.
+    """Record that a directory belongs to the broker of these options.
 
     Args:
-        found: what the directory says.
-        options: whose it is.
+        found: the identity in the directory.
+        options: the node's.
         save: replaces the file.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: it could not be written.
     """
     found, now = found or Identity(), Identity.of(options)
     new = Identity(

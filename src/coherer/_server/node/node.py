@@ -1,15 +1,15 @@
 """A node: master and broker in one process, or one of them, over one directory.
 
-It has two protocols over one core: TubeMQ's (a master and a broker) and RocketMQ's (a name server and a
-broker). Topics, messages, groups and positions are the same behind both.
+A node serves two protocols from one core: TubeMQ (a master and a broker) and RocketMQ (a name
+server and a broker). Both see the same topics, messages, groups and offsets.
 
-What a node does beside answering: ten times a second it looks for leases, gets and members whose
-time is over; beside the loop it makes the log durable on the options' beat; every few seconds it
-writes the groups' positions; every minute it deletes what is too old or too much.
+Periodic work: ten times a second the node checks leases, waiting fetches and members for timeouts.
+A thread makes the log durable at the interval of the options. Every few seconds the groups' offsets
+are written; every minute retention deletes old messages.
 
-A node that is asked to stop says good-bye to its master, answers what is under way, sends what is
-written, and closes its files. A node that is killed loses nothing that the process had answered;
-the next start recovers.
+A node that is stopped unregisters from its master, answers pending requests, sends what has been
+written, and closes its files. A node that is killed loses nothing that it has acknowledged; the
+next start recovers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Node", "NodeOptions"]
 
 _log = Log(logging.getLogger(__name__))
 
-BEAT_S = 0.1
+TICK_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
 LOGS_EVERY_S = 5.0
@@ -64,13 +64,11 @@ class Node:
     ```
 
     Attributes:
-        options: what it was made with.
-        core: what the protocols share; None in a node that is only a master.
-        tubemq: the TubeMQ door, with a master, a broker, both or nothing; ports that are not open
-            are -1.
-        rocketmq: the RocketMQ door likewise, with a name server and a broker.
-        admin_port: of the HTTP administration; -1 without.
-        budget: limits that the connections of all its ports share.
+        options: its options.
+        core: the state shared by both protocols; None in a node that is only a master.
+        tubemq: TubeMQ's master and broker, where the node has them; ports that are not open are -1.
+        rocketmq: RocketMQ's name server and broker, likewise.
+        admin_port: the port of the HTTP administration; -1 without.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class Node:
         self.core: Core | None = None
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
-        self.tubemq = TubeMqService(options, now_ms, self._listen, wall_ms=wall_ms)
+        self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
         self.rocketmq = RocketMqService(options, now_ms, self._listen_shared)
         self.admin_port = -1
         self._now_ms, self._wall_ms = now_ms, wall_ms
@@ -113,7 +111,7 @@ class Node:
 
     @property
     def url(self) -> str:
-        """What TubeMQ's clients connect to; RocketMQ's where there is only that."""
+        """The URL for TubeMQ's clients, or for RocketMQ's if the node does not serve TubeMQ."""
         if self.options.master is not None:
             return SCHEME + ",".join(f"{host}:{port}" for host, port in self.options.masters)
         if not self.options.has_tubemq:
@@ -122,25 +120,25 @@ class Node:
 
     @property
     def rocketmq_url(self) -> str:
-        """What RocketMQ's clients connect to.
+        """The URL for RocketMQ's clients.
 
         Raises:
-            UsageError: there is no such door.
+            UsageError: the node does not serve RocketMQ.
         """
         options, port = self.options, self.rocketmq.namesrv_port
         servers = options.name_servers or [f"{options.reachable_host}:{port}"] * (port >= 0)
         if not servers:
-            raise UsageError("This node has no RocketMQ door.")
+            raise UsageError("This node does not serve RocketMQ.")
         return options.rocketmq_scheme + ";".join(servers)
 
     @property
     def master(self) -> Master | None:
-        """The TubeMQ master; None in a node without."""
+        """The TubeMQ master; None without one."""
         return self.tubemq.master
 
     @property
     def broker(self) -> Broker | None:
-        """The TubeMQ broker; None in a node without."""
+        """The TubeMQ broker; None without one."""
         return self.tubemq.broker
 
     @property
@@ -175,22 +173,22 @@ class Node:
 
     @property
     def rocketmq_fast_port(self) -> int:
-        """Its port for everything but pulls, -1 without one."""
+        """The RocketMQ broker's port for all requests except pulls, -1 without one."""
         return self.rocketmq.fast_port
 
     @property
     def ha_port(self) -> int:
-        """Its port for slaves, -1 without one."""
+        """The RocketMQ broker's replication port, -1 without one."""
         return self.rocketmq.ha_port
 
     async def start(self) -> None:
         """Open the files, then the ports. Returns when requests are served.
 
-        A broker with remote masters serves as soon as one has accepted it; it tries for ever, and
-        this does not wait for it (see `ready`).
+        A broker with remote masters serves as soon as one has accepted it. It keeps trying, and
+        this method does not wait for it (see `ready`).
 
         Raises:
-            UsageError: a port is in use, or the options do not fit.
+            UsageError: a port is in use, or the options do not fit together.
             StoreError: the directory cannot be used.
         """
         for text in self.options.warnings:
@@ -200,7 +198,7 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._tasks.append(asyncio.create_task(self._repeat(self._beat)))
+        self._tasks.append(asyncio.create_task(self._repeat(self._tick)))
         if self.core is not None:
             self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
 
@@ -210,53 +208,53 @@ class Node:
         await self.rocketmq.ready()
 
     async def stop(self) -> None:
-        """Stop in order. Nothing happens when it has stopped already.
+        """Stop in order. Does nothing if the node has stopped already.
 
         Raises:
-            StoreError: the disk failed; everything else was done nevertheless. A full disk is no
-                error here: what could not be written is logged.
+            StoreError: the disk failed; everything else was done nevertheless. A full disk is
+                logged instead.
         """
-        async with AsyncExitStack() as last:  # what is said last is done first
-            last.callback(self._unlock)
+        async with AsyncExitStack() as stack:  # runs in reverse order
+            stack.callback(self._unlock)
             if self._store is not None:
-                last.callback(_close_store, self._store)
+                stack.callback(_close_store, self._store)
             if self._saver is not None:
-                last.push_async_callback(_close_files, self._saver, self.core)
-            last.callback(self.tubemq.closed)
-            last.push_async_callback(_close, self._listeners)
+                stack.push_async_callback(_close_files, self._saver, self.core)
+            stack.callback(self.tubemq.closed)
+            stack.push_async_callback(_close, self._listeners)
             if self._store is not None and self.core is not None:
-                last.callback(self.rocketmq.closed)
-                last.push_async_callback(self.core.close)
-                last.callback(self.rocketmq.close)
-                last.callback(self.tubemq.close)
-            last.push_async_callback(self.rocketmq.leave)
-            last.push_async_callback(self.tubemq.leave)
-            last.push_async_callback(_cancel, self._tasks)
+                stack.callback(self.rocketmq.closed)
+                stack.push_async_callback(self.core.close)
+                stack.callback(self.rocketmq.close)
+                stack.callback(self.tubemq.close)
+            stack.push_async_callback(self.rocketmq.leave)
+            stack.push_async_callback(self.tubemq.leave)
+            stack.push_async_callback(_cancel, self._tasks)
             self._store = self._config_files = self._saver = None
             self._listeners, self._tasks = [], []
             self._unlock = _nothing
 
     def create_topic(self, name: str, partitions: int | None = None) -> bool:
-        """Create a topic on all brokers of the cluster; it can be used at once.
+        """Create a topic on all brokers of the cluster; it is usable at once.
 
         Args:
             name: its name.
-            partitions: how many on each broker; None for the options' number.
+            partitions: how many on each broker; None for the default of the options.
 
         Returns:
-            Whether it is new; one that is there keeps its partitions.
+            Whether it is new; an existing topic keeps its partitions.
 
         Raises:
-            UsageError: this node is no master, or there is no broker.
-            CatalogError: the name or the number cannot be.
+            UsageError: this node is not a master, or there is no broker.
+            CatalogError: the name or the number is invalid.
         """
         return self._master().create_topic(name, partitions) > 0
 
     def delete_topic(self, name: str) -> bool:
-        """Delete a topic and its messages. Returns whether there was one.
+        """Delete a topic and its messages. Returns whether it existed.
 
         Raises:
-            UsageError: this node is no master.
+            UsageError: this node is not a master.
         """
         return self._master().delete_topic(name)
 
@@ -264,12 +262,12 @@ class Node:
         """The topics of the cluster: partitions by broker id.
 
         Raises:
-            UsageError: this node is no master.
+            UsageError: this node is not a master.
         """
         return self._master().topics()
 
     def describe(self) -> str:
-        """One line about what runs where."""
+        """One line with the node's ports and directory."""
         parts = [
             f"{name} {self.options.host}:{port}"
             for name, port in (
@@ -289,7 +287,7 @@ class Node:
         options, tubemq, rocketmq = self.options, self.tubemq, self.rocketmq
         access = self._open_access()
         if options.admin_port is not None:
-            # First, because the broker tells its master the port.
+            # First, because the broker reports this port to its master.
             self.admin_port = (await self._listen(options.admin_port, self._to_admin)).port
         web_port = options.advertised_admin_port or max(self.admin_port, 0)
         if "broker" in options.roles:
@@ -310,7 +308,7 @@ class Node:
     def _open_access(self) -> Access | None:
         if not self.options.has_accounts:
             return None
-        from coherer._server.rocketmq.acl import Access  # what reads its files loads slowly
+        from coherer._server.rocketmq.acl import Access  # loads slowly, and few nodes need it
 
         return Access(self.options.directory, self._now_ms(), self.options.accounts)
 
@@ -334,12 +332,12 @@ class Node:
         )
 
     def _news(self) -> Callable[[], Awaitable[None] | None]:
-        """What tells, after a request, what to await until name servers know the topics."""
+        """Remember the topics' version; the result returns what to await if it has changed."""
         broker = self.rocketmq.broker
         if broker is None:
             return lambda: None
         state, before = broker.state, broker.state.topics.version
-        return lambda: state.news(before)
+        return lambda: state.announced_since(before)
 
     def _open_core(self) -> Core:
         options = self.options
@@ -354,7 +352,7 @@ class Node:
             open_files=self.budget.connections.spare_files,
         )
         self._store = store
-        check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
+        check_retention(options.retention_bytes, store.segment_bytes)  # of an existing log
         report = store.recovery
         troubles = report.troubles()
         (_log.plain.info if report.clean and not troubles else _log.plain.warning)(
@@ -399,7 +397,7 @@ class Node:
             listener = await net.listen(host, port, make, tls=tls, plain=plain, budget=self.budget)
         except UsageError as error:
             option = self.options.port_option(port)
-            if option and str(port) in error.text:  # it is not TLS that is wrong
+            if option and str(port) in error.text:  # not an error of TLS
                 error.hint = f"{error.hint} `{option}` sets the port.".strip()
             raise
         self._listeners.append(listener)
@@ -426,30 +424,30 @@ class Node:
 
     def _master(self) -> Master:
         if self.master is None:
-            raise UsageError("This node is no master.", hint=f"Ask {self.options.master}.")
+            raise UsageError("This node is not a master.", hint=f"Ask {self.options.master}.")
         return self.master
 
     # -- while it runs
 
     async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(TICK_S)
             try:
                 await action()
             except CohererError as error:
-                _log.error("The node's files: %s", error)
-            except Exception:  # noqa: BLE001 - without this beat no time would ever be over
-                _log.exception("An error of ours")
+                _log.error("Periodic work of the node failed: %s", error)
+            except Exception:  # noqa: BLE001 - timeouts must be checked again in any case
+                _log.exception("Unhandled error in the periodic work of the node")
 
-    async def _beat(self) -> None:
-        """What must not wait for a disk."""
+    async def _tick(self) -> None:
+        """Periodic work that must not wait for a disk."""
         self.tubemq.tick()
         self.rocketmq.tick()
         if self._due("logs", LOGS_EVERY_S):
             REPEATS.flush()
 
     async def _upkeep(self) -> None:
-        """What waits for the disk."""
+        """Periodic work that waits for the disk."""
         core = self.core
         if core is None:
             return
@@ -458,8 +456,8 @@ class Node:
             await core.save_positions()
             await self.rocketmq.save()
         if core.store.too_large:
-            with suppress(StoreFullError):  # `clean` makes room
-                await core.flusher.run(core.store.flush_queues)  # so that `clean` need not wait
+            with suppress(StoreFullError):  # `clean` frees space
+                await core.flusher.run(core.store.flush_queues)  # so that `clean` does not wait
             core.clean()
         elif self._due("clean", CLEAN_EVERY_S):
             core.clean()
@@ -486,7 +484,7 @@ def _checked(
 
 
 async def _close(listeners: Sequence[net.Listener]) -> None:
-    """Close all at once: each may have connections that take their time."""
+    """Close all listeners concurrently: each may have connections that take their time."""
     await asyncio.gather(*[listener.close() for listener in listeners])
 
 
@@ -497,7 +495,7 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _close_files(files: DeferredSaver, core: Core | None) -> None:
-    """Write what the files of `config/` lack; on a full disk they stay as they are."""
+    """Write the remaining changes of `config/`; on a full disk the files stay as they are."""
     try:
         try:
             if core is not None:
@@ -506,8 +504,8 @@ async def _close_files(files: DeferredSaver, core: Core | None) -> None:
             await files.close()
     except StoreFullError as error:
         _log.plain.error(
-            "%s What was written before counts at the next start: groups begin where they were "
-            "then, and get the messages since then again.",
+            "%s The next start uses the last saved offsets, so groups will receive the messages "
+            "since then again.",
             error.text,
         )
 
@@ -516,10 +514,10 @@ def _close_store(store: Store) -> None:
     store.close()
     if store.unfinished:
         _log.plain.warning(
-            "%s The messages are safe in the log; the next start makes the rest from it.",
+            "%s The messages are safe in the log; the next start rebuilds the queues from it.",
             store.unfinished,
         )
 
 
 def _nothing() -> None:
-    """Nothing to undo."""
+    """Do nothing: there is no lock to release."""

@@ -1,4 +1,4 @@
-"""How a node is set up, and what that means for its parts."""
+"""The options of a node, and the options of its parts derived from them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ROCKETMQ_SCHEME = "rocketmq://"
 ROCKETMQ_TLS_SCHEME = "rocketmqs://"
 NAMESRV_PORT = 9876
 FAST_PORT_STEP = -2
-"""Where a RocketMQ client that is in a hurry looks for a broker, seen from its port (2.3)."""
+"""From a broker's port to its fast port, which some RocketMQ clients use (section 2.3)."""
 
 Protected: TypeAlias = Literal["tubemq", "rocketmq", "namesrv", "replication", "admin"]
-"""What accounts protect."""
+"""The parts of a node that accounts protect."""
 
 JAVA_TOKEN = "abc"  # noqa: S105 - what Java ships
 
@@ -49,94 +49,92 @@ _MOST = {
     "default_partitions": limits.TOPIC_PARTITIONS_MAX,
     "heartbeat_ms": 3_600_000,
 }
-"""Options that are numbers above 0, and how large they may be."""
+"""Upper limits of options that are positive numbers."""
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node is set up.
+    """The options of a node.
 
     Args:
-        directory: where its files are; made if missing.
+        directory: the directory of its files; created if missing.
         roles: `"master"`, `"broker"`, or both.
-        host: the address to listen on. Only this machine can reach the default.
-        advertised_host: the address that clients and brokers are told; None for `host`.
-        advertised_broker_port: the port of the broker that clients are told, where something
-            stands in between (a container's published port, a proxy); None for its own.
+        host: the address to listen on. By default only this machine can connect.
+        advertised_host: the address that clients and brokers use; None for `host`.
+        advertised_broker_port: the broker's port that clients use, if it is forwarded (a
+            container's published port, a proxy); None for its own.
         master_port: the master's port; 0 for any free one.
         broker_port: the broker's port; 0 for any free one.
         admin_port: the port of the HTTP administration; 0 for any free one, None for none.
         master: the masters of a node that is only a broker: `tubemq://host:port,host:port`.
-        broker_id: the broker's number, which no other broker of the cluster has.
-        flush: `"async"` acknowledges what is written, `"sync"` what is on the disk.
-        flush_interval_ms: with `"async"`, how long what is written may wait for the disk.
-        auto_create_topics: whether topics come into being when they are first named.
-        default_partitions: how many partitions such a topic has.
-        balance_period_ms: how soon a move of partitions that failed is tried again.
-        max_message_bytes: the cluster's limit for a message; None leaves it as it is (1 MiB).
-        retention_hours: how long messages are kept at least; None for ever.
-        retention_bytes: how large the log may become, to within one of its files; None for no
-            limit. There must be room for two files.
-        transfer_bytes: how much one get reads.
-        hold_ms: how long a get that finds nothing waits; None for 5 s, and 0.5 s with remote
+        broker_id: the broker's id, unique in the cluster.
+        flush: `"async"` acknowledges a message when it is written, `"sync"` when it is on disk.
+        flush_interval_ms: with `"async"`, the interval of flushes.
+        auto_create_topics: whether naming a new topic creates it.
+        default_partitions: the number of partitions of such a topic.
+        balance_period_ms: after which time a failed move of partitions is retried.
+        max_message_bytes: the cluster's message size limit; None leaves it unchanged (1 MiB).
+        retention_hours: the minimum time for which messages are kept; None for ever.
+        retention_bytes: the maximum size of the log, to within one of its files; None for no limit.
+            At least the size of two files.
+        transfer_bytes: the maximum number of bytes that one fetch reads.
+        hold_ms: how long a fetch without messages waits; None for 5 s, and 0.5 s with remote
             masters (see `BrokerOptions`).
         lease_timeout_ms: when a silent consumer loses its partitions at the broker.
-        client_timeout_ms: when the master forgets a silent producer or consumer.
-        broker_timeout_ms: when the master takes out a silent broker.
+        client_timeout_ms: when the master removes a silent producer or consumer.
+        broker_timeout_ms: when the master removes a silent broker.
         heartbeat_ms: how often a broker reports to remote masters.
-        segment_bytes: size of a file of the log; None for 1 GiB, or for an eighth of
-            `retention_bytes`, but room for the largest message. A log that is there keeps its own.
-        tls: certificate and key; then the ports below are open too.
+        segment_bytes: the size of a log file; None for 1 GiB, or an eighth of `retention_bytes`,
+            but at least the largest message. An existing log keeps its own.
+        tls: certificate and key; opens the TLS ports below, too.
         master_tls_port: the master's port for TLS.
         broker_tls_port: the broker's port for TLS.
-        users: accounts: passwords by name. With any, or with `rocketmq_access`, everything is
-            served to accounts only: TubeMQ, RocketMQ, and the administration over HTTP. These
-            accounts may do everything.
-        unprotected: with accounts, what is served without one nevertheless: `"tubemq"`,
-            `"rocketmq"`, only its name server (`"namesrv"`, where Java's brokers register, which
-            do not sign), only its replication (`"replication"`), or queries over HTTP (`"admin"`).
-        broker_user: name that brokers authenticate with at the master, where it is set; with
-            accounts, it is one. None of it given, brokers use the first of `users`.
-        broker_password: the password for it.
-        visit_token_check: brokers refuse clients that did not come through a master; always with
+        users: accounts: passwords by name. If there are any, or with `rocketmq_access`, all of the
+            node needs an account: TubeMQ, RocketMQ, and the HTTP administration. These accounts are
+            superusers.
+        unprotected: with accounts, the parts that need none: `"tubemq"`, `"rocketmq"`, only its
+            name server (`"namesrv"`; Java's brokers do not sign their registrations), only its
+            replication (`"replication"`), or queries over HTTP (`"admin"`).
+        broker_user: the name with which brokers authenticate at the master; with accounts, it is
+            one of them. By default brokers use the first of `users`.
+        broker_password: its password.
+        visit_token_check: brokers refuse clients without a token from a master; always with
             accounts.
-        admin_token: what changes over HTTP may give as `confModAuthToken`; None for `abc`, which
-            Java ships, and with accounts for no token: an account is needed.
-        admin_names: host names, beside its own, by which browsers and tools may call the
-            administration over HTTP.
-        advertised_admin_port: the port of it that clients use, where something stands in between
-            (a container's published port, a proxy); None for its own.
-        protocols: which protocols are spoken. The options above that name a master or a broker are
+        admin_token: the `confModAuthToken` for changes over HTTP; None for `abc`, which Java ships,
+            or with accounts for no token: an account is needed.
+        admin_names: additional host names of the HTTP administration.
+        advertised_admin_port: its port that clients use, if it is forwarded (a container's
+            published port, a proxy); None for its own.
+        protocols: the protocols to serve. The options above that name a master or a broker are
             TubeMQ's.
-        rocketmq_port: the port of the RocketMQ broker; 0 for any free ones, None for no such door.
-        rocketmq_fast_port: where it serves everything but pulls; None for the port two below.
-        advertised_rocketmq_port: the port of it that clients are told; None for its own.
+        rocketmq_port: the port of the RocketMQ broker; 0 for any free one, None for no RocketMQ.
+        rocketmq_fast_port: its port for all requests except pulls; None for the port two below.
+        advertised_rocketmq_port: its port that clients use; None for its own.
         namesrv_port: the port of the RocketMQ name server, beside the master; 0 for any free one,
-            None for none.
-        namesrv: name servers elsewhere: `host:port;host:port`, with `rocketmqs://` in front where
-            they want TLS. Then there is none here. A node that is only a broker has a RocketMQ door
-            if they are given.
+            None for no name server.
+        namesrv: remote name servers: `host:port;host:port`, with `rocketmqs://` in front for TLS.
+            The node has no name server of its own then. A node that is only a broker serves
+            RocketMQ only if they are given.
         cluster: the name of the RocketMQ cluster.
         broker_name: the RocketMQ broker's name, the same for a master and its slaves.
-        role: the RocketMQ broker is a master, one whose sends wait for a slave, or a slave, which
-            follows the master of its name and has no other door.
+        role: the RocketMQ broker is a master, a master whose sends wait for a slave, or a slave,
+            which follows the master of its name and serves no TubeMQ.
         rocketmq_broker_id: 0 for a master, above that for a slave.
-        ha_port: where slaves of the RocketMQ broker fetch its log, all of it; None for nowhere.
-            Java's brokers have it at the port above their own.
-        delay_levels: how long the levels of delayed messages wait.
-        transaction_timeout_ms: how old a half message is when its producer is asked first.
-        transaction_checks_max: how often it is asked.
-        transaction_interval_ms: from one round of questions to the next.
-        trace_topic: whether there is a topic for RocketMQ's message traces from the start.
-        rocketmq_access: whether accounts only are served (see `users`), though `users` may name
-            none: others stand in `conf/plain_acl.yml` of the directory, in Java's form, with what
-            each may do. TubeMQ and the administration, which know no permissions, take those that
-            may do everything (`admin: true`, no lists). The account by which this broker itself
-            asks others, a slave its master, may stand in `conf/tools.yml`.
-        unfinished_bytes: how much is kept of requests that are not whole yet, of all clients
-            together; at least 32 MiB. Beyond that the large ones wait, and those that do not go on
-            are closed.
-        tls_required: with `tls`, the RocketMQ ports refuse plain connections; else they tell one
-            kind from the other by itself.
+        ha_port: the port where slaves of the RocketMQ broker copy its whole log; None for no
+            replication. Java's brokers use the port above their own.
+        delay_levels: the delays of the levels of delayed messages.
+        transaction_timeout_ms: the age of a half message at its first check.
+        transaction_checks_max: the number of checks.
+        transaction_interval_ms: the interval of checks.
+        trace_topic: whether a topic for RocketMQ's message traces exists from the start.
+        rocketmq_access: whether accounts are needed (see `users`), even if `users` is empty: other
+            accounts are in `conf/plain_acl.yml` of the directory, in Java's form, with their
+            permissions. TubeMQ and the HTTP administration, which have no permissions, accept
+            superusers (`admin: true`, no lists). The account with which this broker signs requests
+            to other servers, such as a slave's to its master, may be in `conf/tools.yml`.
+        unfinished_bytes: the memory for incomplete requests of all clients; at least 32 MiB. Above
+            it, connections with large ones are paused, and those without progress are closed.
+        tls_required: with `tls`, the RocketMQ ports refuse plain connections; otherwise they detect
+            the kind of a connection.
     """
 
     directory: Path
@@ -202,21 +200,21 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("The protocols of a node are tubemq, rocketmq, or both.")
         if self.has_tubemq and ("master" in self.roles) == (self.master is not None):
             raise UsageError(
-                "A node that is no master needs `master`, and no other does.",
+                "A node without the role master needs `master`, and only such a node.",
                 hint="For example tubemq://10.0.0.1:8715",
             )
         if self.reachable_host in {"0.0.0.0", "::", ""}:  # noqa: S104 - refused
             raise UsageError(
                 f"Clients cannot connect to {self.host!r}.",
-                hint="Say in `advertised_host` how they reach this machine.",
+                hint="Set `advertised_host` to the address of this machine.",
             )
         for name, most in _MOST.items():
             if not 0 < getattr(self, name) <= most:
-                raise UsageError(f"`{name}` is {getattr(self, name)}; it is 1 to {most}.")
-        if self.unfinished_bytes < net.UNFINISHED_BYTES_MIN:
+                raise UsageError(f"`{name}` is {getattr(self, name)}; it must be 1 to {most}.")
+        if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
             raise UsageError(
-                f"`unfinished_bytes` is {self.unfinished_bytes}; it is at least "
-                f"{net.UNFINISHED_BYTES_MIN}: one large request has to fit."
+                f"`unfinished_bytes` is {self.unfinished_bytes}; it must be at least "
+                f"{limits.INBOXES_BYTES_MIN} to hold one large request."
             )
         self._check_accounts()
         self._check_rocketmq()
@@ -227,29 +225,29 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_accounts(self) -> None:
         if not all(self.users) or not all(self.users.values()):
-            raise UsageError("`users` holds an account without a name or without a password.")
+            raise UsageError("`users` contains an account without a name or password.")
         if bool(self.broker_user) != bool(self.broker_password):
-            raise UsageError("`broker_user` and `broker_password` go together.")
+            raise UsageError("`broker_user` and `broker_password` must be set together.")
         known = frozenset(get_args(Protected))
         if not self.unprotected <= known:
             wrong = ", ".join(sorted(self.unprotected - known))
-            hint = f"It names some of {', '.join(sorted(known))}."
-            raise UsageError(f"`unprotected` names {wrong}.", hint=hint)
+            hint = f"Valid parts are {', '.join(sorted(known))}."
+            raise UsageError(f"`unprotected` contains unknown parts: {wrong}.", hint=hint)
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
-            raise UsageError(f"`rocketmq_port` is {self.rocketmq_port}; it is 3 or more, or 0.")
+            raise UsageError(f"`rocketmq_port` is {self.rocketmq_port}; it must be 0 or above 2.")
         if self.is_slave != (self.rocketmq_broker_id > 0):
-            raise UsageError("A slave's `rocketmq_broker_id` is above 0, a master's is 0.")
+            raise UsageError("`rocketmq_broker_id` must be above 0 for a slave, 0 for a master.")
         if self.role == "SYNC_MASTER" and self.ha_port is None:
-            raise UsageError("A SYNC_MASTER needs slaves, and they need `ha_port`.")
+            raise UsageError("A SYNC_MASTER needs slaves, which need `ha_port`.")
         if self.is_slave and not self.name_servers:
             raise UsageError("A slave needs the name servers of its master: `namesrv`.")
         if not self.has_tubemq and self.own_name_server is None and self.rocketmq_broker is None:
-            raise UsageError("A node without TubeMQ needs `namesrv`, or a port for its own.")
+            raise UsageError("A node without TubeMQ needs `namesrv` or `namesrv_port`.")
 
     def port_option(self, port: int) -> str:
-        """The name of the option that sets a port; "" when none does.
+        """The name of the option that sets a port; "" if none does.
 
         >>> NodeOptions(directory=Path("data"), admin_port=9000).port_option(9000)
         'admin_port'
@@ -261,7 +259,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reachable_host(self) -> str:
-        """The address that others use."""
+        """The address that others connect to."""
         return self.advertised_host or self.host
 
     @property
@@ -283,7 +281,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name_servers(self) -> list[str]:
-        """The remote name servers, as host:port.
+        """The remote name servers as host:port.
 
         >>> NodeOptions(directory=Path("."), namesrv="10.0.0.1; 10.0.0.2:9877").name_servers
         ['10.0.0.1:9876', '10.0.0.2:9877']
@@ -297,93 +295,93 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outgoing_tls(self) -> net.TlsOptions | None:
-        """How name servers elsewhere, and a slave's master, are asked; None for plainly."""
+        """TLS for connections to remote name servers and a slave's master; None for plain ones."""
         if (self.namesrv or "").startswith(ROCKETMQ_TLS_SCHEME):
             return self.tls or net.TlsOptions()
         return None
 
     @property
     def rocketmq_scheme(self) -> str:
-        """What the URL of the RocketMQ door begins with."""
+        """The scheme of the node's RocketMQ URL."""
         only_tls = self.tls is not None and self.tls_required
         secure = only_tls if self.namesrv is None else self.outgoing_tls is not None
         return ROCKETMQ_TLS_SCHEME if secure else ROCKETMQ_SCHEME
 
     @property
     def has_tubemq(self) -> bool:
-        """Whether TubeMQ is spoken; a slave only copies what its master has."""
+        """Whether the node serves TubeMQ; a slave does not."""
         return "tubemq" in self.protocols and not self.is_slave
 
     @property
     def own_master(self) -> bool:
-        """Whether there is a TubeMQ master here."""
+        """Whether the node has a TubeMQ master."""
         return self.has_tubemq and "master" in self.roles
 
     @property
     def own_name_server(self) -> int | None:
-        """The port of the name server here; None without one."""
+        """The port of the node's name server; None without one."""
         here = "rocketmq" in self.protocols and "master" in self.roles and not self.name_servers
         return self.namesrv_port if here else None
 
     @property
     def rocketmq_broker(self) -> int | None:
-        """The port of the RocketMQ broker here; None without one."""
+        """The port of the node's RocketMQ broker; None without one."""
         findable = self.own_name_server is not None or self.name_servers
         here = "rocketmq" in self.protocols and "broker" in self.roles and findable
         return self.rocketmq_port if here else None
 
     @property
     def is_slave(self) -> bool:
-        """Whether the RocketMQ broker only follows a master."""
+        """Whether the RocketMQ broker follows a master."""
         return self.role == "SLAVE"
 
     @property
     def fast_port(self) -> int:
-        """The port of the RocketMQ broker for everything but pulls; 0 for any free one."""
+        """The RocketMQ broker's port for all requests except pulls; 0 for any free one."""
         if self.rocketmq_fast_port is not None or not self.rocketmq_port:
             return self.rocketmq_fast_port or 0
         return self.rocketmq_port + FAST_PORT_STEP
 
     @property
     def has_accounts(self) -> bool:
-        """Whether what is not `unprotected` is served to accounts only."""
+        """Whether all parts that are not `unprotected` need an account."""
         return bool(self.users) or self.rocketmq_access
 
     def protects(self, part: Protected) -> bool:
-        """Whether accounts protect a part of the node."""
+        """Whether a part of the node needs an account."""
         if part in {"namesrv", "replication"} and "rocketmq" in self.unprotected:
             return False
         return self.has_accounts and part not in self.unprotected
 
     @property
     def accounts(self) -> dict[str, str]:
-        """The accounts of the options: passwords by name."""
+        """The accounts in the options: passwords by name."""
         own = {self.broker_user: self.broker_password} if self.broker_user else {}
         return {**self.users, **own}
 
     @property
     def account(self) -> tuple[str, str] | None:
-        """Name and password with which this node's brokers sign; None without."""
+        """Name and password with which this node's brokers sign; None without accounts."""
         if self.broker_user:
             return self.broker_user, self.broker_password
         return next(iter(self.users.items()), None)
 
     @property
     def http_token(self) -> str | None:
-        """What changes over HTTP may give as `confModAuthToken`; None for an account instead."""
+        """The `confModAuthToken` for changes over HTTP; None if an account is needed."""
         if self.admin_token is None and not self.has_accounts:
             return JAVA_TOKEN
         return self.admin_token
 
     @property
     def names(self) -> frozenset[str]:
-        """The host names by which this node may be called."""
+        """The host names of this node."""
         own = {"localhost", self.host, self.reachable_host, platform.node()}
         return self.admin_names | {name for name in own if name}
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the node."""
+        """Whether only this machine can connect to the node."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -391,45 +389,45 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> list[str]:
-        """What everybody who reaches the node may do, and how to close it.
+        """What anyone who can connect may do, and how to prevent it.
 
         >>> NodeOptions(directory=Path(".")).warnings
         []
         >>> found = NodeOptions(
         ...     directory=Path("."), users={"a": "b"}, unprotected=frozenset({"tubemq"})
         ... ).warnings
-        >>> found[0][:57]
-        'TubeMQ is served without accounts: whoever reaches 127.0.'
+        >>> found[0][:59]
+        'TubeMQ is served without accounts: anyone who can connect t'
         """
         if not self.has_accounts:
             text = (
-                f"{self.host} is open to the network without accounts: whoever reaches it can read "
-                "and write everything. Set `users`, or listen on 127.0.0.1."
+                f"{self.host} is open to the network without accounts: anyone who can connect can "
+                "read and write everything. Set `users`, or listen on 127.0.0.1."
             )
             return [] if self.is_local else [text]
         parts: dict[Protected, tuple[str, bool]] = {
             "tubemq": ("TubeMQ is served", self.has_tubemq),
             "rocketmq": ("RocketMQ is served", self.rocketmq_broker is not None),
-            "namesrv": ("The name server takes changes", self.own_name_server is not None),
+            "namesrv": ("The name server accepts changes", self.own_name_server is not None),
             "replication": ("The log is replicated", self._replicates),
             "admin": (
                 "Queries over HTTP are answered", self.admin_port is not None and self.has_tubemq
             ),
         }  # fmt: skip
         found = [
-            f"{what} without accounts: whoever reaches {self.host} can use it. "
-            f"Take `{part}` out of `unprotected`."
+            f"{what} without accounts: anyone who can connect to {self.host} can use it. "
+            f"Remove `{part}` from `unprotected`."
             for part, (what, here) in parts.items()
             if here and not self.protects(part)
         ]
         if self._replicates and self.protects("replication"):
             found.append(
-                f"The protocol of replication has no accounts: port {self.ha_port} gives the whole "
-                "log to trusted addresses, and to those from which an account that may do "
-                "everything has signed a request."
+                f"The replication protocol has no accounts: port {self.ha_port} serves the whole "
+                "log to trusted addresses, and to addresses from which a superuser has signed a "
+                "request."
             )
         if self.admin_token == JAVA_TOKEN:
-            found.append("`admin_token` is the well-known abc. Take another one, or none.")
+            found.append("`admin_token` is the well-known abc. Use another one, or none.")
         return found
 
     @property
@@ -438,7 +436,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_ms(self) -> int:
-        """How long a get that finds nothing waits."""
+        """How long a fetch without messages waits."""
         if self.hold_ms is not None:
             return self.hold_ms
         return 5_000 if self.master is None else 500
@@ -452,7 +450,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.segment_bytes
 
     def store_options(self) -> StoreOptions:
-        """What this means for the store."""
+        """The options of the store."""
         return StoreOptions(
             segment_bytes=self._segment_bytes(),
             flush=self.flush,
@@ -464,11 +462,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rocket_options(self, port: int, ha_port: int) -> RocketOptions:
-        """What this means for the RocketMQ broker.
+        """The options of the RocketMQ broker.
 
         Args:
-            port: the one that it got.
-            ha_port: the one for slaves; 0 without.
+            port: its port.
+            ha_port: its replication port; 0 without.
         """
         return RocketOptions(
             cluster=self.cluster,
@@ -490,11 +488,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     def master_options(
         self, passwords: Mapping[str, str] | None = None, web_port: int = 0
     ) -> MasterOptions:
-        """What this means for the master.
+        """The options of the master.
 
         Args:
-            passwords: of the accounts that may do everything, by name; None without accounts.
-            web_port: where its HTTP administration is; 0 for nowhere.
+            passwords: of the superusers, by name; None without accounts.
+            web_port: the port of its HTTP administration; 0 for none.
         """
         authenticate = self.protects("tubemq")
         return MasterOptions(

@@ -1,4 +1,4 @@
-"""Checks and repairs the directory of a node that does not run: its store and its configuration."""
+"""Checks and repairs the directory of a stopped node: its store and its configuration."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     IDENTITY_FILE: Identity.parse,
     **CHECKS,
 }
-"""The files of `config/`, and what raises where their content is not what it should be."""
+"""The files of `config/`, and functions that raise if their content is invalid."""
 
 _WHOLE_LOG_BYTES = 1 << 62
 _NO_STORE = Verified(closed=True, log_begin=0, log_end=0, records=0, queues=0, problems=[])
 
 
 def _has_store(directory: Path) -> bool:
-    """Whether there should be one: a master alone, or a name server, has only `config/`."""
+    """Whether there should be a store: a master or name server alone has only `config/`."""
     names = {path.name for path in directory.glob("*")}
     return bool(names & {"commitlog", "consumequeue", "checkpoint"}) or "config" not in names
 
 
 def verify(directory: Path) -> Verified:
-    """Check the directory of a node. Nothing is changed.
+    """Check the directory of a node without changing it.
 
     Raises:
-        UsageError: there is no store in it.
+        UsageError: it contains no store.
         StoreError: another process uses it, or the disk failed.
     """
     found = verify_store(directory) if _has_store(directory) else _NO_STORE
@@ -68,12 +68,12 @@ def verify(directory: Path) -> Verified:
 
 
 def repair(directory: Path) -> None:
-    """Make again what can be made again: queues and index from the log, files from their `.bak`.
+    """Rebuild queues and index from the log, and restore configuration files from their `.bak`.
 
-    What is lost stays lost; readers pass over it.
+    Lost messages stay lost; readers skip them.
 
     Raises:
-        UsageError: there is no store in it.
+        UsageError: the directory contains no store.
         StoreError: another process uses it, or the disk failed.
     """
     if _has_store(directory):

@@ -1,1 +1,1 @@
-"""The RocketMQ door: name server and broker."""
+"""The RocketMQ server of a node: name server, broker and replication."""

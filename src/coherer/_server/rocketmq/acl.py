@@ -1,13 +1,15 @@
-"""Access control of a RocketMQ broker: its files, and what requests need (protocol page, 10).
+"""Access control of a RocketMQ broker: its files, and the permissions that requests need.
+
+See docs/protocol/rocketmq.md, section 10.
 
 The files are Java's: `conf/plain_acl.yml`, and every `.yml` or `.yaml` below `conf/acl`. They are
-read again when their content changes; while one of them is wrong, what was read before holds.
-Administration writes them, and what it writes holds at once. A file that is written again keeps its
-mode and owner; a new one can be read by its owner only.
+read again when their content changes; while one of them is invalid, the previous content stays in
+effect. The administration writes them, and its changes take effect at once. A rewritten file keeps
+its mode and owner; a new one is readable by its owner only.
 
-The accounts of the node's own options come first, may do everything, and stand in no file. TubeMQ's
-master and the HTTP administration, which know no permissions, take those accounts that may do
-everything (`Access.passwords`).
+The accounts in the node's options come first, are superusers, and are in no file. A superuser is an
+administrator without permission lists. TubeMQ's master and the HTTP administration, which have no
+permissions, accept superusers only (`Access.passwords`).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ TRUSTED: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"
 VERSION: Final = "dataVersion"
 RELOAD_MS: Final = 5_000
-"""How often the files are looked at."""
+"""How often the files are checked for changes."""
 
 NODE_ACCOUNT: Final = "%COHERER_NODE%"
 _PRIVATE: Final = 0o600
@@ -60,7 +62,7 @@ _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
     RequestCode.SEND_MESSAGE: ((TOPIC, "topic", PUB),),
     RequestCode.SEND_MESSAGE_V2: ((TOPIC, "b", PUB),),
-    # Java does not look at batches, so that with them everybody may send everywhere.
+    # Java does not check batches, so that every account may send them to all topics.
     RequestCode.SEND_BATCH_MESSAGE: ((TOPIC, "b", PUB),),
     RequestCode.CONSUMER_SEND_MSG_BACK: ((TOPIC, "originTopic", PUB), (GROUP, "group", SUB)),
     RequestCode.PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
@@ -69,19 +71,21 @@ NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
     RequestCode.UNREGISTER_CLIENT: ((GROUP, "consumerGroup", SUB),),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: ((GROUP, "consumerGroup", SUB),),
     RequestCode.UPDATE_CONSUMER_OFFSET: ((GROUP, "consumerGroup", SUB), (TOPIC, "topic", SUB)),
-    # Java looks at the signature of these alone, so that each account may read all messages one by
-    # one, and move or read for every group.
+    # Java checks only the signature of these, so that each account may read all messages one by
+    # one, and read or move the offsets of every group.
     RequestCode.QUERY_CONSUME_QUEUE: ((TOPIC, "topic", SUB),),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: ((GROUP, "consumerGroup", SUB),),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ((GROUP, "group", SUB), (TOPIC, "topic", SUB)),
     RequestCode.CLONE_GROUP_OFFSET: ((GROUP, "srcGroup", SUB), (GROUP, "destGroup", SUB)),
 }
-"""What requests need: kind and name of the field, and the permission. Of others only the signature
-is looked at here. What needs a message first is looked at later (`Access.lacks`): 33 and 37."""
+"""The permissions that requests need: kind and name of the field, and the permission. Of other
+codes only the signature is checked. Codes 33 and 37 name no topic: `Access.forbid` checks them
+later.
+"""
 
 
 class _File(msgspec.Struct, frozen=True):
-    """What a file says."""
+    """The content of a file."""
 
     digest: str
     content: dict[str, Any]
@@ -94,19 +98,19 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class Access:
-    """Says which requests a broker or name server serves: `RemotingServer(check=access.check)`.
+    """Decides which requests a broker or name server serves: `RemotingServer(check=access.check)`.
 
     Args:
-        home: the directory with `conf`.
-        now_ms: when it is, ms since 1970.
-        own: secrets by name: accounts that stand in no file and may do everything.
+        home: the directory that contains `conf`.
+        now_ms: the time, ms since 1970.
+        own: secrets by name of the superusers in the node's options.
 
     Attributes:
-        passwords: of the accounts that may do everything, by name; always the latest.
-        node_account: name and secret with which the parts of this node sign among themselves.
+        passwords: the current superusers' passwords by name.
+        node_account: the name and secret with which the parts of this node sign their requests.
 
     Raises:
-        UsageError: a file cannot be read.
+        UsageError: a file is invalid.
     """
 
     def __init__(self, home: Path, now_ms: int, own: Mapping[str, str] | None = None) -> None:
@@ -120,43 +124,42 @@ class Access:
         self._files: dict[Path, _File] = {}
         self._rules = AccessRules([], self._own)
         self._unlimited = self._rules.unlimited()
-        self._shown: set[str] = set()
+        self._authenticated: set[str] = set()
         self.passwords: Mapping[str, str] = _Passwords(lambda: self._unlimited)
-        self._look = Beat(RELOAD_MS, now_ms)
+        self._reload = Beat(RELOAD_MS, now_ms)
         self._load()
 
     def __repr__(self) -> str:
         return f"<Access, {len(self._own) + len(self.accounts)} accounts>"
 
     def check(self, channel: Channel, request: Command) -> Command | None:
-        """Refuse a request, or return None."""
+        """Return the response that refuses a request, or None."""
         try:
             fault = self._fault(_address(channel), request, resources(request))
         except ProtocolError as error:
             fault = error.text
         return None if fault is None else _refusal(fault)
 
-    def lacks(self, channel: Channel, request: Command, topic: str, bits: int) -> Command | None:
-        """Refuse a request that turns out to be about a topic, or return None.
+    def forbid(self, channel: Channel, request: Command, topic: str, bits: int) -> Command | None:
+        """Return the response that refuses access to a topic, or None.
 
         Args:
-            channel: where it comes from.
+            channel: the connection.
             request: has passed `check`.
-            topic: what it is about.
-            bits: the permission that it takes.
+            topic: the topic.
+            bits: the permission needed.
         """
         fault = self._fault(_address(channel), request, {topic: bits})
         return None if fault is None else _refusal(fault)
 
     def knows(self, address: str) -> bool:
-        """Whether replication may go to an address.
+        """Whether the log may be replicated to an address.
 
-        Its protocol has no place for a signature. So the address has to be a trusted one, or one
-        from which an account that may do everything has signed a request: our slaves sign what
-        they ask their master, and Java's slaves, which do not sign, need a trusted address for that
-        anyway.
+        The replication protocol has no authentication. So the address must be trusted, or a
+        superuser must have signed a request from it: Coherer's slaves sign their requests to the
+        master. Java's slaves do not sign, and need a trusted address in any case.
         """
-        return self._rules.trusts(address) or address in self._shown
+        return self._rules.trusts(address) or address in self._authenticated
 
     def _fault(self, address: str, request: Command, needed: Mapping[str, int]) -> str | None:
         name = request.fields.get(signatures.ACCESS_KEY)
@@ -169,30 +172,30 @@ class Access:
                 lambda secret: signatures.verify(request.fields, request.body, secret),
             )
         )
-        if fault is None and name in self._unlimited and len(self._shown) < _ADDRESSES_MAX:
-            self._shown.add(address)
+        if fault is None and name in self._unlimited and len(self._authenticated) < _ADDRESSES_MAX:
+            self._authenticated.add(address)
         return fault
 
     def tick(self, now_ms: int) -> None:
-        """Look at the files when it is time: call it every second or so."""
-        if not self._look.is_due(now_ms):
+        """Check the files for changes when due; call it every second or so."""
+        if not self._reload.is_due(now_ms):
             return
         try:
             if self._load():
-                _log.info("Access control: the files have changed")
+                _log.info("Reloaded the files of access control")
         except UsageError as error:
-            _log.error("Access control stays as it was: %s", error)
+            _log.error("Access control keeps the previous accounts: %s", error)
 
     # -- administration
 
     @property
     def accounts(self) -> list[Account]:
-        """All accounts, those of the default file last, as they are found."""
+        """All accounts in lookup order, those of the default file last."""
         return [account for file in self._files.values() for account in file.accounts]
 
     @property
     def trusted(self) -> list[str]:
-        """Descriptions of all addresses that are trusted."""
+        """The trusted addresses, as written in the files."""
         return [text for file in self._files.values() for text in file.trusted]
 
     @property
@@ -207,15 +210,15 @@ class Access:
         return DataVersion() if file is None else file.version
 
     def put(self, changes: Mapping[str, object], now_ms: int) -> None:
-        """Make an account or change it.
+        """Create or change an account.
 
         Args:
-            changes: members of a file's account; those that are absent stay.
-            now_ms: when it is.
+            changes: fields of an account in a file; missing fields keep their value.
+            now_ms: the time.
 
         Raises:
-            UsageError: it cannot be so.
-            StoreError: the file cannot be written.
+            UsageError: the account is invalid.
+            StoreError: the file could not be written.
         """
         self._check_not_own(str(changes["accessKey"]))
         check_listed(cast("Sequence[str]", changes.get("topicPerms", ())))
@@ -232,11 +235,11 @@ class Access:
         self._write(path, {**content, ACCOUNTS: entries}, now_ms)
 
     def delete(self, access_key: str, now_ms: int) -> bool:
-        """Forget an account. Returns whether there was one.
+        """Delete an account. Returns whether it existed.
 
         Raises:
-            UsageError: it stands in the node's options.
-            StoreError: the file cannot be written.
+            UsageError: it is one of the node's options.
+            StoreError: the file could not be written.
         """
         self._check_not_own(access_key)
         path = self._file_of(access_key)
@@ -250,11 +253,11 @@ class Access:
         return True
 
     def trust(self, texts: Sequence[str], now_ms: int) -> bool:
-        """Replace the addresses that the default file trusts. Returns whether it has such.
+        """Replace the trusted addresses of the default file. Returns whether the file has any.
 
         Raises:
-            UsageError: one of them describes no addresses.
-            StoreError: the file cannot be written.
+            UsageError: an address is invalid.
+            StoreError: the file could not be written.
         """
         content = self._content(self._default)
         if TRUSTED not in content:
@@ -265,7 +268,7 @@ class Access:
     # -- files
 
     def _load(self) -> bool:
-        """Read what has changed. Returns whether anything has."""
+        """Read changed files. Returns whether any has changed."""
         found: dict[Path, _File] = {}
         for path in self._paths():
             try:
@@ -286,13 +289,13 @@ class Access:
             [*self._own, *(account for file in files.values() for account in file.accounts)],
         )
         self._unlimited = self._rules.unlimited()
-        self._shown.clear()  # the account that was shown there may be gone
+        self._authenticated.clear()  # the account that authenticated there may have been deleted
         self._files = files
 
     def _check_not_own(self, access_key: str) -> None:
         if any(account.access_key == access_key for account in self._own):
             raise UsageError(
-                f"The account {access_key} stands in the options of the node, not in a file."
+                f"The account {access_key} is in the options of the node, not in a file."
             )
 
     def _paths(self) -> list[Path]:
@@ -317,7 +320,7 @@ class Access:
         data = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
         new = _read(path, data, hashlib.sha256(data).hexdigest())
         before = self._files
-        self._use({**before, path: new})  # nothing is written that could not be read again
+        self._use({**before, path: new})  # `_read` has validated the content before it is written
         try:
             make_durable_directory(_FILES, path.parent.absolute())
             _replace(path, data)
@@ -328,7 +331,7 @@ class Access:
 
 
 class _Passwords(Mapping[str, str]):
-    """Passwords as they are at the time of each look."""
+    """The superusers' passwords, read at each access."""
 
     def __init__(self, now: Callable[[], Mapping[str, str]]) -> None:
         self._now = now
@@ -351,7 +354,7 @@ def _refusal(fault: str) -> Command:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replaces a file at once or not at all; the secrets in it are for nobody new to read."""
+    """Replace a file atomically, without making its secrets readable to others."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
@@ -367,8 +370,8 @@ def _replace(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def _trouble(error: Exception) -> str:
-    """What is wrong with a YAML file, without the line, in which a secret may stand."""
+def _yaml_error(error: Exception) -> str:
+    """Describe the error in a YAML file, without the line itself, which may contain a secret."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
@@ -376,13 +379,13 @@ def _trouble(error: Exception) -> str:
 
 
 def tools_account(home: Path) -> tuple[str, str] | None:
-    """The account in `conf/tools.yml`, with which a broker signs what it asks other servers.
+    """The account in `conf/tools.yml`, with which a broker signs its requests to other servers.
 
     Returns:
         Name and secret; None without such a file.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file is invalid.
     """
     path = home / "conf" / TOOLS_FILE
     if not path.exists():
@@ -392,7 +395,7 @@ def tools_account(home: Path) -> tuple[str, str] | None:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no YAML: {_trouble(error)}.") from None
+        raise UsageError(f"{path} is not valid YAML: {_yaml_error(error)}.") from None
     account = cast("dict[str, object]", content) if isinstance(content, dict) else {}
     if not account.get("accessKey") or not account.get("secretKey"):
         raise UsageError(f"{path} has no accessKey and secretKey.")
@@ -400,10 +403,10 @@ def tools_account(home: Path) -> tuple[str, str] | None:
 
 
 def tools_signer(home: Path) -> signatures.Signer | None:
-    """What signs with the account in `conf/tools.yml`; None without such a file.
+    """Sign with the account in `conf/tools.yml`; None without such a file.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file is invalid.
     """
     account = tools_account(home)
     return None if account is None else signatures.signer(*account)
@@ -414,10 +417,10 @@ def _address(channel: Channel) -> str:
 
 
 def resources(request: Command) -> dict[str, int]:
-    """What a request needs: permissions by topic, and by retry topic for groups.
+    """The permissions that a request needs, by topic, and by retry topic for groups.
 
     Raises:
-        ProtocolError: its body cannot be read.
+        ProtocolError: its body is invalid.
 
     >>> resources(Command(310, fields={"b": "flights"}))
     {'flights': 4}
@@ -446,7 +449,7 @@ def _read(path: Path, data: bytes, digest: str) -> _File:
     try:
         content: object = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no YAML: {_trouble(error)}.") from None
+        raise UsageError(f"{path} is not valid YAML: {_yaml_error(error)}.") from None
     if not isinstance(content, dict) or not content:
         raise UsageError(f"{path} file is not data")
     members = cast("dict[str, Any]", content)
@@ -459,7 +462,7 @@ def _read(path: Path, data: bytes, digest: str) -> _File:
             _version(members.get(VERSION)),
         )
     except (TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is not as it should be: {error}") from error
+        raise UsageError(f"{path} is invalid: {error}") from error
 
 
 def _account(entry: Mapping[str, Any]) -> Account:

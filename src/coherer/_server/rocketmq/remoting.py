@@ -1,17 +1,17 @@
-"""A RocketMQ server's end of its connections: requests to handlers, responses back, calls out.
+"""The server side of RocketMQ's remoting protocol: connections, requests and responses.
 
-Rules (section 1.4):
+See docs/protocol/rocketmq.md, section 1.4.
 
-* One socket read is one batch: its requests are handled in order, and what they answer leaves in
-  one write. Requests whose codes are in `batch_codes` are gathered and handed over together.
-* Every request is answered once, also when its handler fails; a one-way request never is. (Java
-  answers unknown one-way codes; nobody can use such a response.)
-* A handler answers by returning a `Command`, by raising `Refusal` or a `RefusedError`, by awaiting
-  something first, or by itself (`Channel.respond`), now or later; then it returns None.
-* Both sides ask: what the server asks has serial numbers of its own on each connection.
-* A connection that does not read its answers is not served any more requests until it does.
-* Connections with many requests at once take turns.
-* A connection that is silent for two minutes is closed, as Java does.
+* One socket read is one batch: its requests are handled in order, and their responses leave in one
+  write. Requests whose codes are in `batch_codes` are collected and passed on together.
+* Every request is answered exactly once, even if its handler fails. One-way requests are never
+  answered. (Java answers one-way requests with an unknown code; no client can use such a response.)
+* A handler returns a `Command`, raises `Refusal` or `RefusedError`, or is a coroutine that does. Or
+  it returns None and calls `Channel.respond` itself, now or later.
+* The server sends requests, too. Each connection numbers them independently of the client's.
+* A connection that does not read its responses gets no further requests served until it does.
+* Connections with many pending requests take turns.
+* A connection without traffic for two minutes is closed, as by Java.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.rocketmq.remoting import Refusal
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.session import Session
@@ -40,20 +39,21 @@ _log = Log(logging.getLogger(__name__))
 SYSTEM_ERROR: Final = 1
 NOT_SUPPORTED: Final = 3
 IDLE_MS: Final = 120_000
-"""Java's servers close a connection over which nothing went for so long."""
+"""Java's servers close a connection without traffic after this time."""
 SCAN_MS: Final = 1_000
-"""How often such connections are looked for."""
+"""How often idle connections are searched for."""
 
 
 class Channel:
     """One client connection, as handlers see it. Compared and hashed by identity.
 
     Attributes:
-        connection: the bytes' way.
+        connection: the underlying connection.
         peer: the client as `host:port`.
-        host_port: its address and port as a record stores them (5.1): 8 bytes, or 20 with IPv6.
-        active_ms: when something went over it last.
-        closed: it is gone, or going.
+        host_port: the client's address and port as stored in records (section 5.1): 8 bytes, or 20
+            with IPv6.
+        active_ms: the time of the last traffic.
+        closed: whether it is closed or closing.
     """
 
     def __init__(self, connection: Connection, remoting: RemotingServer) -> None:
@@ -76,7 +76,7 @@ class Channel:
         """Whether nothing can be sent any more."""
         return self.connection.closed
 
-    # -- what handlers call
+    # -- for handlers
 
     def respond(
         self,
@@ -86,7 +86,7 @@ class Channel:
         fields: dict[str, str] | None = None,
         body: bytes | memoryview = b"",
     ) -> None:
-        """Answer a request; nothing is sent when it was one-way."""
+        """Answer a request; a one-way request is not answered."""
         if not request.is_oneway:
             frame = self._session.response(request, code, remark, fields, body)
             self.connection.write(frame)
@@ -99,14 +99,14 @@ class Channel:
         code: int = 0,
         remark: str | None = None,
     ) -> None:
-        """Answer with a body in pieces, which are sent as they are."""
+        """Answer a request with a body in pieces, which are not copied."""
         if not request.is_oneway:
             size = sum(map(len, pieces))
             head = self._session.response_head(request, code, remark, fields, size)
             self.connection.write_many([head, *pieces])
 
     def fail(self, request: Command, error: Exception) -> None:
-        """Answer a request that went wrong: refused, or by an error of ours, which is logged."""
+        """Answer a request that was refused or failed. Unexpected errors are logged."""
         if isinstance(error, Refusal):
             self.respond(request, error.code, error.remark, error.fields)
         elif isinstance(error, RefusedError):  # what headers and bodies raise
@@ -123,7 +123,7 @@ class Channel:
             self.respond(request, SYSTEM_ERROR, java_exception(error))
 
     def write(self, frame: bytes | memoryview) -> None:
-        """Send a whole frame that the caller has made."""
+        """Send an encoded frame."""
         self.connection.write(frame)
 
     async def call(
@@ -133,23 +133,23 @@ class Channel:
         body: bytes = b"",
         timeout_ms: int = 3_000,
     ) -> Command:
-        """Ask the client.
+        """Send a request to the client and wait for its response.
 
         Args:
-            code: what (section 4).
+            code: the request code (section 4).
             fields: header fields.
             body: the body.
-            timeout_ms: how long to wait for the answer.
+            timeout_ms: how long to wait for the response.
 
         Returns:
             The response, whatever its code.
 
         Raises:
-            RequestTimeoutError: it did not come in time.
-            DisconnectedError: the connection is gone, or went while we waited.
+            RequestTimeoutError: no response arrived in time.
+            DisconnectedError: the connection is closed, or was closed while waiting.
         """
         if self.closed:
-            raise DisconnectedError("The client is gone.", server=self.peer)
+            raise DisconnectedError("The client has disconnected.", server=self.peer)
         opaque, frame = self._session.request(code, fields or {}, body)
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._calls[opaque] = answer
@@ -166,16 +166,16 @@ class Channel:
             self._calls.pop(opaque, None)
 
     def notify(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Tell the client something that it does not answer."""
+        """Send a one-way request to the client."""
         if not self.closed:
             _, frame = self._session.request(code, fields or {}, body, oneway=True)
             self.connection.write(frame)
 
     def close(self) -> None:
-        """Send what is written, then end the connection."""
+        """Send what has been written, then close the connection."""
         self.connection.close()
 
-    # -- what the connection calls
+    # -- for the connection
 
     def received(self, data: bytes) -> None:
         """One socket read."""
@@ -190,16 +190,17 @@ class Channel:
         served = 0 if self._postponed or self.connection.full else self._serve(requests)
         if served < len(requests):
             self._postponed.extend(requests[served:])
-            self._catch_up_later()
+            self._start_catching_up()
 
-    def gone(self) -> None:
-        """Nobody will hear an answer any more."""
+    def end(self) -> None:
+        """Cancel pending work; the connection has ended."""
         self._postponed.clear()
         for task in self._tasks:
             task.cancel()
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(DisconnectedError("The client is gone.", server=self.peer))
+                error = DisconnectedError("The client has disconnected.", server=self.peer)
+                answer.set_exception(error)
 
     # -- inside
 
@@ -207,7 +208,7 @@ class Channel:
         waiting = self._calls.get(response.opaque)
         if waiting is None or waiting.done():
             _log.debug(
-                "%s answers what nobody asked: %d",
+                "%s sent a response without a request: %d",
                 self.peer,
                 response.opaque,
                 about=self.connection.peer_host,
@@ -216,13 +217,13 @@ class Channel:
             waiting.set_result(response)
 
     def _serve(self, requests: Sequence[Command]) -> int:
-        """Serve requests, as many as may be in a turn of the loop; gives how many."""
+        """Serve as many requests as one loop iteration allows; return their number."""
         remoting, connection = self._remoting, self.connection
         count_max, bytes_max = remoting.at_once()
         bytes_max += connection.unsent_bytes
         served = 0
         for request in requests[:count_max]:
-            # One read can hold a thousand pulls of 256 KiB each.
+            # One socket read can contain a thousand pulls of 256 KiB each.
             if served and connection.unsent_bytes > bytes_max:
                 break
             remoting.handle(self, request)
@@ -230,12 +231,12 @@ class Channel:
         remoting.finish_batch(self)
         return served
 
-    def _catch_up_later(self) -> None:
+    def _start_catching_up(self) -> None:
         if not self._catching_up:
             self._catching_up = True
-            self._remoting.catching_up += 1  # now: the others of this turn have less
+            self._remoting.catching_up += 1  # at once, so that the other connections get less
             self.connection.pause_reading()
-            self.later(self._catch_up()).add_done_callback(self._caught_up)
+            self.spawn(self._catch_up()).add_done_callback(self._caught_up)
 
     def _caught_up(self, _: asyncio.Task[None]) -> None:
         self._remoting.catching_up -= 1
@@ -244,23 +245,23 @@ class Channel:
         try:
             while self._postponed:
                 await self.connection.drain()
-                await asyncio.sleep(0)  # others have their turn, and the outbox is measured
+                await asyncio.sleep(0)  # let other connections run, and measure the write buffer
                 for _ in range(self._serve([*self._postponed])):
                     self._postponed.popleft()
             self._catching_up = False
             self.connection.resume_reading()
         except DisconnectedError:
             self._postponed.clear()
-        except Exception:  # noqa: BLE001 - nobody would ever read from it again
+        except Exception:  # noqa: BLE001 - reading would stay paused for ever
             _log.exception(
-                "Closing the connection with %s after an error of ours",
+                "Closing the connection with %s after an unhandled error",
                 self.peer,
                 about=self.connection.peer_host,
             )
             self.connection.abort()
 
-    def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do something that waits; it is cancelled when the connection ends."""
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run a coroutine; it is cancelled when the connection ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -269,33 +270,34 @@ class Channel:
 
 Answer: TypeAlias = "Command | None"
 Handler: TypeAlias = "Callable[[Channel, Command], Answer | Awaitable[Answer]]"
-"""Gives the response (its opaque and flag are set here), or None: answered already or later."""
+"""Returns the response (its opaque and flag are set here), or None if the handler sends it."""
 
 BatchHandler: TypeAlias = "Callable[[Channel, Sequence[Command]], None]"
 Check: TypeAlias = "Callable[[Channel, Command], Command | None]"
 
 
-def of_anyone(handler: Callable[[Command], Answer]) -> Handler:
-    """A handler that does not mind who asks."""
+def without_channel(handler: Callable[[Command], Answer]) -> Handler:
+    """Adapt a handler that does not need the channel."""
     return lambda _, request: handler(request)
 
 
 class RemotingServer:
-    """The handlers of a server: `net.listen(host, port, remoting.make)`.
+    """Dispatches requests to handlers: `net.listen(host, port, remoting.make)`.
 
     Args:
-        handlers: by request code.
-        closed: told of every connection that is gone.
-        check: asked before a handler; what it returns refuses the request (ACL).
-        batch_codes: codes whose requests are gathered for `batch`.
-        batch: gets all of them that one socket read brought, in order, and answers each.
-        files: writes files; a request that has one written is answered when it is on the disk.
-        silent: unknown codes get no answer at all, as from Java's name server (2.15).
-        now_ms: a clock that is not set.
+        handlers: handlers by request code.
+        closed: called for every connection that has ended.
+        check: called before each handler; the command it returns refuses the request (ACL).
+        batch_codes: codes whose requests are collected for `batch`.
+        batch: called with all such requests of one socket read, in order; answers each.
+        files: writes files; a request that changed one is answered after it is on disk.
+        silent: requests with unknown codes get no response, as from Java's name server (section
+            2.15).
+        now_ms: a monotonic clock.
 
     Attributes:
-        channels: the connections.
-        catching_up: how many of them have more requests than they get in a turn.
+        channels: the open connections.
+        catching_up: how many of them have more requests pending than one iteration may serve.
     """
 
     def __init__(
@@ -323,14 +325,14 @@ class RemotingServer:
         self._silent = silent
         self._scan = Beat(SCAN_MS, now_ms())
 
-    def make(self, connection: Connection) -> Door:
-        """Serves a connection."""
+    def make(self, connection: Connection) -> ChannelReceiver:
+        """Create the receiver of a new connection."""
         channel = Channel(connection, self)
         self.channels.add(channel)
-        return Door(self, channel)
+        return ChannelReceiver(self, channel)
 
     def tick(self) -> None:
-        """Close connections that are silent; call it every second or oftener."""
+        """Close idle connections; call it every second or more often."""
         now_ms = self.now_ms()
         if not self._scan.is_due(now_ms):
             return
@@ -338,20 +340,20 @@ class RemotingServer:
             c for c in self.channels if now_ms - c.active_ms > IDLE_MS and not c.closed
         ]:
             _log.info(
-                "Closing the connection with %s: nothing for two minutes",
+                "Closing the connection with %s: no traffic for two minutes",
                 channel.peer,
                 about=channel.connection.peer_host,
             )
             channel.close()
 
     def at_once(self) -> tuple[int, int]:
-        """How many requests, and bytes of answers, a connection gets in a turn of the loop."""
+        """How many requests and response bytes a connection may use per loop iteration."""
         sharing = self.catching_up + 1
         count = max(limits.REQUESTS_PER_TURN // sharing, limits.REQUESTS_PER_TURN_MIN)
         return count, limits.ANSWER_BYTES_PER_TURN // sharing
 
     def handle(self, channel: Channel, request: Command) -> None:
-        """Handle one request; `finish_batch` has to follow the last of a read."""
+        """Handle one request; call `finish_batch` after the last one of a socket read."""
         try:
             refused = self._check(channel, request) if self._check is not None else None
             if refused is not None:
@@ -364,7 +366,7 @@ class RemotingServer:
             channel.fail(request, error)
 
     def finish_batch(self, channel: Channel) -> None:
-        """Hand over what was gathered."""
+        """Pass the collected requests on."""
         if not self._gathered or self._batch is None:
             return
         requests, self._gathered = self._gathered, []
@@ -374,10 +376,10 @@ class RemotingServer:
             for request in requests:
                 channel.fail(request, error)
 
-    def gone(self, channel: Channel) -> None:
-        """A connection has ended."""
+    def ended(self, channel: Channel) -> None:
+        """Forget a connection that has ended."""
         self.channels.discard(channel)
-        channel.gone()
+        channel.end()
         self._closed(channel)
 
     def _call(self, channel: Channel, request: Command) -> None:
@@ -396,16 +398,16 @@ class RemotingServer:
             if files is None or files.changes == before:
                 self._answer(channel, request, answer)
                 return
-            answer = _given(answer)
-        channel.later(self._wait(channel, request, answer, before))
+            answer = _completed(answer)
+        channel.spawn(self._wait(channel, request, answer, before))
 
     async def _wait(
         self, channel: Channel, request: Command, answer: Awaitable[Answer], before: int
     ) -> None:
         try:
             response = await answer
-            if self._files is not None and self._files.turn != before:
-                await self._files.saved()
+            if self._files is not None and self._files.changes != before:
+                await self._files.flush()
             if response is not None:
                 self._answer(channel, request, response)
         except Exception as error:  # noqa: BLE001 - as above
@@ -415,12 +417,12 @@ class RemotingServer:
         channel.respond(request, answer.code, answer.remark, answer.fields, answer.body)
 
 
-async def _given(answer: Command) -> Answer:
+async def _completed(answer: Command) -> Answer:
     return answer
 
 
-class Door:
-    """The receiver of one connection; made by `RemotingServer.make`.
+class ChannelReceiver:
+    """The receiver of one connection; created by `RemotingServer.make`.
 
     Attributes:
         channel: the connection as handlers see it.
@@ -431,13 +433,13 @@ class Door:
         self.received = channel.received
         self._remoting = remoting
 
-    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
-        """The connection is gone."""
-        self._remoting.gone(self.channel)
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
+        """The connection has ended."""
+        self._remoting.ended(self.channel)
 
 
 def java_exception(error: BaseException) -> str:
-    """An error in the form of Java's remarks: what it is, and where it came from (1.4).
+    """Format an error like the remarks of Java's servers: type, text and location (section 1.4).
 
     >>> try:
     ...     int("x")
@@ -454,6 +456,24 @@ def _host_port(peer: str) -> bytes:
     host, _, port = peer.rpartition(":")
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:  # no TCP: a test's own
+    except ValueError:  # not a TCP connection, in tests
         return bytes(8)
     return address.packed + int(port).to_bytes(4, "big")
+
+
+class Refusal(Exception):  # noqa: N818 - a response of the protocol
+    """A request is refused; `RemotingServer` sends the response.
+
+    Args:
+        code: the response code (section 2.2).
+        remark: the reason, in the words of RocketMQ 4.9 where clients look at them.
+        fields: header fields of the response.
+    """
+
+    def __init__(
+        self, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.fields = dict(fields or {})

@@ -1,1 +1,1 @@
-"""The RocketMQ broker: messages in, messages out, over the store and the rules."""
+"""The RocketMQ broker: request handlers and services over the store and the rules."""

@@ -1,43 +1,47 @@
-"""The RocketMQ broker: its parts put together, and which of them answers which code.
+"""The RocketMQ broker: its request handlers and background services put together.
 
-Each part brings a table of what it answers; `RocketBroker.serve` takes further ones. Both ports of
-a broker serve all of it, but pulls are served on the main port only (2.3).
+`requests` says which handler answers which code. Both ports of a broker answer all codes, except
+that pulls are answered on the main port only (docs/protocol/rocketmq.md, section 2.3).
 
-A request that changes topics is answered when the name servers have heard of the change, so that
-whoever reads the answer finds a new topic there. (Sends and messages that come back wait by
-themselves, because they are answered when they are stored.)
+The response to a request that changes topics is sent after the name servers have learned of the
+change, so that a client that has received it finds a new topic there. (Sends and messages that are
+sent back wait for the name servers by themselves, because they are answered when they are stored.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.admin import admin_handlers
-from coherer._server.rocketmq.broker.client_calls import Calls
-from coherer._server.rocketmq.broker.clients import ClientDesk
+from coherer._server.rocketmq.broker.client_calls import ClientCalls
+from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.pulling import Pulls
-from coherer._server.rocketmq.broker.queries import Positions, Queries
-from coherer._server.rocketmq.broker.reply_messages import ReplyMessages
-from coherer._server.rocketmq.broker.send_back import Retries
-from coherer._server.rocketmq.broker.sending import CODES, Sends
+from coherer._server.rocketmq.broker.pulling import PullHandler
+from coherer._server.rocketmq.broker.queries import MessageQueryHandler, OffsetHandler
+from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
+from coherer._server.rocketmq.broker.requests import (
+    admin_requests,
+    client_requests,
+    message_requests,
+)
+from coherer._server.rocketmq.broker.send_back import SendBackHandler
+from coherer._server.rocketmq.broker.sending import SEND_CODES, SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.broker.transactions import TransactionService
 from coherer._server.rocketmq.remoting import Answer, Channel, Handler, RemotingServer
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 
-if TYPE_CHECKING:  # what reads its files takes its time to load, and few need it
+if TYPE_CHECKING:  # loading it takes time, and only nodes with accounts need it
     from coherer._server.rocketmq.acl import Access
 
-PULLS = frozenset((int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)))
+PULL_CODES: Final = frozenset((int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)))
 
 
 class RocketBroker:
@@ -45,29 +49,47 @@ class RocketBroker:
 
     Args:
         options: how it behaves.
-        core: what it shares with the node's other door; the caller opens and closes it.
-        access: who may do what; None for everybody everything.
+        core: the state shared with the TubeMQ broker of the node; the caller opens and closes it.
+        access: the accounts; None without access control.
 
     Attributes:
-        state: what its parts share.
-        remoting: what serves connections to the main port.
-        fast_remoting: what serves those to the port below, where nobody pulls.
+        state: shared by the handlers.
+        remoting: serves connections to the main port.
+        fast_remoting: serves connections to the port two below, which does not answer pulls.
     """
 
     def __init__(self, options: RocketOptions, core: Core, *, access: Access | None = None) -> None:
         self.core = core
+        self.access = access
         self.state = RocketState(options, core)
-        self.clients = ClientDesk(self.state)
+        self.clients = ClientHandler(self.state)
         self.timers = TimerService(core)
-        self.sends = Sends(self.state, self.timers)
-        self.pulls = Pulls(self.state)
-        self.retries = Retries(self.state)
-        self.positions = Positions(self.state)
-        self.queries = Queries(self.state, access)
+        self.sends = SendHandler(self.state, self.timers)
+        self.pulls = PullHandler(self.state)
         self.delays = DelayService(core, core.store.delay_levels_ms)
-        self.calls = Calls(self.state)
-        self.transactions = TransactionService(
-            core,
+        self.calls = ClientCalls(self.state)
+        self.transactions = self._open_transactions(options)
+        requests = {
+            **message_requests(
+                self.pulls,
+                SendBackHandler(self.state),
+                MessageQueryHandler(self.state, access),
+                OffsetHandler(self.state),
+                self.delays,
+                self.transactions,
+            ),
+            **client_requests(self.clients, self.calls, ReplyHandler(self.state, self.sends)),
+            **admin_requests(self.state, self.delays, access),
+        }
+        fast = {c: self._announcing(h) for c, h in requests.items() if c not in PULL_CODES}
+        self.remoting = self._serve({**requests, **fast})
+        self.fast_remoting = self._serve(fast)
+        self._codes = frozenset((*requests, *map(int, SEND_CODES)))
+
+    def _open_transactions(self, options: RocketOptions) -> TransactionService:
+        access = self.access
+        return TransactionService(
+            self.core,
             self.calls.check_transaction,
             CheckOptions(
                 timeout_ms=options.transaction_timeout_ms,
@@ -75,41 +97,23 @@ class RocketBroker:
                 interval_ms=options.transaction_interval_ms,
             ),
             is_slave=lambda: self.state.is_slave,
-            lacks=None
+            forbid=None
             if access is None
-            else lambda channel, request, topic: access.lacks(channel, request, topic, PUB),
-            take=self.timers.take,
+            else lambda channel, request, topic: access.forbid(channel, request, topic, PUB),
+            schedule=self.timers.schedule,
         )
-        self._handlers: dict[int, Handler] = {}
-        self._fast_handlers: dict[int, Handler] = {}
-        self.access = access
-        self.remoting = self._remoting(self._handlers)
-        self.fast_remoting = self._remoting(self._fast_handlers)
-        self.serve(self._own())
-        self.serve(self.clients.handlers())
-        self.serve(self.calls.handlers())
-        self.serve(admin_handlers(self.state, self.delays, access))
-        self.serve(ReplyMessages(self.state, self.sends).handlers())
-
-    def serve(self, handlers: Mapping[int, Handler]) -> None:
-        """Answer further codes."""
-        for code, handler in handlers.items():
-            if code in PULLS:
-                self._handlers[code] = handler
-            else:
-                self._handlers[code] = self._fast_handlers[code] = self._announcing(handler)
 
     @property
     def codes(self) -> frozenset[int]:
-        """What is answered on the main port."""
-        return frozenset(self._handlers) | frozenset(map(int, CODES))
+        """The request codes that the main port answers."""
+        return self._codes
 
     def tick(self) -> None:
-        """Do what is due: call it every 100 ms or so."""
+        """Run periodic work; call it every 100 ms or so."""
         now_ms = self.state.now_ms()
-        self.pulls.holding.expire(now_ms)
+        self.pulls.suspended.expire(now_ms)
         self.clients.tick()
-        self.state.counts.tick(now_ms)
+        self.state.counters.tick(now_ms)
         if self.access is not None:
             self.access.tick(now_ms)
         if not self.state.is_slave:
@@ -120,48 +124,28 @@ class RocketBroker:
         self.fast_remoting.tick()
 
     async def save(self) -> None:
-        """Write what the files lack: call it every few seconds, as `Core.save_positions`.
+        """Write changed files; call it every few seconds, like `Core.save_positions`.
 
         Raises:
-            StoreError: the disk has no room or failed; it is written the next time.
+            StoreError: the disk is full or failed; the next call writes the files again.
         """
         self.delays.save()
         self.clients.save_filters()
-        await self.core.files.saved()
+        await self.core.files.flush()
 
     def close(self) -> None:
-        """Serve nothing more. What was sent is answered when the core is closed."""
-        self.pulls.holding.close()
+        """Stop serving. Submitted messages are answered when the core is closed."""
+        self.pulls.suspended.close()
         self.delays.stop()
         self.timers.stop()
 
     def closed(self) -> None:
-        """Have written what the files lack; the core is closed, the store not yet."""
+        """Save for the last time; the core is closed, the store is still open."""
         self.delays.save()
         self.clients.save_filters()
 
-    def _own(self) -> dict[int, Handler]:
-        positions = self.positions
-        return {
-            RequestCode.PULL_MESSAGE: self.pulls.pull,
-            RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_back,
-            RequestCode.QUERY_MESSAGE: self.queries.by_key,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
-            RequestCode.QUERY_CONSUMER_OFFSET: positions.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: positions.update,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: positions.search,
-            RequestCode.GET_MAX_OFFSET: positions.maximum,
-            RequestCode.GET_MIN_OFFSET: positions.minimum,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: positions.earliest,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: positions.everything,
-            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
-            RequestCode.END_TRANSACTION: self.transactions.end,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
-        }
-
     def _announcing(self, handler: Handler) -> Handler:
-        """The same handler, whose answer waits for the name servers if it has changed topics."""
+        """Make a handler's response wait for the name servers if the handler changed topics."""
         state = self.state
 
         def handle(channel: Channel, request: Command) -> Answer | Awaitable[Answer]:
@@ -171,37 +155,33 @@ class RocketBroker:
                 return None
             if not isinstance(answer, Command):
                 return finished(answer, before)
-            news = state.news(before)
-            return answer if news is None else after(news, answer)
+            announced = state.announced_since(before)
+            return answer if announced is None else after(announced, answer)
 
-        async def finished(coming: Awaitable[Answer], before: DataVersion) -> Answer:
-            answer = await coming
-            news = state.news(before)
-            if news is not None:
-                await news
+        async def finished(pending: Awaitable[Answer], before: DataVersion) -> Answer:
+            answer = await pending
+            announced = state.announced_since(before)
+            if announced is not None:
+                await announced
             return answer
 
-        async def after(news: Awaitable[None], answer: Command) -> Answer:
-            await news
+        async def after(announced: Awaitable[None], answer: Command) -> Answer:
+            await announced
             return answer
 
         return handle
 
-    def _delay_offsets(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
-        """Code 45: how far the delayed messages of each level are delivered."""
-        return Command(ResponseCode.SUCCESS, body=self.delays.positions.dump())
-
-    def _remoting(self, handlers: Mapping[int, Handler]) -> RemotingServer:
+    def _serve(self, handlers: Mapping[int, Handler]) -> RemotingServer:
         return RemotingServer(
             handlers,
             closed=self._closed,
             check=None if self.access is None else self.access.check,
-            batch_codes=[int(code) for code in CODES],
+            batch_codes=[int(code) for code in SEND_CODES],
             batch=self.sends.batch,
             files=self.core.files,
             now_ms=self.state.now_ms,
         )
 
     def _closed(self, channel: Channel) -> None:
-        self.pulls.holding.gone(channel)
+        self.pulls.suspended.closed(channel)
         self.clients.closed(channel)

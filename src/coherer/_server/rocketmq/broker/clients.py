@@ -1,9 +1,11 @@
-"""The heartbeat path of a broker: who is there, and what others are told (2.10, 2.12, 3.6-3.12).
+"""Heartbeats, locks and queries about connected clients.
 
-A heartbeat makes what its groups lack, their settings and `%RETRY%` topics, books its clients, and
-keeps their expressions. Members of a group are told of changes on the connections over which they
-came, that of the newcomer included, before its heartbeat is answered. So is a member whose lock on
-a queue was refused, when the queue is free.
+See docs/protocol/rocketmq.md, sections 2.10, 2.12 and 3.6 to 3.12.
+
+A heartbeat creates missing settings and `%RETRY%` topics of its groups, registers its clients, and
+compiles their filters. The members of a group, including the new one, are notified of changes
+before the heartbeat is answered. A member whose request for a lock was refused is notified when the
+queue becomes free.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from coherer._rules.rocketmq.clients import (
     ClientInfo,
     Event,
     GroupSettings,
+    GroupSubscription,
     Registered,
-    Subscription,
     Unregistered,
 )
 from coherer._server.rocketmq.broker.state import RocketState, expression_fault
-from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -39,16 +41,16 @@ _log = Log(logging.getLogger(__name__))
 
 FILTERS_FILE: Final = "consumerFilter.json"
 HOUSEKEEPING_MS: Final = 10_000
-"""How often clients are looked for that are gone, and filters saved (3.9, 3.11)."""
+"""How often expired clients are dropped (section 3.9)."""
 LOCK_CHECK_MS: Final = 1_000
-"""How often locks are looked for that are over."""
+"""How often expired locks are released."""
 
 
-class ClientDesk:
-    """Answers heartbeats, good-byes, locks, and questions about who is there.
+class ClientHandler:
+    """Answers heartbeats, unregistrations, locks, and queries about connected clients.
 
     Args:
-        state: what the broker's parts share.
+        state: shared state of the broker.
     """
 
     def __init__(self, state: RocketState) -> None:
@@ -58,29 +60,15 @@ class ClientDesk:
         self._saved_filters = b""
         self._load_filters()
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_ids,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
-            RequestCode.LOCK_BATCH_MQ: self.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-        }
-
-    # -- who is there
+    # -- heartbeats
 
     def heartbeat(self, channel: Channel, request: Command) -> Command:
-        """Code 34.
+        """HEART_BEAT (34).
 
         Raises:
-            ProtocolError: it is no heartbeat.
-            Refusal: the client has no name, or one of its groups has none; the groups before that
-                are booked.
+            ProtocolError: the body is not a heartbeat.
+            Refusal: the client or one of its groups has no name; the groups before that one are
+                registered.
         """
         data = bodies.HeartbeatData.decode(request.body)
         if not data.client_id:
@@ -92,11 +80,11 @@ class ClientDesk:
         for producer in data.producer_data_set:
             group = _named(producer.group_name)
             self._state.producers.register(group, self._client(channel, request, data.client_id))
-        told = {FEATURES: FEATURE_TIMERS} if FEATURES in request.fields else {}
-        return Command(ResponseCode.SUCCESS, fields=told)
+        features = {FEATURES: FEATURE_TIMERS} if FEATURES in request.fields else {}
+        return Command(ResponseCode.SUCCESS, fields=features)
 
     def unregister(self, channel: Channel, request: Command) -> Command:
-        """Code 35: always a success."""
+        """UNREGISTER_CLIENT (35): always succeeds."""
         producer_group = request.fields.get("producerGroup")
         if producer_group is not None:
             self._state.producers.unregister(producer_group, channel)
@@ -104,13 +92,13 @@ class ClientDesk:
         if group is not None:
             settings = self._state.groups.get(group)
             notify = settings is None or settings.notify_consumer_ids_changed_enable
-            self._carry_out(self._state.consumers.unregister(group, channel, notify=notify))
+            self._handle_events(self._state.consumers.unregister(group, channel, notify=notify))
         return Command(ResponseCode.SUCCESS)
 
     def closed(self, channel: Channel) -> None:
-        """A connection is gone, and the clients at its end."""
+        """Unregister the clients of a connection that has ended."""
         self._state.producers.close(channel)
-        self._carry_out(self._state.consumers.close(channel))
+        self._handle_events(self._state.consumers.close(channel))
 
     def _client(self, channel: Channel, request: Command, client_id: str) -> ClientInfo[Channel]:
         now_ms = self._state.now_ms()
@@ -129,16 +117,16 @@ class ClientDesk:
                 state.now_ms(),
                 sys_flag=UNIT_SUB if data.unit_mode else 0,
             )
-        said = GroupSettings(data.consume_type, data.message_model, data.consume_from_where)
+        found = GroupSettings(data.consume_type, data.message_model, data.consume_from_where)
         wanted = [_subscription(one, client.updated_ms) for one in data.subscription_data_set]
-        _, events = state.consumers.register(group, client, said, wanted, notify=notify)
-        self._carry_out(events)
+        _, events = state.consumers.register(group, client, found, wanted, notify=notify)
+        self._handle_events(events)
 
-    def _carry_out(self, events: Iterable[Event[Channel]]) -> None:
-        """Do what the rules say, in their order (3.8)."""
+    def _handle_events(self, events: Iterable[Event[Channel]]) -> None:
+        """Handle the events of the rules in their order (section 3.8)."""
         for event in events:
             if isinstance(event, Changed):
-                self._tell(event.group, event.channels)
+                self._notify(event.group, event.channels)
             elif isinstance(event, Registered):
                 self._state.filters.register(event.group, event.subscriptions, self._state.now_ms())
             else:
@@ -147,8 +135,8 @@ class ClientDesk:
     def _forget(self, event: Unregistered) -> None:
         self._state.filters.unregister(event.group, self._state.now_ms())
 
-    def _tell(self, group: str, channels: Iterable[Channel]) -> None:
-        """Code 40 to every member (4.2) that listens: the others rebalance by themselves."""
+    def _notify(self, group: str, channels: Iterable[Channel]) -> None:
+        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members that read what they are sent."""
         if not self._state.options.notify_members:
             return
         fields = {"consumerGroup": group}
@@ -156,13 +144,13 @@ class ClientDesk:
             if not channel.connection.overloaded:
                 channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
 
-    # -- questions
+    # -- queries
 
     def consumer_ids(self, _: Channel, request: Command) -> Command:
-        """Code 38: the members of a group.
+        """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group.
 
         Raises:
-            Refusal: it has none.
+            Refusal: the group has no members.
         """
         group = parse(GroupHeader, request.fields).consumer_group
         found = self._state.consumers.get(group)
@@ -173,14 +161,14 @@ class ClientDesk:
         return Command(ResponseCode.SUCCESS, body=body.encode())
 
     def check_client(self, _: Channel, request: Command) -> Command:
-        """Code 46: whether the broker can filter like this.
+        """CHECK_CLIENT_CONFIG (46): whether the broker supports a filter expression.
 
         Raises:
-            ProtocolError: the body is none.
-            Refusal: it cannot.
+            ProtocolError: the body is invalid.
+            Refusal: it does not.
         """
-        told = bodies.CheckClient.decode_or_none(request.body)
-        wanted = None if told is None else told.subscription_data
+        body = bodies.CheckClient.find(request.body)
+        wanted = None if body is None else body.subscription_data
         if wanted is None or _is_tag(wanted.expression_type):
             return Command(ResponseCode.SUCCESS)
         if not self._state.options.property_filter:
@@ -195,10 +183,10 @@ class ClientDesk:
         return Command(ResponseCode.SUCCESS)
 
     def consumer_connections(self, _: Channel, request: Command) -> Command:
-        """Code 203: the members of a group, and what it wants.
+        """GET_CONSUMER_CONNECTION_LIST (203): the members of a group, and its subscriptions.
 
         Raises:
-            Refusal: it has none.
+            Refusal: the group has no members.
         """
         name = parse(GroupHeader, request.fields).consumer_group
         group = self._state.consumers.get(name)
@@ -218,7 +206,7 @@ class ClientDesk:
         return Command(ResponseCode.SUCCESS, body=body.encode())
 
     def producer_connections(self, _: Channel, request: Command) -> Command:
-        """Code 204: the producers of a group.
+        """GET_PRODUCER_CONNECTION_LIST (204): the producers of a group.
 
         Raises:
             Refusal: there is no such group.
@@ -231,7 +219,7 @@ class ClientDesk:
         return Command(ResponseCode.SUCCESS, body=body.encode())
 
     def groups_of_topic(self, _: Channel, request: Command) -> Command:
-        """Code 300: the groups that subscribe to a topic, or have read of it."""
+        """QUERY_TOPIC_CONSUME_BY_WHO (300): groups with subscriptions or offsets."""
         topic = parse(TopicHeader, request.fields).topic
         online = self._state.consumers.groups_of(topic)
         groups = dict.fromkeys([*online, *self._state.offsets.groups_of(topic)])
@@ -240,10 +228,10 @@ class ClientDesk:
     # -- locks
 
     def lock(self, _: Channel, request: Command) -> Command:
-        """Code 41: take or renew locks on queues.
+        """LOCK_BATCH_MQ (41): take or renew locks on queues.
 
         Raises:
-            ProtocolError: the body is none.
+            ProtocolError: the body is invalid.
         """
         wanted = bodies.LockBatch.decode(request.body)
         granted = self._state.locks.lock(
@@ -252,37 +240,37 @@ class ClientDesk:
         return Command(ResponseCode.SUCCESS, body=bodies.LockedBatch(queues=granted).encode())
 
     def unlock(self, _: Channel, request: Command) -> Command:
-        """Code 42: give locks back.
+        """UNLOCK_BATCH_MQ (42): release locks.
 
         Raises:
-            ProtocolError: the body is none.
+            ProtocolError: the body is invalid.
         """
         wanted = bodies.LockBatch.decode(request.body)
         group = wanted.consumer_group
         refused = self._state.locks.unlock(group, wanted.client_id, wanted.queues)
-        self._tell_refused(group, refused)
+        self._notify_refused(group, refused)
         return Command(ResponseCode.SUCCESS)
 
-    def _tell_refused(self, group: str, refused: Iterable[str]) -> None:
-        """Have consumers rebalance that were refused a lock which is free now.
+    def _notify_refused(self, group: str, refused: Iterable[str]) -> None:
+        """Make consumers rebalance that were refused a lock which has become free.
 
-        Java's broker does not: whoever asked before the lock was given back asks again at its next
-        rebalance, up to 20 s later.
+        Java's broker does not: there, such a consumer asks again at its next rebalance, up to 20 s
+        later.
         """
         settings = self._state.groups.get(group)
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
         members = (self._state.consumers.find(group, client_id) for client_id in refused)
-        self._tell(group, [member.channel for member in members if member is not None])
+        self._notify(group, [member.channel for member in members if member is not None])
 
-    # -- on a beat
+    # -- periodic work
 
     def tick(self) -> None:
-        """Drop who was not heard of; call it every second or so."""
+        """Drop clients and locks that have expired; call it every second or so."""
         now_ms = self._state.now_ms()
         if self._lock_check.is_due(now_ms):
             for group, refused in self._state.locks.forget_expired(now_ms).items():
-                self._tell_refused(group, refused)
+                self._notify_refused(group, refused)
         if not self._housekeeping.is_due(now_ms):
             return
         gone = [*self._state.producers.expire(now_ms), *self._state.consumers.expire(now_ms)]
@@ -290,7 +278,7 @@ class ClientDesk:
             channel.close()
 
     def save_filters(self) -> None:
-        """Have the filters written, if they are new."""
+        """Write the filters if they have changed."""
         self._state.core.files.save(FILTERS_FILE, self._filters_now)
 
     def _filters_now(self) -> bytes:
@@ -305,12 +293,12 @@ class ClientDesk:
         try:
             state.store.read_config(FILTERS_FILE, parse)
         except DamagedStoreError as error:
-            _log.plain.error("%s The next heartbeats of consumers bring everything again.", error)
-        state.core.files.has(FILTERS_FILE, self._filters_now())
+            _log.plain.error("%s The next heartbeats of the consumers restore the filters.", error)
+        state.core.files.mark_saved(FILTERS_FILE, self._filters_now())
 
 
 def _check_selectors(data: bodies.HeartbeatData) -> None:
-    """Refuse more selectors than can be compiled between the requests of others."""
+    """Refuse selectors that would take too long to compile in one iteration of the event loop."""
     sizes = [
         len(one.sub_string)
         for consumer in data.consumer_data_set
@@ -333,9 +321,9 @@ def _is_tag(kind: str) -> bool:
     return kind in ("", TAG)
 
 
-def _subscription(body: bodies.SubscriptionData, now_ms: int) -> Subscription:
-    """What a heartbeat says; one without a version is as new as the heartbeat (3.3)."""
-    return Subscription(
+def _subscription(body: bodies.SubscriptionData, now_ms: int) -> GroupSubscription:
+    """Convert a subscription; without a version it is as new as the heartbeat (section 3.3)."""
+    return GroupSubscription(
         topic=body.topic,
         expression=body.sub_string,
         version=body.sub_version or now_ms,
@@ -346,8 +334,8 @@ def _subscription(body: bodies.SubscriptionData, now_ms: int) -> Subscription:
     )
 
 
-def subscription_body(subscription: Subscription) -> bodies.SubscriptionData:
-    """A subscription as bodies carry it."""
+def subscription_body(subscription: GroupSubscription) -> bodies.SubscriptionData:
+    """Convert a subscription to its wire form."""
     return bodies.SubscriptionData(
         topic=subscription.topic,
         sub_string=subscription.expression,

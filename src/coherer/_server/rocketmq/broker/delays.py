@@ -1,14 +1,16 @@
-"""Delivers delayed messages when they are due (protocol page, 6.6).
+"""Delivers delayed messages when they are due.
 
-`tick`, called ten times a second, looks at each level's next entry; what is due is stored in its
-real queue, and the level's position moves behind it. A level has one delivery under way at a time,
-so that its messages keep their order; a burst comes in pieces, one per turn of the loop. What could
-not be stored is tried again with the next tick.
+See docs/protocol/rocketmq.md, section 6.6.
 
-Setting the machine's clock makes no message early or late (`_rules.rocketmq.delays.due_ms`).
+`tick`, called ten times a second, reads each level's next entries. Due messages are stored in their
+real queue, and the level's offset advances behind them. Each level has one delivery in progress at
+a time, so that its messages keep their order. A burst is delivered in pieces, one per iteration of
+the event loop. A delivery that failed is retried by the next tick.
 
-The positions are written every few seconds, and only when the messages that they count as
-delivered are on the disk: a power cut repeats deliveries, it loses none.
+Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
+
+The offsets are written every few seconds, after the delivered messages that they cover have been
+made durable: a power failure can repeat deliveries, but loses none.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._record.layout import decode
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._rules.rocketmq.delays import (
-    SCHEDULE_TOPIC,
     DelayPositions,
     due_count,
     due_ms,
@@ -30,8 +31,11 @@ from coherer._rules.rocketmq.delays import (
 )
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
+from coherer._server.rocketmq.remoting import Channel
 from coherer._store import Appended, Draft, Entry
 from coherer._store.queue import BLANK_SIZE, fits
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 
 _log = Log(logging.getLogger(__name__))
@@ -39,18 +43,18 @@ _log = Log(logging.getLogger(__name__))
 DELAY_FILE: Final = "delayOffset.json"
 ENTRIES_AT_ONCE: Final = 200
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
-"""One delivery of a level: others have their turn between."""
+"""The size of one delivery, so that other work can run in between."""
 
 
 class DelayService:
     """The delayed messages of a broker.
 
     Args:
-        core: what the doors share.
+        core: the core of the node.
         levels_ms: the delays of the levels; those of the store's options.
 
     Attributes:
-        positions: the next entry to deliver of each level.
+        positions: the next entry to deliver, by level.
     """
 
     def __init__(self, core: Core, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> None:
@@ -63,24 +67,28 @@ class DelayService:
         self.load()
 
     def load(self) -> None:
-        """Take the positions from their file.
+        """Read the offsets from their file.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: the file cannot be read.
         """
         found = self._core.store.read_config(DELAY_FILE, DelayPositions.load)
         self.positions = DelayPositions() if found is None else found
         self.positions.correct(self._range_of, len(self._levels_ms))
         self._next_ms.clear()
-        self._core.files.has(DELAY_FILE, self.positions.dump())
+        self._core.files.mark_saved(DELAY_FILE, self.positions.dump())
 
     def follow(self, data: bytes) -> None:
-        """Have the positions of a master, as its answer to 45 says them.
+        """Take the offsets from a master's response to GET_ALL_DELAY_OFFSET (45).
 
         Raises:
-            DamagedStoreError: that is none.
+            DamagedStoreError: the response is invalid.
         """
         self.positions = DelayPositions.load(data)
+
+    def all_offsets(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
+        """GET_ALL_DELAY_OFFSET (45): the offsets of the delivered messages of each level."""
+        return Command(ResponseCode.SUCCESS, body=self.positions.dump())
 
     def tick(self) -> None:
         """Deliver what is due."""
@@ -93,14 +101,14 @@ class DelayService:
                 self._deliver(level, delay_ms, now_ms)
 
     def save(self) -> None:
-        """Have the positions written, if they are new: call it every few seconds, and at the end.
+        """Write the offsets if they have changed; call it every few seconds, and at the end.
 
-        First the messages that they count as delivered are made durable.
+        The delivered messages that they cover are made durable first.
         """
         self._core.files.save(DELAY_FILE, self.positions.dump, self._core.store.flush)
 
     def stop(self) -> None:
-        """Deliver nothing more; what is under way ends."""
+        """Stop delivering; a delivery in progress is completed."""
         self._stopped = True
 
     # -- inside
@@ -130,7 +138,7 @@ class DelayService:
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy.discard(level)
             if isinstance(outcome, CohererError):
-                _log.warning("Messages of delay level %d wait on: %s", level, outcome, about=level)
+                _log.warning("Messages of delay level %d are late: %s", level, outcome, about=level)
             else:
                 self.positions[level] = following
                 if following < end:
@@ -139,17 +147,17 @@ class DelayService:
         self._core.appender.submit(drafts, done, wait_durable=False)
 
     def _go_on(self, level: int, delay_ms: int) -> None:
-        """There may be more that is due: others have had their turn."""
+        """Deliver more after other work has run."""
         if not self._stopped and level not in self._busy:
             self._deliver(level, delay_ms, self._core.now_ms())
 
     def _gather(self, entries: Sequence[Entry]) -> tuple[list[Draft], int]:
-        """What to store for these entries, or for the first of them; and where to go on."""
+        """The drafts for the first of these entries, and the offset to continue from."""
         drafts: list[Draft] = []
-        room = BYTES_AT_ONCE
+        budget = BYTES_AT_ONCE
         for entry in entries:
-            room -= entry.size_bytes if entry.size_bytes != BLANK_SIZE else 0
-            if room < 0 and drafts:
+            budget -= entry.size_bytes if entry.size_bytes != BLANK_SIZE else 0
+            if budget < 0 and drafts:
                 return drafts, entry.offset
             draft = self._released(entry)
             if draft is not None:
@@ -162,7 +170,7 @@ class DelayService:
         record = self._core.store.record_at(entry.physical_offset)
         if record is None:
             _log.error(
-                "A delayed message at %d of the log is lost",
+                "The delayed message at log offset %d is lost",
                 entry.physical_offset,
                 about=DELAY_FILE,
             )
@@ -170,7 +178,9 @@ class DelayService:
         draft = released(decode(record, check_crc=False))
         if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
             _log.error(
-                "A delayed message at %d has nowhere to go", entry.physical_offset, about=DELAY_FILE
+                "The delayed message at log offset %d has no valid destination",
+                entry.physical_offset,
+                about=DELAY_FILE,
             )
             return None
         return draft

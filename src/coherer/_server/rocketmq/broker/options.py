@@ -1,4 +1,4 @@
-"""How a RocketMQ broker behaves."""
+"""Options of a RocketMQ broker."""
 
 from __future__ import annotations
 
@@ -10,55 +10,53 @@ import msgspec
 Role = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 
 MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""Java's `maxMessageSize`."""
+"""The default of Java's `maxMessageSize`."""
 
 
 class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a RocketMQ broker behaves. Behind each option stands Java's name for it.
+    """Options of a RocketMQ broker; the names in parentheses are Java's.
 
     Args:
         cluster: the cluster's name (`brokerClusterName`).
         broker: the broker's name, the same for a master and its slaves (`brokerName`).
         broker_id: 0 for a master (`brokerId`).
-        host: the address that clients and name servers know it by (`brokerIP1`).
-        port: the port likewise (`listenPort`).
-        ha_port: where slaves fetch the log; 0 without (`haListenPort`).
-        region: what answers to sends name (`regionId`).
-        trace_on: whether clients that trace shall do so (`traceOn`).
-        perm: 6; 4 for a broker that takes no messages, 2 for one that gives none
+        host: the address that clients and name servers use (`brokerIP1`).
+        port: the port that they use (`listenPort`).
+        ha_port: the replication port; 0 without (`haListenPort`).
+        region: the region in responses to sends (`regionId`).
+        trace_on: whether clients with tracing send traces (`traceOn`).
+        perm: 6; 4 for a broker that refuses sends, 2 for one that refuses pulls
             (`brokerPermission`).
         role: master or slave (`brokerRole`).
-        auto_create_topics: whether a send may make a topic (`autoCreateTopicEnable`).
-        auto_create_groups: whether a consumer may make a group (`autoCreateSubscriptionGroup`).
-        default_queues: how many queues such a topic has at most (`defaultTopicQueueNums`).
+        auto_create_topics: whether a send may create a topic (`autoCreateTopicEnable`).
+        auto_create_groups: whether a consumer may create a group (`autoCreateSubscriptionGroup`).
+        default_queues: the maximum number of queues of such a topic (`defaultTopicQueueNums`).
         message_bytes_max: the largest message or batch (`maxMessageSize`).
-        pull_count_max: messages that one pull brings at most; Java's brokers stop at 32
+        pull_count_max: the maximum number of messages per pull; 32 in Java's brokers
             (`maxTransferCountOnMessageInMemory`).
-        pull_bytes_max: the same in bytes, where the first message is larger one message
+        pull_bytes_max: the maximum size of a pull; a larger message is returned alone
             (`maxTransferBytesOnMessageInMemory`).
-        long_polling: whether a pull that finds nothing waits as long as it says
+        long_polling: whether a pull without messages waits as long as it asks for
             (`longPollingEnable`).
         short_polling_ms: how long it waits otherwise (`shortPollingTimeMills`).
         reject_transactions: whether half messages are refused (`rejectTransactionMessage`).
-        property_filter: whether consumers may filter by SQL92; not with Java's brokers unless
-            they are told to (`enablePropertyFilter`).
-        filter_retries: whether their filters hold for what comes back, too
-            (`filterSupportRetry`).
+        property_filter: whether consumers may filter by SQL92; off by default in Java's brokers
+            (`enablePropertyFilter`).
+        filter_retries: whether filters apply to redelivered messages, too (`filterSupportRetry`).
         accept_sends_from_ms: sends are refused before this time
             (`startAcceptSendRequestTimeStamp`).
-        notify_members: whether the consumers of a group are told when one comes or goes
+        notify_members: whether the consumers of a group are notified of joins and leaves
             (`notifyConsumerIdsChangedEnable`).
-        store_replies: whether answers to requests are stored, too (`storeReplyMessageEnable`).
-        trace_topic: whether there is a topic for traces from the start (`traceTopicEnable`); else
-            the first trace makes it, where sends may make topics.
-        slave_reads: whether consumers that are far behind are sent to a slave (`slaveReadEnable`).
+        store_replies: whether replies to requests are stored, too (`storeReplyMessageEnable`).
+        trace_topic: whether a topic for traces exists from the start (`traceTopicEnable`);
+            otherwise the first trace creates it, where sends may create topics.
+        slave_reads: whether lagging consumers are redirected to a slave (`slaveReadEnable`).
         flush_timeout_ms: how long a send waits for the disk (`syncFlushTimeout`).
         slave_timeout_ms: how long a send waits for a slave (`slaveTimeout`).
-        transaction_timeout_ms: how old a half message is when its producer is asked first
+        transaction_timeout_ms: the age of a half message at its first check
             (`transactionTimeOut`).
-        transaction_checks_max: how often it is asked (`transactionCheckMax`).
-        transaction_interval_ms: from one round of questions to the next
-            (`transactionCheckInterval`).
+        transaction_checks_max: the number of checks (`transactionCheckMax`).
+        transaction_interval_ms: the interval of checks (`transactionCheckInterval`).
     """
 
     cluster: str = "DefaultCluster"
@@ -95,17 +93,17 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """The broker as `host:port`."""
+        """The broker's `host:port`."""
         return f"{self.host}:{self.port}"
 
     @property
     def ha_address(self) -> str:
-        """Where slaves fetch the log, as `host:port` (`brokerIP2:haListenPort`)."""
+        """The replication port as `host:port` (`brokerIP2:haListenPort`)."""
         return f"{self.host}:{self.ha_port}"
 
     @property
     def store_host(self) -> bytes:
-        """The broker as records and offset ids name it: address and port, 8 or 20 bytes.
+        """The broker's address and port as in records and offset ids: 8 or 20 bytes.
 
         >>> RocketOptions().store_host.hex()
         '7f00000100002a9f'
@@ -113,5 +111,5 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         try:
             address = ipaddress.ip_address(self.host).packed
         except ValueError:
-            address = bytes(4)  # a name: ids then say which record, but not where
+            address = bytes(4)  # a host name: ids then identify the record, but not the broker
         return address + self.port.to_bytes(4, "big")

@@ -1,31 +1,40 @@
-"""Codes 11 and 361: messages go out (2.6).
+"""Pulls: `PULL_MESSAGE` (11) and `LITE_PULL_MESSAGE` (361), their filters, and long polling.
 
-361 is the pull of 5.x's `DefaultLitePullConsumer`: the same request, answered the same way.
+See docs/protocol/rocketmq.md, section 2.6. 361 comes from `DefaultLitePullConsumer` of RocketMQ 5;
+request and response are the same.
 
-What a pull finds leaves as slices of the mapped log, as they are. A pull that finds nothing new and
-may wait is held until a message arrives that it wants (`holding`).
+Messages are sent as slices of the mapped log. A pull that finds no message and may wait is
+suspended (`LongPolling`) until a message arrives that passes its filter. Java also searches all
+suspended pulls every five seconds; here each stored message, of either protocol, resumes the pulls
+that want it, and `expire` answers those that have timed out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
+import msgspec
+
+from coherer import limits
 from coherer._record.hashing import tag_code
-from coherer._record.layout import properties_of
-from coherer._record.properties import decode, encode, index_keys
-from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ
+from coherer._record.layout import ROLLED_BACK, properties_of
+from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys
+from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ, RETRY_PREFIX
+from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG, GroupSubscription
 from coherer._rules.rocketmq.groups import Group
-from coherer._server.rocketmq.broker.pulling import Held, Holding, Subscriptions, Wanted
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import Draft, ReadStatus, Slices
+from coherer._store import Appended, Draft, Drafts, ReadStatus, Slices
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PullHeader, missing, negative_count, parse
-from coherer._wire.rocketmq.pulling import COMMIT, SUSPEND
-from coherer.errors import DamagedStoreError
+from coherer._wire.rocketmq.pulling import COMMIT, SUBSCRIPTION, SUSPEND
+from coherer._wire.rocketmq.subscription import Subscription
+from coherer.errors import DamagedStoreError, UsageError
 
 FOUND: Final = ResponseCode.SUCCESS
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
@@ -37,16 +46,16 @@ _SCAN_ENTRIES = 16_000
 _TESTED_AT_ONCE = 256
 
 
-class Pulls:
-    """Answers pulls and holds those that find nothing."""
+class PullHandler:
+    """Answers pulls, and suspends those that find no message."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
-        self._subscriptions = Subscriptions(state)
-        self.holding = Holding(state, self._again)
+        self._subscriptions = PullFilters(state)
+        self.suspended = LongPolling(state, self._resume)
 
     def pull(self, channel: Channel, request: Command) -> Command | None:
-        """One request.
+        """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361).
 
         Raises:
             Refusal: with the code and remark of the first check that fails.
@@ -54,12 +63,12 @@ class Pulls:
         self._pull(channel, request, parse(PullHeader, request.fields), may_wait=True)
         return None
 
-    def _again(self, held: Held) -> None:
-        """A message has come that a held pull wants, or its time is up."""
-        channel, request = held.channel, held.request
+    def _resume(self, pull: SuspendedPull) -> None:
+        """Answer a suspended pull: a message has arrived that it wants, or it has timed out."""
+        channel, request = pull.channel, pull.request
         try:
-            self._pull(channel, request, held.header, may_wait=False)
-        except Exception as error:  # noqa: BLE001 - it is answered, and so are the others
+            self._pull(channel, request, pull.header, may_wait=False)
+        except Exception as error:  # noqa: BLE001 - the other pulls must be answered, too
             channel.fail(request, error)
         channel.connection.flush()
 
@@ -73,19 +82,21 @@ class Pulls:
         found = self._read(header, wanted)
         code, next_offset, remark = _outcome(header.queue_offset, found)
         if self._state.is_slave and code is MOVED:
-            code, next_offset = RETRY, header.queue_offset  # it may only be behind its master
+            code, next_offset = RETRY, header.queue_offset  # the slave may just be behind
         if may_wait and header.sys_flag & COMMIT and not self._state.is_slave:
-            if header.commit_offset is None:  # no number is no order to begin anew
+            if header.commit_offset is None:  # must not reset the group's offset
                 raise missing("commitOffset")
             self._state.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         if code is NOT_FOUND and may_wait and header.sys_flag & SUSPEND:
-            self.holding.hold(Held(channel, request, header, wanted))
+            self.suspended.add(SuspendedPull(channel, request, header, wanted))
             return
         if code is MOVED:
-            self._tell_moved(header, next_offset)
-        self._state.counts.read(header.consumer_group, header.topic, header.queue_id, found.records)
+            self._store_moved_event(header, next_offset)
+        self._state.counters.read(
+            header.consumer_group, header.topic, header.queue_id, found.records
+        )
         fields = {
             "suggestWhichBrokerId": str(self._suggested(group, found)),
             "nextBeginOffset": str(next_offset),
@@ -123,7 +134,7 @@ class Pulls:
 
     # -- the store
 
-    def _read(self, header: PullHeader, wanted: Wanted) -> Slices:
+    def _read(self, header: PullHeader, wanted: PullFilter) -> Slices:
         options = self._state.options
         if header.max_msg_nums < 0:
             raise negative_count(header.max_msg_nums)
@@ -142,8 +153,8 @@ class Pulls:
     def _read_tested(
         self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
     ) -> Slices:
-        """Read on until there are enough messages that pass, or many have been looked at."""
-        store, room = self._state.store, self._state.options.pull_bytes_max
+        """Read until enough messages pass the test, or many have been tested."""
+        store, budget = self._state.store, self._state.options.pull_bytes_max
         start = offset = header.queue_offset
         records: list[memoryview] = []
         offsets: list[int] = []
@@ -157,10 +168,10 @@ class Pulls:
             for record, at in zip(found.records, found.offsets, strict=True):
                 if not _passes(record, test):
                     continue
-                if records and (len(record) > room or len(records) >= count):
+                if records and (len(record) > budget or len(records) >= count):
                     offset = at
                     break
-                room -= len(record)
+                budget -= len(record)
                 records.append(record)
                 offsets.append(at)
             if len(records) >= count or offset < found.next_offset:
@@ -181,8 +192,8 @@ class Pulls:
         slow = found.records and not state.in_memory(state.store.end_offset - found.backlog_bytes)
         return group.which_broker_when_consume_slowly if slow else group.broker_id
 
-    def _tell_moved(self, header: PullHeader, new: int) -> None:
-        """Leave a message about an offset that had to be moved, as Java's brokers do."""
+    def _store_moved_event(self, header: PullHeader, new: int) -> None:
+        """Store a message about an offset that had to be moved, as Java's brokers do."""
         group = header.consumer_group
         queue = {
             "brokerName": self._state.options.broker,
@@ -210,7 +221,7 @@ class Pulls:
 
 
 def _outcome(offset: int, found: Slices) -> tuple[ResponseCode, int, str]:
-    """Code, next offset and remark for what the store says about a request at `offset`."""
+    """Code, next offset and remark for the store's result of reading at `offset`."""
     if found.max_offset == 0:
         return (NOT_FOUND, 0, _NO_MESSAGE) if offset == 0 else (MOVED, 0, _NO_MESSAGE)
     if found.status is ReadStatus.FOUND:
@@ -231,3 +242,287 @@ def _passes(record: memoryview, test: Callable[[Mapping[str, str]], bool]) -> bo
         return test(decode(properties_of(record)))
     except DamagedStoreError:
         return False
+
+
+_CACHED_MAX = 1024
+
+
+class PullFilter(msgspec.Struct, frozen=True):
+    """The messages that a pull wants.
+
+    Args:
+        tags: tag codes; None for all.
+        test: a test of a message's properties; None for all.
+    """
+
+    tags: frozenset[int] | None = None
+    test: Callable[[Mapping[str, str]], bool] | None = None
+
+
+EVERYTHING = PullFilter()
+
+
+class PullFilters:
+    """Finds the filter of a pull, in the pull itself or in the heartbeats of its group."""
+
+    def __init__(self, state: RocketState) -> None:
+        self._state = state
+        self._filters = state.filters
+        self._said: dict[tuple[str, str | None, str | None], PullFilter] = {}
+
+    def wanted(self, header: PullHeader, group: Group) -> PullFilter:
+        """The filter of a pull.
+
+        Raises:
+            Refusal: there is none, for one of the reasons in section 2.6.
+        """
+        if header.sys_flag & SUBSCRIPTION:
+            wanted = self._in_request(header)
+        else:
+            wanted = self._of_group(header, group)
+        if self._state.options.filter_retries and header.topic.startswith(RETRY_PREFIX):
+            return self._of_original_topic(header.topic, wanted)
+        return wanted
+
+    def _in_request(self, header: PullHeader) -> PullFilter:
+        key = header.topic, header.subscription, header.expression_type
+        wanted = self._said.get(key)
+        if wanted is None:
+            wanted = self._build(header)
+            if len(self._said) >= _CACHED_MAX:
+                self._said.clear()
+            self._said[key] = wanted
+        elif not self._is_tags(header.expression_type):
+            self._check_allowed(header.expression_type)
+        return wanted
+
+    def _build(self, header: PullHeader) -> PullFilter:
+        kind = header.expression_type
+        try:
+            subscription = Subscription.parse(header.topic, header.subscription, kind or TAG)
+        except UsageError:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ) from None
+        if self._is_tags(kind):
+            return _by_tags(subscription.text, frozenset(subscription.codes))
+        self._check_allowed(kind)
+        subscribed = GroupSubscription(
+            topic=header.topic, expression=subscription.text, type=subscription.kind
+        )
+        # As in Java, all messages pass if the expression is invalid.
+        built = self._filters.build(header.consumer_group, subscribed, self._state.now_ms())
+        return EVERYTHING if built is None else PullFilter(test=built.matches)
+
+    def _of_group(self, header: PullHeader, group: Group) -> PullFilter:
+        consumers = self._state.consumers.get(header.consumer_group)
+        if consumers is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+            )
+        broadcasting = consumers.settings.message_model == BROADCASTING
+        if broadcasting and not group.consume_broadcast_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = consumers.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+            )
+        if subscription.version < header.sub_version:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if subscription.class_filter:  # obsolete; a filter server would apply it (section 2.6)
+            return EVERYTHING
+        if self._is_tags(subscription.type):
+            return _by_tags(subscription.expression, subscription.codes)
+        return self._of_filter(header, subscription)
+
+    def _of_filter(self, header: PullHeader, subscription: GroupSubscription) -> PullFilter:
+        found = self._filters.get(header.topic, header.consumer_group)
+        if found is None:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.version < header.sub_version:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        self._check_allowed(subscription.type)
+        return PullFilter(test=found.matches)
+
+    def _of_original_topic(self, topic: str, wanted: PullFilter) -> PullFilter:
+        """Apply the filter of the original topic to redelivered messages."""
+        group, tags = topic.removeprefix(RETRY_PREFIX), wanted.tags
+
+        def test(properties: Mapping[str, str]) -> bool:
+            if tags is not None and tag_code(properties.get(TAGS)) not in tags:
+                return False
+            first = self._filters.get(properties.get(RETRY_TOPIC, ""), group)
+            return first is None or first.matches(properties)
+
+        return PullFilter(test=test)
+
+    def _check_allowed(self, kind: str | None) -> None:
+        if not self._state.options.property_filter:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {kind}",
+            )
+
+    def _is_tags(self, kind: str | None) -> bool:
+        return not kind or kind == TAG
+
+
+def _by_tags(text: str, codes: frozenset[int]) -> PullFilter:
+    return EVERYTHING if text == ALL else PullFilter(codes)
+
+
+K = TypeVar("K")
+
+OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+_FOR_EVER_MS: Final = 1 << 63
+
+
+class SuspendedPull:
+    """A pull that waits for messages.
+
+    Attributes:
+        channel: the connection it came over.
+        request: the request to answer.
+        header: its parsed header.
+        wanted: its filter.
+        deadline_ms: when it times out.
+    """
+
+    __slots__ = ("channel", "deadline_ms", "header", "request", "wanted")
+
+    def __init__(
+        self, channel: Channel, request: Command, header: PullHeader, wanted: PullFilter
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.header = header
+        self.wanted = wanted
+        self.deadline_ms = 0
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Its topic and queue."""
+        return self.header.topic, self.header.queue_id
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether it has timed out."""
+        return now_ms >= self.deadline_ms
+
+    def wants(self, draft: Draft) -> bool:
+        """Whether a new message passes its filter."""
+        if self.wanted.test is not None:
+            return self.wanted.test(decode(draft.properties))
+        return self.wanted.tags is None or draft.tag_code in self.wanted.tags
+
+
+class LongPolling:
+    """The suspended pulls, by queue.
+
+    Args:
+        state: shared state of the broker.
+        resume: answers a pull.
+    """
+
+    def __init__(self, state: RocketState, resume: Callable[[SuspendedPull], None]) -> None:
+        self._state = state
+        self._resume = resume
+        self._suspended: dict[tuple[str, int], dict[SuspendedPull, None]] = {}
+        self._by_channel: dict[Channel, dict[SuspendedPull, None]] = {}
+        self._ended: deque[SuspendedPull] = deque()  # resumed, but not answered yet
+        self._count = 0
+        state.core.on_arrival(self.arrived)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, pull: SuspendedPull) -> None:
+        """Suspend a pull for the time in its request, or for the broker's own limit.
+
+        Raises:
+            Refusal: too many pulls are suspended; Java refuses like this when a request queue is
+            full (section 1.4).
+        """
+        if self._count >= limits.HELD_PULLS_MAX:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+        options, header = self._state.options, pull.header
+        wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
+        pull.deadline_ms = self._state.now_ms() + wait_ms
+        self._suspended.setdefault(pull.queue, {})[pull] = None
+        self._by_channel.setdefault(pull.channel, {})[pull] = None
+        self._count += 1
+
+    def arrived(
+        self,
+        drafts: Sequence[Draft | Drafts],
+        appended: Sequence[Appended],  # noqa: ARG002
+    ) -> None:
+        """Resume the pulls that want one of these messages."""
+        if not self._suspended:
+            return
+        woken: dict[tuple[str, int], list[Draft]] = {}
+        for draft in drafts:
+            key = draft.topic, draft.queue_id
+            if key in self._suspended and draft.sys_flag & ROLLED_BACK in (0, 8):
+                each = draft.each() if isinstance(draft, Drafts) else (draft,)
+                woken.setdefault(key, []).extend(each)
+        for key, new in woken.items():
+            self._end([one for one in self._suspended[key] if any(map(one.wants, new))])
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the pulls that have timed out."""
+        late = [one for pulls in self._suspended.values() for one in pulls if one.is_late(now_ms)]
+        self._end(late)
+
+    def closed(self, channel: Channel) -> None:
+        """Drop the pulls of a connection that has ended."""
+        for one in [*self._by_channel.get(channel, ())]:
+            self._forget(one)
+
+    def close(self) -> None:
+        """Answer all pulls, before the connections are closed."""
+        self.expire(_FOR_EVER_MS)
+        self._answer(len(self._ended))
+
+    def _end(self, ended: Sequence[SuspendedPull]) -> None:
+        for one in ended:
+            self._forget(one)
+        under_way = bool(self._ended)
+        self._ended += ended
+        if not under_way:
+            self._answer_some()
+
+    def _answer_some(self) -> None:
+        """Answer some resumed pulls, then let other connections run."""
+        self._answer(limits.HELD_PULLS_AT_ONCE)
+        if self._ended:
+            asyncio.get_running_loop().call_soon(self._answer_some)
+
+    def _answer(self, count_max: int) -> None:
+        for _ in range(min(len(self._ended), count_max)):
+            one = self._ended.popleft()
+            if not one.channel.closed:
+                self._resume(one)
+
+    def _forget(self, one: SuspendedPull) -> None:
+        self._count -= 1
+        _drop(self._suspended, one.queue, one)
+        _drop(self._by_channel, one.channel, one)
+
+
+def _drop(table: dict[K, dict[SuspendedPull, None]], key: K, one: SuspendedPull) -> None:
+    pulls = table[key]
+    del pulls[one]
+    if not pulls:
+        del table[key]

@@ -1,12 +1,13 @@
-"""How name servers learn of a broker and of its topics (9.2).
+"""Registers a broker and its topics with name servers.
 
-A broker says everything it has to each of its name servers: at the start, after every change of a
-topic, every 30 s, and to one that did not answer after 3 s again. At the end it says good-bye. What
-a name server in the same process knows is set without a message.
+See docs/protocol/rocketmq.md, section 9.2.
 
-Whoever changes a topic can wait until the name servers in other processes know it
-(`RemoteRegistrar.heard`). The wait is bounded, and does not include name servers that were silent
-the last time.
+A broker sends all its topics to each of its name servers: at start, after every change of a topic,
+every 30 s, and again after 3 s if the name server did not respond. At stop it unregisters. A name
+server in the same process is updated by function calls.
+
+Code that changes a topic can await `RemoteRegistrar.announced`, until the remote name servers know
+it. The wait is bounded and skips name servers that did not respond the last time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._rules.common.topics import Topic, TopicTable
-from coherer._rules.rocketmq.routes import Master, QueueData, RouteTable
-from coherer._rules.rocketmq.routes import Registration as Said
+from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, QueueData, RouteTable
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
@@ -38,20 +38,20 @@ PERIOD_S: Final = 30.0
 RETRY_S: Final = 3.0
 REGISTER_MS: Final = 6_000
 FAREWELL_MS: Final = 3_000
-HEARD_MS: Final = 2_000
-"""The longest wait for name servers. Clients wait 3 s for an answer, so this has to be less."""
+ANNOUNCE_TIMEOUT_MS: Final = 2_000
+"""The longest wait for name servers; less than the 3 s for which clients wait for a response."""
 READ_WRITE: Final = 6
 
 
-class Registration:
-    """What a broker says to its name servers, without the way it is said.
+class BrokerAnnouncement:
+    """The content of a broker's registrations.
 
     Args:
-        options: who it is, as it is now; without reading or writing in its permission, its topics
-            have the same.
-        topics: what it has; changes of them are seen.
-        now_ms: a clock that is not set.
-        master_found: told where a slave's master is: its address, and its address for slaves.
+        options: returns the current options; topics inherit the broker's permission if it lacks
+            reading or writing.
+        topics: the topic table.
+        now_ms: a monotonic clock.
+        master_found: called with the addresses of a slave's master.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Registration:
         topics: TopicTable,
         now_ms: Callable[[], int],
         *,
-        master_found: Callable[[Master], None] = lambda _: None,
+        master_found: Callable[[MasterAddress], None] = lambda _: None,
     ) -> None:
         self.options = options
         self.topics = topics
@@ -68,7 +68,7 @@ class Registration:
         self._master_found = master_found
 
     def body(self) -> bytes:
-        """The body of 103."""
+        """The body of REGISTER_BROKER (103)."""
         version = self.topics.version
         wrapper = bodies.TopicConfigs(
             data_version=bodies.DataVersion(counter=version.counter, timestamp=version.timestamp),
@@ -77,7 +77,7 @@ class Registration:
         return bodies.RegisterBody(topic_config_serialize_wrapper=wrapper).encode()
 
     def register_header(self, body: bytes) -> RegisterBrokerHeader:
-        """The header of 103."""
+        """The header of REGISTER_BROKER (103)."""
         options = self.options()
         return RegisterBrokerHeader(
             broker_name=options.broker,
@@ -89,7 +89,7 @@ class Registration:
         )
 
     def header(self) -> BrokerHeader:
-        """The header of 104."""
+        """The header of UNREGISTER_BROKER (104)."""
         options = self.options()
         return BrokerHeader(
             broker_name=options.broker,
@@ -98,10 +98,10 @@ class Registration:
             broker_id=options.broker_id,
         )
 
-    def said(self, link: Hashable) -> Said:
-        """The same as a name server in this process takes it."""
+    def registration(self, link: Hashable) -> BrokerRegistration:
+        """The registration for a name server in this process."""
         options = self.options()
-        return Said(
+        return BrokerRegistration(
             cluster=options.cluster,
             broker=options.broker,
             broker_id=options.broker_id,
@@ -122,8 +122,8 @@ class Registration:
             link=link,
         )
 
-    def answered(self, master: Master, ordered: Sequence[str] | None) -> None:
-        """Take what a name server answered; `ordered` are the topics that it calls so."""
+    def answered(self, master: MasterAddress, ordered: Sequence[str] | None) -> None:
+        """Take a name server's response; `ordered` are its ordered topics."""
         if master.address or master.ha_address:
             self._master_found(master)
         if ordered is not None:
@@ -146,75 +146,75 @@ class Registration:
 
 
 class LocalRegistrar:
-    """The tie to a name server in the same process.
+    """Registers the broker with a name server in the same process.
 
-    Unlike one behind a socket it forgets a topic as soon as the broker has it no more.
+    Unlike a remote name server, it forgets a topic as soon as the broker has deleted it.
 
     Args:
-        registration: what is said.
-        routes: the name server's.
-        ordered: the topics that the name server calls ordered; None when it says nothing.
+        registration: the content of registrations.
+        routes: the name server's routes.
+        ordered: returns the name server's ordered topics; None while it has none configured.
     """
 
     def __init__(
         self,
-        registration: Registration,
+        registration: BrokerAnnouncement,
         routes: RouteTable,
         ordered: Callable[[], Sequence[str] | None],
     ) -> None:
         self._registration = registration
         self._routes = routes
         self._ordered = ordered
-        self._told: frozenset[str] = frozenset()
+        self._registered: frozenset[str] = frozenset()
         registration.topics.watch(self.sync)
 
     def sync(self) -> None:
-        """Have the name server know what is so now."""
+        """Register the current topics."""
         registration = self._registration
-        said = registration.said(self)
-        names = frozenset(said.topics or ())
-        master = self._routes.register(said, registration.now_ms())
-        self._routes.drop(said.broker, self._told - names)
-        self._told = names
+        sent = registration.registration(self)
+        names = frozenset(sent.topics or ())
+        master = self._routes.register(sent, registration.now_ms())
+        self._routes.drop(sent.broker, self._registered - names)
+        self._registered = names
         registration.answered(master, None)
 
     def tick(self) -> None:
-        """Show that the broker is alive, and take what is ordered; call it every few seconds."""
+        """Renew the registration and take the ordered topics; call it every few seconds."""
         self.sync()
-        self._registration.answered(Master(), self._ordered())
+        self._registration.answered(MasterAddress(), self._ordered())
 
     def close(self) -> None:
-        """Say good-bye."""
+        """Unregister."""
         options = self._registration.options()
         self._routes.unregister(options.cluster, options.broker, options.broker_id, options.address)
 
 
 class RemoteRegistrar:
-    """The ties to name servers behind sockets.
+    """Registers the broker with remote name servers.
 
     Args:
-        registration: what is said.
-        addresses: host:port of each.
+        registration: the content of registrations.
+        addresses: host:port of each name server.
         outgoing: the connections to them; the caller closes it.
-        heard_ms: the longest wait of `heard`.
+        announce_timeout_ms: the longest wait of `announced`.
 
     Attributes:
-        ready: set when one of them has taken the registration.
+        ready: set when one of them has accepted the registration.
     """
 
     def __init__(
         self,
-        registration: Registration,
+        registration: BrokerAnnouncement,
         addresses: Sequence[str],
         outgoing: RemotingClient,
         *,
-        heard_ms: int = HEARD_MS,
+        announce_timeout_ms: int = ANNOUNCE_TIMEOUT_MS,
     ) -> None:
         self._registration = registration
         self._addresses = addresses
         self._outgoing = outgoing
-        self._heard_ms = heard_ms
-        self._news = {address: asyncio.Event() for address in addresses}
+        self._announce_timeout_ms = announce_timeout_ms
+        self._changed = {address: asyncio.Event() for address in addresses}
         self._trouble: dict[str, str] = {}
         self._silent: set[str] = set()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -222,20 +222,20 @@ class RemoteRegistrar:
         self.ready = asyncio.Event()
 
     def start(self) -> None:
-        """Register and stay registered, in the background, for ever."""
+        """Register, and keep registered in the background."""
         self._registration.topics.watch(self.sync)
         self._tasks = [asyncio.create_task(self._keep(address)) for address in self._addresses]
 
     def sync(self) -> None:
-        """Tell all name servers soon what is so now."""
-        for news in self._news.values():
-            news.set()
+        """Register the current topics with all name servers soon."""
+        for changed in self._changed.values():
+            changed.set()
 
-    def heard(self) -> Awaitable[None]:
-        """What ends when the name servers have been told what is so now, or after `heard_ms`.
+    def announced(self) -> Awaitable[None]:
+        """Return a task that waits until the name servers know the current topics.
 
-        A name server that refuses the connection or the registration is not waited for any longer.
-        One that did not answer within `heard_ms` is not waited for again until it has answered.
+        A name server that refuses the connection or the registration is skipped from then on. One
+        that did not respond within `announce_timeout_ms` is skipped until it responds.
         """
         loop = asyncio.get_running_loop()
         waiting: dict[asyncio.Future[None], str] = {}
@@ -243,27 +243,27 @@ class RemoteRegistrar:
             if address in self._silent or task.done():
                 continue
             future: asyncio.Future[None] = loop.create_future()
-            # Not the registration that is under way: that one may carry the topics of before.
+            # A registration in progress does not count: it may contain the old topics.
             self._waiting.setdefault(address, []).append(future)
-            self._news[address].set()
+            self._changed[address].set()
             waiting[future] = address
-        return asyncio.create_task(self._hear(waiting), name="name servers hear")
+        return asyncio.create_task(self._wait_announced(waiting), name="coherer-announce")
 
-    async def _hear(self, waiting: Mapping[asyncio.Future[None], str]) -> None:
+    async def _wait_announced(self, waiting: Mapping[asyncio.Future[None], str]) -> None:
         if not waiting:
             return
-        _, late = await asyncio.wait(waiting, timeout=self._heard_ms / 1000)
+        _, late = await asyncio.wait(waiting, timeout=self._announce_timeout_ms / 1000)
         for address in sorted({waiting[future] for future in late} - self._silent):
             self._silent.add(address)
             _log.warning(
-                "Name server %s did not take the changed topics within %d ms; its clients may not "
-                "find a new topic yet",
+                "Name server %s did not accept the changed topics within %d ms; its clients may "
+                "not find a new topic yet",
                 address,
-                self._heard_ms,
+                self._announce_timeout_ms,
             )
 
     async def close(self) -> None:
-        """Say good-bye to all."""
+        """Unregister from all name servers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -277,13 +277,13 @@ class RemoteRegistrar:
             for address in self._addresses
             if address not in self._trouble
         ]
-        for said in await asyncio.gather(*farewells, return_exceptions=True):
-            if isinstance(said, Exception):
-                _log.warning("A name server did not hear our good-bye: %s", said)
+        for sent in await asyncio.gather(*farewells, return_exceptions=True):
+            if isinstance(sent, Exception):
+                _log.warning("Could not unregister from a name server: %s", sent)
 
     async def _keep(self, address: str) -> None:
         while True:
-            self._news[address].clear()
+            self._changed[address].clear()
             waiting = self._waiting.pop(address, ())
             wait_s = PERIOD_S
             try:
@@ -291,13 +291,13 @@ class RemoteRegistrar:
             except CohererError as error:
                 wait_s = RETRY_S
                 self._trouble[address] = str(error)
-                _log.warning("Name server %s does not have us, trying on: %s", address, error)
-            except Exception:  # noqa: BLE001 - whatever it says, the others do without
-                _log.exception("An error of ours with name server %s", address)
+                _log.warning("Registration with name server %s failed: %s", address, error)
+            except Exception:  # noqa: BLE001 - the other name servers must not be affected
+                _log.exception("Unhandled error while registering with name server %s", address)
             else:
                 self._silent.discard(address)
                 if self._trouble.pop(address, None) is not None:
-                    _log.info("Name server %s has us again.", address)
+                    _log.info("Registered with name server %s again", address)
                 self.ready.set()
             finally:
                 self._answer(waiting)
@@ -312,7 +312,7 @@ class RemoteRegistrar:
     async def _wait(self, address: str, wait_s: float) -> None:
         try:
             async with asyncio.timeout(wait_s):
-                await self._news[address].wait()
+                await self._changed[address].wait()
         except TimeoutError:
             pass
 
@@ -326,13 +326,13 @@ class RemoteRegistrar:
             timeout_ms=REGISTER_MS,
         )
         if answer.code:
-            raise refused(answer.code, answer.remark or "The name server refuses us.")
+            raise refused(answer.code, answer.remark or "The name server refused the registration.")
         result = parse(RegisterBrokerResult, answer.fields)
         ordered: list[str] | None = None
         if answer.body:
             try:
                 ordered = list(bodies.KVTable.decode(answer.body).table)
             except ProtocolError as error:
-                _log.warning("Name server %s answers what nobody can read: %s", address, error)
-        master = Master(result.master_addr or "", result.ha_server_addr or "")
+                _log.warning("Name server %s sent an invalid response: %s", address, error)
+        master = MasterAddress(result.master_addr or "", result.ha_server_addr or "")
         self._registration.answered(master, ordered)

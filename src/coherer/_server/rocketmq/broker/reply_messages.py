@@ -1,8 +1,10 @@
-"""Codes 324 and 325: a consumer answers a message, and the client that asked gets it (2.14).
+"""`SEND_REPLY_MESSAGE` (324) and `SEND_REPLY_MESSAGE_V2` (325): replies to request messages.
 
-The answer names the client that asked in a property. It is pushed to that client over the client's
-own connection (326), and stored in the cluster's reply topic, too. Whoever answers learns whether
-the push went well; the answer is stored either way.
+See docs/protocol/rocketmq.md, section 2.14.
+
+A reply names the client that sent the request in a property. The broker pushes the reply to that
+client over the client's own connection (code 326), and stores it in the cluster's reply topic. The
+sender of the reply learns whether the push succeeded; the reply is stored in either case.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from coherer._record.hashing import tag_code
 from coherer._record.layout import HOSTS_V6
 from coherer._record.properties import TAGS, decode, encode, index_keys
 from coherer._server.rocketmq.broker.client_calls import CALL_MS
-from coherer._server.rocketmq.broker.sending import Sends
+from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Channel, Handler, Refusal
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Appended, Draft
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -33,32 +35,25 @@ REPLY_TO: Final = "REPLY_TO_CLIENT"
 PUSHED: Final = "PUSH_REPLY_TIME"
 
 
-class ReplyMessages:
-    """Takes answers.
+class ReplyHandler:
+    """Pushes and stores replies.
 
     Args:
-        state: what the broker's parts share.
-        sends: checks what is sent.
-        call_ms: how long the client has that asked.
+        state: shared state of the broker.
+        sends: checks sends.
+        call_ms: how long the requesting client may take.
     """
 
-    def __init__(self, state: RocketState, sends: Sends, *, call_ms: int = CALL_MS) -> None:
+    def __init__(self, state: RocketState, sends: SendHandler, *, call_ms: int = CALL_MS) -> None:
         self._state = state
         self._sends = sends
         self._call_ms = call_ms
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: self.take,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.take,
-        }
-
-    async def take(self, channel: Channel, request: Command) -> Command:
-        """Push an answer, and store it.
+    async def reply(self, channel: Channel, request: Command) -> Command:
+        """SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325): push a reply, and store it.
 
         Raises:
-            Refusal: it cannot be sent to this topic.
+            Refusal: the topic does not accept it.
         """
         common = self._sends.replies.fields
         try:
@@ -86,7 +81,7 @@ class ReplyMessages:
         return Command(code, remark=fault, fields={**common, **result.fields()})
 
     async def _push(self, channel: Channel, header: SendHeader, body: bytes) -> str | None:
-        """Hand an answer to the client that asked. Returns what is wrong, or None."""
+        """Push a reply to the requesting client. Returns the remark if that failed, else None."""
         properties = decode((header.properties or "").encode("utf-8", "replace"))
         client_id = properties.get(REPLY_TO)
         if client_id is None:
@@ -100,12 +95,10 @@ class ReplyMessages:
         try:
             answer = await asker.call(code, fields, body, self._call_ms)
         except CohererError as error:
-            _log.warning("%s does not take an answer: %s", client_id, error, about=client_id)
+            _log.warning("%s did not accept a reply: %s", client_id, error, about=client_id)
             return f"push reply message to {client_id}fail."
         if answer.code != ResponseCode.SUCCESS:
-            _log.warning(
-                "%s does not take an answer: %s", client_id, answer.remark, about=client_id
-            )
+            _log.warning("%s did not accept a reply: %s", client_id, answer.remark, about=client_id)
             return f"push reply message to {client_id}fail."
         return None
 
@@ -150,7 +143,7 @@ class ReplyMessages:
 
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
-                _log.warning("An answer is not stored: %s", outcome, about=type(outcome))
+                _log.warning("A reply could not be stored: %s", outcome, about=type(outcome))
             if not stored.done():
                 stored.set_result(None if isinstance(outcome, CohererError) else outcome[0])
 

@@ -1,15 +1,19 @@
-"""Codes 10, 310 and 320: messages come in (2.4).
+"""Sends: `SEND_MESSAGE` (10), `SEND_MESSAGE_V2` (310) and `SEND_BATCH_MESSAGE` (320).
 
-All sends of one socket read become drafts and one batch for the appender. A topic that passed the
-checks of 2.4.2 is remembered until topics, groups or options change; a send to it that is nothing
-special (no batch, transaction, delay or retry) is then read without asking again. Any other goes
-through all checks in Java's order.
+See docs/protocol/rocketmq.md, section 2.4.
+
+All sends of one socket read become drafts and one batch for the appender. A topic that has passed
+the checks of section 2.4.2 is cached until topics, groups or options change. Plain sends to a
+cached topic (no batch, transaction, delay or retry) skip the checks. All other sends go through
+every check in Java's order.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import struct
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -21,34 +25,36 @@ from coherer._rules.common.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, To
 from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.timers import TIMER_TOPIC, any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional
-from coherer._server.rocketmq.broker.send_properties import PropertyTexts, StoredText
-from coherer._server.rocketmq.broker.sending import Replies, Sent
+from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import Draft, Drafts
+from coherer._store import Appended, Draft, Drafts
+from coherer._wire.rocketmq.batches import decode_batch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
-from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer._wire.rocketmq.messages import decode_batch
 from coherer._wire.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
-from coherer.errors import CohererError, RefusedError, UsageError
+from coherer._wire.rocketmq.sending import SendAnswers
+from coherer.errors import CohererError, RefusedError, StoreError, StoreFullError, UsageError
 
 _HOSTS_V4_BYTES, _HOSTS_V6_BYTES = 16, 40
 _AROUND_BYTES_MAX = FIXED_BYTES + _HOSTS_V6_BYTES + limits.TOPIC_BYTES_MAX
-"""What a record is longer than body and properties, at most; what is so far below the limit is not
-looked at any closer."""
+"""The maximum size of a record without body and properties. A send that stays this far below the
+size limit needs no exact check."""
 _V3_4_9 = 121
-"""Clients from this version on say how often a message may be retried."""
+"""Clients from this version on send the maximum number of retries."""
 _MULTI_TAG = 2
 _PLAIN_FLAGS = frozenset(("0", "1"))
 _V2 = int(RequestCode.SEND_MESSAGE_V2)
 
-CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
-class _Lane:
-    """A topic that takes messages."""
+class _CheckedTopic:
+    """A topic that has passed the checks of a send."""
 
     __slots__ = ("queues", "sys_flag", "topic")
 
@@ -58,31 +64,31 @@ class _Lane:
         self.sys_flag = _MULTI_TAG if topic.filter_type == "MULTI_TAG" else 0
 
 
-class Sends:
-    """Takes the sends of all connections.
+class SendHandler:
+    """Handles the sends of all connections.
 
     Args:
-        state: what the broker's parts share.
-        timers: keeps timed messages; one of its own when None.
+        state: shared state of the broker.
+        timers: stores timed messages; a new service if None.
     """
 
     def __init__(self, state: RocketState, timers: TimerService | None = None) -> None:
         self._state = state
         self._timers = timers or TimerService(state.core)
-        self._lanes: dict[str, _Lane] = {}
+        self._checked_topics: dict[str, _CheckedTopic] = {}
         self._version = -1
         self._accepting = False
         self._record_bytes_max = self._bytes_max = 0
-        self._texts: PropertyTexts
-        self.replies: Replies
+        self._texts: PropertyRewriter
+        self.replies: SendReplies
         self._refresh()
 
     def batch(self, channel: Channel, requests: Sequence[Command]) -> None:
-        """Take the sends of one socket read."""
+        """Handle the sends of one socket read."""
         if self._version != self._state.version:
             self._refresh()
         now_ms = self._state.now_ms()
-        safe, quick = Sent(self._state, self.replies, channel), None
+        safe, quick = SendBatch(self._state, self.replies, channel), None
         for request in requests:
             try:
                 draft, wait = self._read_quickly(channel, request)
@@ -91,13 +97,15 @@ class Sends:
                 elif wait:
                     safe.add(request, draft.queue_id, draft)
                 else:
-                    quick = quick or Sent(self._state, self.replies, channel, wait=False)
+                    quick = quick or SendBatch(self._state, self.replies, channel, wait=False)
                     quick.add(request, draft.queue_id, draft)
             except Refusal as refusal:
                 channel.respond(request, refusal.code, refusal.remark, self.replies.fields)
-            except CohererError as error:  # what Java throws: nobody says the region (1.4)
+            except (
+                CohererError
+            ) as error:  # Java throws here, so the region is missing (section 1.4)
                 channel.respond(request, error.code or ResponseCode.SYSTEM_ERROR, error.text)
-            except Exception as error:  # noqa: BLE001 - the other sends of this read go on
+            except Exception as error:  # noqa: BLE001 - the other sends must be handled
                 channel.fail(request, error)
         for answers in (safe, quick):
             if answers is not None:
@@ -106,19 +114,19 @@ class Sends:
     def _refresh(self) -> None:
         state, options = self._state, self._state.options
         self._version = state.version
-        self._lanes.clear()
-        self._texts = PropertyTexts(options.cluster)
-        self.replies = Replies(options)
+        self._checked_topics.clear()
+        self._texts = PropertyRewriter(options.cluster)
+        self.replies = SendReplies(options)
         self._record_bytes_max = min(options.message_bytes_max, state.store.record_bytes_max)
         self._bytes_max = self._record_bytes_max - _AROUND_BYTES_MAX
         self._accepting = not state.is_slave and not state.core.write_failed
 
-    # -- the usual send
+    # -- plain sends
 
     def _read_quickly(self, channel: Channel, request: Command) -> tuple[Draft | None, bool]:
-        """What to store, and whether it has to be safe; None for a send that needs more care."""
+        """The draft of a plain send, or None, and whether it waits until it is durable."""
         fields = request.fields
-        lane = self._lanes.get(fields.get("b", ""))
+        lane = self._checked_topics.get(fields.get("b", ""))
         if lane is None or request.code != _V2:
             return None, False
         text = fields.get("i", "")
@@ -150,10 +158,10 @@ class Sends:
             flag, int(sys_flag) | lane.sys_flag, born_ms, channel.host_port, 0, 0, keys,
         ), wait  # fmt: skip
 
-    # -- any send
+    # -- all sends
 
-    def _read(self, channel: Channel, request: Command, now_ms: int, answers: Sent) -> None:
-        apart = Sent(self._state, self.replies, channel)
+    def _read(self, channel: Channel, request: Command, now_ms: int, answers: SendBatch) -> None:
+        apart = SendBatch(self._state, self.replies, channel)
         header, before = _header(request), self._state.core.files.changes
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
@@ -174,10 +182,11 @@ class Sends:
         apart.submit()
 
     def check(self, channel: Channel, header: SendHeader, now_ms: int) -> Topic:
-        """The topic that a send goes to, made where that is allowed.
+        """Return the topic of a send; creates it where that is allowed.
 
         Raises:
-            Refusal: there is none, or it takes no such message (2.4.2, steps 1 to 6).
+            Refusal: there is no such topic, or it does not accept the message (section 2.4.2, steps
+            1 to 6).
         """
         state, options = self._state, self._state.options
         if self._version != state.version:
@@ -206,7 +215,7 @@ class Sends:
         if not self._accepting:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE)
         if not topic.name.startswith(RETRY_PREFIX):
-            self._lanes[topic.name] = _Lane(topic)
+            self._checked_topics[topic.name] = _CheckedTopic(topic)
         return topic
 
     def _create(self, header: SendHeader, now_ms: int) -> Topic:
@@ -258,17 +267,17 @@ class Sends:
         return self._scheduled(draft, text)
 
     def _scheduled(self, draft: Draft, text: str) -> Draft:
-        # 6.2: half messages that a client made by itself stay where they are.
+        # Half messages that a client built itself are stored unchanged (section 6.2).
         if draft.sys_flag & ROLLED_BACK in (0, 8):
             level = delay_level(draft.properties)
             if level > 0:
                 return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
             if is_timed(draft.properties):
-                return self._timers.take(_with_wait(draft, text))
+                return self._timers.schedule(_with_wait(draft, text))
         return draft
 
     def _is_dead(self, request: Command, header: SendHeader) -> bool:
-        """Whether a message that a consumer sends back itself has been tried often enough."""
+        """Whether a message sent to a retry topic has used up its retries."""
         if not header.topic.startswith(RETRY_PREFIX):
             return False
         name = header.topic.removeprefix(RETRY_PREFIX)
@@ -291,7 +300,7 @@ class Sends:
             raise UsageError(
                 f"message size exceeded: {len(request.body)} bytes, {self._bytes_max} at most"
             )
-        # Of an item nothing is taken out, but the batch's own properties come behind (5.9).
+        # Items keep all their properties; those of the batch are appended (section 5.9).
         flags, bodies, texts = decode_batch(request.body)
         if not bodies:
             raise UsageError("There is no message in this batch.")
@@ -309,7 +318,12 @@ class Sends:
         )  # fmt: skip
 
     def _check_size(
-        self, channel: Channel, topic: str, body_bytes: int, text_chars: int, stored: StoredText
+        self,
+        channel: Channel,
+        topic: str,
+        body_bytes: int,
+        text_chars: int,
+        stored: StoredProperties,
     ) -> None:
         text_bytes = len(stored.data)
         hosts_bytes = len(channel.host_port) + len(self._state.store.store_host)
@@ -325,7 +339,7 @@ class Sends:
 _ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit 128k, msg properties length limit 32k."
-)  # in these words also where the limits are others, as in Java
+)  # Java uses these words even if other limits are configured
 _TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
 
@@ -333,12 +347,12 @@ _NOT_AVAILABLE = "service not available now: this broker follows a master, or it
 def _header(request: Command) -> SendHeader:
     fields = request.fields
     if request.language == "CPP" and fields.get("batch") == "1":
-        # Java's broker takes this for no, and stores the whole batch as one message.
+        # Java's broker reads this as false, and stores the whole batch as one message.
         fields = {**fields, "batch": "true"}
     try:
         return read_send(request.code, fields)
     except RefusedError as error:
-        if error.text == topic_fault(""):  # a check of Java's: its answer says the region
+        if error.text == topic_fault(""):  # one of Java's checks: the response has the region
             raise Refusal(ResponseCode.SYSTEM_ERROR, error.text) from error
         raise
 
@@ -349,7 +363,7 @@ def _draft(
     topic: str,
     queue_id: int,
     body: bytes,
-    stored: StoredText,
+    stored: StoredProperties,
     flag: int,
 ) -> Draft:
     return Draft(
@@ -369,7 +383,7 @@ def _draft(
 
 
 def _with_wait(draft: Draft, text: str) -> Draft:
-    """Java writes what it puts elsewhere anew, with the WAIT that it leaves out otherwise."""
+    """Add the WAIT property, which Java keeps only in messages that it rewrites."""
     wait = decode(text.encode("utf-8", "replace")).get(WAIT)
     if wait is None:
         return draft
@@ -379,3 +393,163 @@ def _with_wait(draft: Draft, text: str) -> Draft:
 
 def _without_delay(text: str) -> str:
     return "\x02".join(pair for pair in text.split("\x02") if not pair.startswith("DELAY\x01"))
+
+
+OK = 0
+
+
+class SendReplies:
+    """Encodes the responses to sends.
+
+    Attributes:
+        fields: the header of a refusal.
+        encode: encodes a response.
+        encode_usual: returns the pieces of a successful response to a single message.
+
+    >>> SendReplies(RocketOptions()).id_text([4096, 4200])
+    '7F00000100002A9F0000000000001000,7F00000100002A9F0000000000001068'
+    """
+
+    __slots__ = ("_host", "encode", "encode_usual", "fields")
+
+    def __init__(self, options: RocketOptions) -> None:
+        self.fields = {
+            "MSG_REGION": options.region,
+            "TRACE_ON": "true" if options.trace_on else "false",
+        }
+        answers = SendAnswers(
+            options.region, trace_on=options.trace_on, store_host=options.store_host
+        )
+        self.encode = answers.encode
+        self.encode_usual = answers.encode_usual
+        self._host = options.store_host.hex().upper()
+
+    def id_text(self, physical_offsets: Sequence[int]) -> str:
+        """The offset ids of records as text."""
+        offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
+        return self._host + offsets.hex(",", 8).upper().replace(",", f",{self._host}")
+
+
+class SendBatch:
+    """Collects sends, stores them together, and answers each.
+
+    If one of them created a topic, the responses wait for the name servers.
+
+    Args:
+        state: shared state of the broker.
+        replies: encodes the responses.
+        channel: receives them.
+        wait: whether the responses wait until the messages are durable and replicated, where the
+            broker guarantees that (sections 6.11, 6.12).
+        unsaved: whether the responses wait for files, because the sends created topics.
+    """
+
+    __slots__ = (
+        "_before",
+        "_channel",
+        "_drafts",
+        "_news",
+        "_replies",
+        "_sends",
+        "_state",
+        "_unsaved",
+        "_wait",
+    )
+
+    def __init__(
+        self,
+        state: RocketState,
+        replies: SendReplies,
+        channel: Channel,
+        *,
+        wait: bool = True,
+        unsaved: bool = False,
+    ) -> None:
+        self._state = state
+        self._replies = replies
+        self._channel = channel
+        self._wait = wait
+        self._before = state.topics.version
+        self._news: Awaitable[None] | None = None
+        self._unsaved = unsaved
+        self._drafts: list[Draft | Drafts] = []
+        self._sends: list[tuple[Command, int]] = []
+
+    def add(self, request: Command, queue_id: int, draft: Draft | Drafts) -> None:
+        """Add a send.
+
+        Args:
+            request: the request to answer.
+            queue_id: the queue named in the response.
+            draft: its message or messages.
+        """
+        self._drafts.append(draft)
+        self._sends.append((request, queue_id))
+
+    def hold(self, *, wait: bool, unsaved: bool) -> None:
+        """Set what the responses wait for; see the arguments of the class."""
+        self._wait, self._unsaved = wait, unsaved
+
+    def submit(self) -> None:
+        """Store the collected messages."""
+        if self._drafts:
+            self._news = self._state.announced_since(self._before)
+            self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
+
+    def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            self._channel.spawn(self._announced(news, outcome, end_offset))
+        elif isinstance(outcome, CohererError):
+            code, remark = refusal_of(outcome)
+            for request, _ in self._sends:
+                self._channel.respond(request, code, remark, self._replies.fields)
+        elif self._unsaved or (
+            self._wait and (self._state.core.sync_flush or self._state.replication is not None)
+        ):
+            self._channel.spawn(self._safe(outcome, end_offset))
+        else:
+            self._answer(outcome, OK)
+
+    async def _announced(
+        self,
+        news: Awaitable[None],
+        outcome: Sequence[Appended] | CohererError,
+        end_offset: int,
+    ) -> None:
+        await news
+        self._stored(outcome, end_offset)
+
+    async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
+        code = await self._state.safe(end_offset) if self._wait else OK
+        if self._unsaved:
+            with suppress(StoreError):  # the messages are stored; the file is retried later
+                await self._state.core.files.flush()
+        self._answer(placed, code)
+
+    def _answer(self, placed: Sequence[Appended], code: int) -> None:
+        replies, encode_usual = self._replies, self._replies.encode_usual
+        frames: list[bytes] = []
+        for (request, queue_id), one in zip(self._sends, placed, strict=True):
+            if request.flag & ONEWAY:
+                continue
+            offset, queue_offset = one.physical_offset, one.queue_offset
+            if one.count == 1 and not code:
+                frames += encode_usual(request.opaque, offset, queue_id, queue_offset)
+            else:
+                ids = replies.id_text(one.physical_offsets or [offset])
+                frames.append(
+                    replies.encode(request.opaque, ids, queue_id, queue_offset, code=code)
+                )
+        connection = self._channel.connection
+        connection.write(b"".join(frames))
+        connection.flush()
+
+
+def refusal_of(error: CohererError) -> tuple[int, str]:
+    """The response code and remark for messages that could not be stored (section 2.4.3)."""
+    if isinstance(error, UsageError):
+        return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error.text}"
+    if isinstance(error, StoreFullError):
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error.text}"
+    return ResponseCode.SYSTEM_ERROR, f"UNKNOWN_ERROR: {error.text}"

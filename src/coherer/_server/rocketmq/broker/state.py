@@ -1,52 +1,201 @@
-"""What the parts of a RocketMQ broker share: its options, the core, and who is connected."""
+"""What the request handlers of a RocketMQ broker share: tables, counters, filters, options."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final, Protocol
 
-from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
+from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
 from coherer._rules.rocketmq.groups import Group, TopicDefaults
+from coherer._rules.rocketmq.stats import (
+    BROKER_GET_NUMS,
+    BROKER_PUT_NUMS,
+    SEND_BACK_NUMS,
+    StatsTable,
+    Totals,
+)
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import Counts, new_filters
 from coherer._server.rocketmq.remoting import Channel
+from coherer._store import Appended, Draft, Drafts
+from coherer._wire.rocketmq.bloom import Bloom
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UsageError
+
+PUT: Final = "put"
+PUT_BYTES: Final = "put bytes"
+GOT: Final = "got"
+FOUND: Final = "found"
+MISSED: Final = "missed"
+"""Stored messages and their bytes, delivered messages, and pulls with and without messages."""
+
+_queue_of: Final = attrgetter("topic", "queue_id")
+_size_of: Final = attrgetter("size_bytes")
+_count_of: Final = attrgetter("count")
+
+
+class BrokerCounters:
+    """The counters of a broker, for codes 28, 208 and 315 (section 2.12).
+
+    Messages are counted when they are stored, over either protocol, and when a pull returns them.
+
+    Args:
+        core: reports stored messages.
+        cluster: the cluster's name.
+
+    Attributes:
+        stats: counters by topic, group and queue.
+        totals: counters of the whole broker.
+        started_ms: when counting began.
+    """
+
+    def __init__(self, core: Core, cluster: str) -> None:
+        now_ms = core.now_ms()
+        self._zone_ms = time.localtime(core.wall_ms() // 1000).tm_gmtoff * 1000
+        self._wall_ms = core.wall_ms
+        self.stats = StatsTable(now_ms)
+        self.totals = Totals(
+            (PUT, PUT_BYTES, GOT, FOUND, MISSED), now_ms, self._day_offset_ms(now_ms)
+        )
+        self.started_ms = now_ms
+        self._cluster = cluster
+        core.on_arrival(self._arrived)
+        core.on_removal(self.stats.forget_topic)
+
+    def read(self, group: str, topic: str, queue_id: int, records: Sequence[memoryview]) -> None:
+        """Count a pull."""
+        count, numbers = len(records), self.totals.numbers
+        if not count:
+            numbers[MISSED] += 1
+            return
+        numbers[FOUND] += 1
+        numbers[GOT] += count
+        self.stats.read(group, topic, queue_id, count, sum(map(len, records)))
+        self.stats.add(BROKER_GET_NUMS, self._cluster, count)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """Count a message that a consumer has sent back."""
+        self.stats.add(SEND_BACK_NUMS, f"{topic}@{group}", 1)
+
+    def tick(self, now_ms: int) -> None:
+        """Take snapshots of the counters when due; call it every second or so."""
+        self.stats.tick(now_ms)
+        self.totals.tick(now_ms, self._day_offset_ms(now_ms))
+
+    def _day_offset_ms(self, now_ms: int) -> int:
+        return self._zone_ms + self._wall_ms() - now_ms
+
+    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
+        count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
+        self.totals.numbers[PUT] += count
+        self.totals.numbers[PUT_BYTES] += size_bytes
+        if len(drafts) == 1:
+            counts = {_queue_of(drafts[0]): count}
+        else:
+            counts = Counter(map(_queue_of, drafts))
+            if count > len(drafts):  # a `Drafts` holds several messages
+                for draft, one in zip(drafts, appended, strict=True):
+                    counts[_queue_of(draft)] += one.count - 1
+        self.stats.stored(counts, size_bytes)
+        self.stats.add(BROKER_PUT_NUMS, self._cluster, count)
+
+
+SQL92: Final = "SQL92"
+_BLOOM: Final = Bloom()
+
+
+def compile_expression(expression: str, kind: str) -> Compiled:
+    """Compile a filter expression.
+
+    Args:
+        expression: its text.
+        kind: its type.
+
+    Raises:
+        UsageError: the expression is invalid, or its type is not supported.
+
+    >>> compile_expression("a > 5", "SQL92")({"a": "6"})
+    True
+    >>> compile_expression("a", "XPATH")
+    Traceback (most recent call last):
+    coherer.errors.UsageError: Expressions of type 'XPATH' are not supported.
+    """
+    if kind != SQL92:
+        raise UsageError(f"Expressions of type {kind!r} are not supported.")
+    from coherer._wire.rocketmq.selector import (
+        compile_selector,  # loads a grammar, which few nodes need
+    )
+
+    return compile_selector(expression).evaluate
+
+
+def expression_fault(expression: str, kind: str) -> str | None:
+    """Return the remark that refuses an invalid expression; None for a valid one (section 7.2).
+
+    >>> expression_fault("a BETWEEN 5 AND 1", "SQL92")
+    'java.lang.RuntimeException: Illegal values of between, left value(5) must less than or equal \
+    to right value(1)'
+    """
+    try:
+        compile_expression(expression, kind)
+    except UsageError as error:
+        from coherer._wire.rocketmq.selector import SelectorError
+
+        return error.remark if isinstance(error, SelectorError) else error.text
+    return None
+
+
+def new_filters() -> ConsumerFilters:
+    """Create the filter table of a broker (section 3.11)."""
+    return ConsumerFilters(compile_expression, bloom_bits)
+
+
+def bloom_bits(text: str) -> BloomBits:
+    """The bits of a text in the bloom filter that Java's brokers use by default.
+
+    >>> bloom_bits("GID_PY#T1")
+    BloomBits(bit_num=112, bit_pos=(5, 12, 92))
+    """
+    return BloomBits(_BLOOM.bits, _BLOOM.positions(text))
+
 
 _IN_MEMORY = 0.4
-"""Java takes for "in memory" what is no further behind than so much of the machine's memory."""
+"""Java treats messages as "in memory" that are within this share of RAM of the log's end."""
 
 
 class Replication(Protocol):
-    """What waits for slaves."""
+    """Waits for slaves."""
 
     async def safe(self, end_offset: int, timeout_ms: int) -> int:
-        """Wait until a slave has the log up to `end_offset`. Returns 0, 11 or 12 (6.12)."""
+        """Wait until a slave has the log up to `end_offset`. Returns 0, 11 or 12 (section 6.12)."""
         ...
 
 
 class RocketState:
-    """The parts of a broker meet here.
+    """The shared state of a broker.
 
     Attributes:
-        options: how it behaves; replaced as a whole when an operator changes something.
-        core: what it shares with the node's other door.
-        version: grows with every change of topics, groups or options; what was derived from them
-            before is stale then.
-        consumers: who consumes.
-        producers: who produces.
+        options: replaced as a whole when an operator changes a setting.
+        core: the state shared with TubeMQ.
+        version: incremented by every change of topics, groups or options; invalidates caches.
+        consumers: the connected consumers.
+        producers: the connected producers.
         filters: the expressions of consumers.
-        locks: who consumes which queue in order.
-        counts: what it counts.
+        locks: the locks of ordered consumers.
+        counters: the broker's counters.
         memory_bytes: the machine's memory.
-        replication: what a send waits for; None unless the broker is a SYNC_MASTER.
-        announced: waits until name servers in other processes know the topics as they are now;
-            None where there are none.
+        replication: what sends wait for; None unless the broker is a SYNC_MASTER.
+        announced: returns an awaitable that waits until remote name servers know the current
+            topics; None without remote name servers.
     """
 
     def __init__(self, options: RocketOptions, core: Core) -> None:
@@ -63,7 +212,7 @@ class RocketState:
         self.producers = ProducerManager[Channel]()
         self.filters = new_filters()
         self.locks = QueueLocks[Queue]()
-        self.counts = Counts(core, options.cluster)
+        self.counters = BrokerCounters(core, options.cluster)
         self.memory_bytes = _memory_bytes()
         self.replication: Replication | None = None
         self.announced: Callable[[], Awaitable[None]] | None = None
@@ -82,29 +231,29 @@ class RocketState:
         self._committed: set[tuple[str, str]] = set()
 
     def change(self, options: RocketOptions) -> None:
-        """Behave differently from now on."""
+        """Replace the options."""
         self.options = options
         self.core.changed()
 
     def group(self, name: str) -> Group | None:
-        """A group's settings, made where that is allowed."""
+        """A group's settings; creates the group where that is allowed."""
         auto_create = self.options.auto_create_groups
         return self.groups.find(name, self.now_ms(), auto_create=auto_create)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take a group's word for where it is."""
-        self.offsets.open(group, topic, queue_id).move_to(offset)
+        """Commit a group's offset."""
+        self.offsets.open(group, topic, queue_id).place(offset)
         self._committed.add((topic, group))
 
     def in_memory(self, physical_offset: int) -> bool:
-        """Whether Java would take what lies there for "in memory"."""
+        """Whether Java would treat this offset as "in memory"."""
         return self.store.end_offset - physical_offset <= self.memory_bytes * _IN_MEMORY
 
     async def safe(self, end_offset: int) -> int:
-        """Wait until what was stored is as safe as this broker makes it (6.11, 6.12).
+        """Wait until messages are flushed and replicated, as configured (sections 6.11, 6.12).
 
         Returns:
-            0, or the code that says what it waited for in vain: 10, 11 or 12.
+            0, or the code of what failed: 10, 11 or 12.
         """
         flushed = slave = 0
         if self.core.sync_flush and self.replication is not None:
@@ -121,25 +270,25 @@ class RocketState:
     async def _flushed(self, end_offset: int) -> int:
         done: asyncio.Future[CohererError | None] = asyncio.get_running_loop().create_future()
 
-        def told(error: CohererError | None) -> None:
+        def flushed_to(error: CohererError | None) -> None:
             if not done.done():
                 done.set_result(error)
 
-        self.core.appender.when_durable(end_offset, told)
+        self.core.appender.when_durable(end_offset, flushed_to)
         try:
             async with asyncio.timeout(self.options.flush_timeout_ms / 1000):
                 return ResponseCode.FLUSH_DISK_TIMEOUT if await done else 0
         except TimeoutError:
             return ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def news(self, before: DataVersion) -> Awaitable[None] | None:
-        """What the answer to a request has to wait for that may have changed topics.
+    def announced_since(self, before: DataVersion) -> Awaitable[None] | None:
+        """Return what the response to a request must await if the request changed topics.
 
         Args:
             before: the version of the topics before the request.
 
         Returns:
-            Something to await; None when there is nothing to wait for.
+            An awaitable; None if there is nothing to wait for.
         """
         if self.announced is None or self.topics.version == before:
             return None
@@ -147,11 +296,11 @@ class RocketState:
 
     @property
     def is_slave(self) -> bool:
-        """Whether it only follows a master."""
+        """Whether the broker follows a master."""
         return self.options.role == "SLAVE"
 
     def _in_use(self) -> Iterable[tuple[str, str]]:
-        """What is being read, or was since the last time (see `Core.on_idle_check`)."""
+        """The (topic, group) pairs read since the last call (see `Core.on_idle_check`)."""
         used, self._committed = self._committed, set()
         for group in self.consumers.groups():
             used.update((topic, group.name) for topic in group.subscriptions)

@@ -1,15 +1,15 @@
-"""Keeps timed messages until their time (`coherer._rules.rocketmq.timers` has the rules).
+"""Holds timed messages until they are due. `coherer._rules.rocketmq.timers` has the rules.
 
-`take` puts a message into the queue of its slot. `tick`, called ten times a second, reads the
-entries of the present slot into memory (and, from a minute before, those of the next), stores what
-is due in its real queue together with a mark, and goes on to the next slot. What is due before the
-next tick has a timer of the event loop, so that deliveries are exact to a few milliseconds. After a
-long stop the slots that have passed are worked off one after the other: memory never holds more
-than two of them, with `limits.TIMER_SLOT_MESSAGES_MAX` entries each.
+`schedule` puts a message into the queue of its slot. `tick`, called ten times a second, reads the
+entries of the current slot into memory (and from a minute before its start, those of the next one),
+stores due messages in their real queue together with a progress mark, and goes on to the next slot.
+A message that is due before the next tick gets a timer of the event loop, so that deliveries are
+exact to a few milliseconds. After a long stop, the past slots are processed one after the other:
+memory never holds more than two slots, with `limits.TIMER_SLOT_MESSAGES_MAX` entries each.
 
-Retention deletes the oldest files of the log. What still waits when half of the retention is over
-(of its time, or of its bytes) is stored again at the end of the log. So a message may wait for
-three days in a log that keeps less.
+Retention deletes the oldest files of the log. Messages that still wait after half of the retention
+(in time or bytes) are stored again at the end of the log. So a message may wait for three days in a
+log that keeps less.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from coherer._rules.rocketmq.timers import (
     SLOT_MS,
     SLOTS,
     TIMER_TOPIC,
-    Place,
     Progress,
+    TimedEntry,
     TimerError,
     due_ms_of,
     mark,
@@ -52,27 +52,27 @@ from coherer.errors import CohererError, UsageError
 _log = Log(logging.getLogger(__name__))
 
 ENTRIES_AT_ONCE: Final = 2_000
-"""So many entries are read into memory before other work has a turn."""
+"""The number of entries to read before other work can run."""
 MESSAGES_AT_ONCE: Final = 200
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
-"""One delivery: others have their turn between."""
+"""The size of one delivery, so that other work can run in between."""
 SLOTS_AT_ONCE: Final = 100
-"""So many empty slots are passed before other work has a turn."""
+"""The number of empty slots to pass before other work can run."""
 AHEAD_MS: Final = 60_000
-"""How long before its beginning a slot is read."""
+"""How long before its start a slot is read."""
 TICK_MS: Final = 100
 ROLL_CHECK_MS: Final = 10_000
 ROLL_AGE_MS_MIN: Final = 60_000
-"""A message is stored again once a minute at most, however small the log is."""
+"""A message is stored again at most once a minute, however small the log is."""
 _HOUR_MS: Final = 3_600_000
 _OFFSET_BITS: Final = 63
 
 
 class _Slot:
-    """The entries of one slot: those that are not delivered yet are in a heap.
+    """The entries of one slot; those not delivered yet are in a heap.
 
     Args:
-        core: has the store.
+        core: the core of the node.
         number: the slot.
     """
 
@@ -86,7 +86,7 @@ class _Slot:
         self._heap: list[int] = []  # (due - begin, offset) as one number: half the memory of pairs
 
     def load(self, progress: Progress) -> bool:
-        """Read the next entries; says whether all that are there have been read."""
+        """Read more entries; returns whether all have been read."""
         store = self._store
         log_offset = store.end_offset
         first, end = store.queue_range(TIMER_TOPIC, self.queue)
@@ -107,24 +107,24 @@ class _Slot:
         return True
 
     @property
-    def first(self) -> Place | None:
-        """What is due first."""
+    def first(self) -> TimedEntry | None:
+        """The entry that is due first."""
         return self._place(self._heap[0]) if self._heap else None
 
-    def pop(self) -> Place:
-        """Take what is due first."""
+    def pop(self) -> TimedEntry:
+        """Remove the entry that is due first."""
         return self._place(heapq.heappop(self._heap))
 
-    def _place(self, key: int) -> Place:
+    def _place(self, key: int) -> TimedEntry:
         offset = key & ((1 << _OFFSET_BITS) - 1)
-        return Place(self._begin_ms + (key >> _OFFSET_BITS), offset)
+        return TimedEntry(self._begin_ms + (key >> _OFFSET_BITS), offset)
 
 
 class TimerService:
     """The timed messages of a broker.
 
     Args:
-        core: what both protocols share.
+        core: the core of the node.
     """
 
     def __init__(self, core: Core) -> None:
@@ -143,16 +143,16 @@ class TimerService:
         self._roll_checks = Beat(ROLL_CHECK_MS, core.wall_ms())
         self._log_end = self._store.end_offset  # at the last check
 
-    # -- messages come in
+    # -- scheduling
 
-    def take(self, draft: Draft) -> Draft:
-        """Give what to store for a message: itself, or what waits for its time.
+    def schedule(self, draft: Draft) -> Draft:
+        """Return the draft to store for a message: the message itself, or one in the timer topic.
 
         Args:
-            draft: a message for a topic of clients.
+            draft: a message for a user's topic.
 
         Raises:
-            Refusal: its time cannot be, or too many messages are due then.
+            Refusal: its time is invalid, or too many messages are due then.
         """
         now_ms = self._core.wall_ms()
         try:
@@ -176,10 +176,10 @@ class TimerService:
         return waiting(draft, due_ms)
 
     def check(self, draft: Draft) -> None:
-        """Refuse what `take` would refuse: for a message that is only taken later.
+        """Refuse a message that `schedule` would refuse, but that is scheduled later.
 
         Raises:
-            Refusal: its time cannot be.
+            Refusal: its time is invalid.
         """
         try:
             due_ms_of(draft.properties, self._core.wall_ms())
@@ -194,10 +194,10 @@ class TimerService:
             first = self._firsts[slot] = first_of(self._core, slot)
         return self._store.queue_range(TIMER_TOPIC, slot % SLOTS)[1] - first
 
-    # -- messages go out
+    # -- delivery
 
     def tick(self) -> None:
-        """Deliver what is due, and store again what the log will soon drop."""
+        """Deliver due messages, and store again those that the log will soon drop."""
         if self._busy or self._stopped:
             return
         now_ms = self._core.wall_ms()
@@ -205,7 +205,7 @@ class TimerService:
             self._roll(now_ms)
 
     def stop(self) -> None:
-        """Deliver nothing more; what is under way ends."""
+        """Stop delivering; a delivery in progress is completed."""
         self._stopped = True
         if self._wake is not None:
             self._wake.cancel()
@@ -228,7 +228,7 @@ class TimerService:
         self.tick()
 
     def _deliver(self, now_ms: int) -> bool:
-        """Store what is due, or read what may be; says whether there is more to do at once."""
+        """Store due messages or read entries; returns whether there is more to do at once."""
         for _ in range(SLOTS_AT_ONCE):
             slot = self._slot(self._first)
             if not slot.load(self._progress):
@@ -258,37 +258,37 @@ class TimerService:
         return slot
 
     def _store_due(self, slot: _Slot, now_ms: int) -> bool:
-        """Store what is due; says whether there was something."""
+        """Store due messages; returns whether there were any."""
         drafts: list[Draft] = []
-        last: Place | None = None
-        room = BYTES_AT_ONCE
+        last: TimedEntry | None = None
+        budget = BYTES_AT_ONCE
         for _ in range(self._at_once):
             following = slot.first
-            if following is None or following.due_ms > now_ms or room <= 0:
+            if following is None or following.due_ms > now_ms or budget <= 0:
                 break
             last = slot.pop()
             draft = self._released(last, now_ms)
             if draft is not None:
                 drafts.append(draft)
-                room -= len(draft.body) + len(draft.properties)
+                budget -= len(draft.body) + len(draft.properties)
         if last is None:
             return False
         self._submit(drafts, self._progress.delivered(last, slot.log_offset))
         return True
 
     def _submit(self, drafts: list[Draft], progress: Progress) -> None:
-        """Store messages with the mark that says so; then the progress holds."""
+        """Store messages together with the mark that records their delivery."""
         self._busy = True
-        said = mark(progress, self._store.store_host, self._core.wall_ms())
+        progress_mark = mark(progress, self._store.store_host, self._core.wall_ms())
 
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy = False
             if isinstance(outcome, UsageError) and len(drafts) == 1:
-                _log.error("A timed message cannot be delivered: %s", outcome)
+                _log.error("A timed message could not be delivered: %s", outcome)
                 self._submit([], progress)
             elif isinstance(outcome, CohererError):
-                _log.warning("Timed messages wait longer than they should: %s", outcome)
-                self._slots.clear()  # what was taken from the heap is read again
+                _log.warning("Timed messages are late: %s", outcome)
+                self._slots.clear()  # entries taken from the heap are read again
                 if isinstance(outcome, UsageError):
                     self._at_once = 1  # to find the one that cannot be stored
             else:
@@ -296,26 +296,26 @@ class TimerService:
                 self._progress = progress
                 self._later()
 
-        self._core.appender.submit([*drafts, said], done, wait_durable=False)
+        self._core.appender.submit([*drafts, progress_mark], done, wait_durable=False)
 
-    def _released(self, place: Place, now_ms: int) -> Draft | None:
+    def _released(self, place: TimedEntry, now_ms: int) -> Draft | None:
         if place.offset < self._progress.rolled_to:
             return None
         record = self._store.record_at(place.offset)
         if record is None:
             _log.error(
-                "A timed message at %d of the log, due at %d ms, is lost",
+                "The timed message at log offset %d, due at %d ms, is lost",
                 place.offset,
                 place.due_ms,
             )
             return None
         draft = released(decode(record, check_crc=False), now_ms)
         if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
-            _log.error("A timed message at %d of the log has nowhere to go", place.offset)
+            _log.error("The timed message at log offset %d has no valid destination", place.offset)
             return None
         return draft
 
-    # -- messages that must not leave the log
+    # -- storing again what retention would delete
 
     def _roll(self, now_ms: int) -> None:
         options, store = self._store.options, self._store
@@ -328,7 +328,7 @@ class TimerService:
         before = 0 if keep_bytes is None else store.end_offset - keep_bytes // 2
         until_ms = 0 if keep_hours is None else now_ms - int(keep_hours * _HOUR_MS / 2)
         drafts: list[Draft] = []
-        room, end = BYTES_AT_ONCE, self._progress.rolled_to
+        budget, end = BYTES_AT_ONCE, self._progress.rolled_to
         for entry in self._oldest():
             record = store.record_at(entry.physical_offset)
             if record is not None:
@@ -336,13 +336,13 @@ class TimerService:
                 old = entry.physical_offset < before or stored_ms <= until_ms
                 if not old or stored_ms > now_ms - ROLL_AGE_MS_MIN:
                     break
-                if room <= 0 or len(drafts) >= self._at_once:
-                    self._roll_checks = Beat(0, now_ms)  # the others with the next tick
+                if budget <= 0 or len(drafts) >= self._at_once:
+                    self._roll_checks = Beat(0, now_ms)  # continue with the next tick
                     break
                 copy = rolled(decode(record, check_crc=False))
                 if copy is not None:
                     drafts.append(copy)
-                    room -= len(copy.body) + len(copy.properties)
+                    budget -= len(copy.body) + len(copy.properties)
             end = entry.physical_offset + 1
         else:
             end = max(end, min(before, store.end_offset))
@@ -350,7 +350,7 @@ class TimerService:
             self._submit(drafts, self._progress.rolling(end))
 
     def _oldest(self) -> Iterator[Entry]:
-        """The entries of all slots that still wait, in the order of the log."""
+        """The waiting entries of all slots, in log order."""
         chains = [self._waiting_in(queue) for queue in self._store.queues(TIMER_TOPIC)]
         return heapq.merge(*chains, key=lambda entry: entry.physical_offset)
 
@@ -369,12 +369,12 @@ class TimerService:
                 elif done:
                     self._waits_from[queue] = entry.offset + 1
             offset = entries[-1].offset + 1 if entries else end
-            count = MESSAGES_AT_ONCE  # mostly the first one is too young, and is all that is read
+            count = MESSAGES_AT_ONCE  # usually the first one is too young, and reading ends there
 
-    # -- where to begin
+    # -- recovery
 
     def _last_mark(self) -> Progress:
-        """What the newest mark says; nothing is done when there is none."""
+        """The progress of the newest mark."""
         first, end = self._store.queue_range(TIMER_TOPIC, MARKS)
         for offset in range(end - 1, first - 1, -1):
             for entry in self._store.entries(TIMER_TOPIC, MARKS, offset, 1):
@@ -385,7 +385,7 @@ class TimerService:
         return Progress()
 
     def _first_slot(self) -> int:
-        """The first slot that may hold messages that are not done."""
+        """The first slot that may hold undelivered messages."""
         progress, store = self._progress, self._store
         slots = [slot_of(self._core.wall_ms())]
         if progress.due_ms is not None:
@@ -408,22 +408,22 @@ class TimerService:
         return min(slots)
 
 
-def _place_of(store: Store, entry: Entry) -> Place | None:
-    """The place of a waiting message; None for what is none."""
+def _place_of(store: Store, entry: Entry) -> TimedEntry | None:
+    """The waiting message of an entry; None if it is not one."""
     if entry.size_bytes == BLANK_SIZE:
         return None
-    place = Place.of(entry)
+    place = TimedEntry.of(entry)
     if place is not None:
         return place
     record = store.record_at(entry.physical_offset)
-    return None if record is None else Place.of(entry, bytes(properties_of(record)))
+    return None if record is None else TimedEntry.of(entry, bytes(properties_of(record)))
 
 
 def first_of(core: Core, slot: int) -> int:
-    """Give the offset of the first message in a slot's queue that may be of the slot.
+    """The offset of the first message in a slot's queue that may belong to the slot.
 
-    A message is stored at most `limits.TIMER_DELAY_MS_MAX` before it is due. Those of the slot that
-    had the queue before are older, because store times never go back.
+    A message is stored at most `limits.TIMER_DELAY_MS_MAX` before it is due. The messages of the
+    slot that used the queue before are older, because store times never decrease.
     """
     begin_ms = slot * SLOT_MS - limits.TIMER_DELAY_MS_MAX
     return core.store.offset_at_time(TIMER_TOPIC, slot % SLOTS, begin_ms)

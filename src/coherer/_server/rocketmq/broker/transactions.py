@@ -1,12 +1,14 @@
-"""The transactions of a broker: how they end, and who is asked about theirs (2.9, 6.7).
+"""Transactions of a broker: `END_TRANSACTION` (37), and checks of half messages.
 
-The end of a transaction is stored in one piece: the real message together with the mark that its
-half message is done (Java stores them one after the other), so a crash can leave no committed
-transaction that is asked about again.
+See docs/protocol/rocketmq.md, sections 2.9 and 6.7.
 
-`tick`, called ten times a second, keeps the ledger: first the marks that a former process left,
-then rounds through the half messages, one every minute. What a round decides is stored in one
-piece too, and then the producers are asked.
+The end of a transaction is stored atomically: the real message together with the mark that its half
+message is done. (Java stores them one after the other.) So after a crash no committed transaction
+is checked again.
+
+`tick`, called ten times a second, keeps the ledger: it first reads the marks of previous processes,
+then runs a round of checks through the half messages every minute. The decisions of a round are
+stored atomically, too, before the producers are asked.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from coherer.errors import CohererError, StoreFullError, UsageError
 _log = Log(logging.getLogger(__name__))
 
 Ask = Callable[[Question], bool]
-"""Asks a producer of the question's group; says whether there was one."""
+"""Asks a producer of the question's group; returns whether there was one."""
 
 RECORDS_AT_ONCE: Final = 1_000
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -58,15 +60,15 @@ _RESUME_ERROR: Final = f"Exception was thrown when putting message back to {HALF
 
 
 class TransactionService:
-    """Ends transactions, and asks about those that do not end.
+    """Ends transactions, and checks those that do not end.
 
     Args:
-        core: what the doors share.
+        core: the core of the node.
         ask: asks a producer.
-        options: when.
-        is_slave: whether this broker only follows a master: it ends nothing then.
-        lacks: with accounts, refuses a request of somebody who may not send to a topic.
-        take: gives what to store for a committed message: one that is timed waits now.
+        options: when to check.
+        is_slave: whether this broker follows a master; it ends no transactions then.
+        forbid: with accounts, refuses a request whose sender may not write to a topic.
+        schedule: returns the draft to store for a committed message, which may be timed.
     """
 
     def __init__(
@@ -76,33 +78,33 @@ class TransactionService:
         options: CheckOptions | None = None,
         *,
         is_slave: Callable[[], bool] = lambda: False,
-        lacks: Callable[[Channel, Command, str], Command | None] | None = None,
-        take: Callable[[Draft], Draft] = lambda draft: draft,
+        forbid: Callable[[Channel, Command, str], Command | None] | None = None,
+        schedule: Callable[[Draft], Draft] = lambda draft: draft,
     ) -> None:
         self._core = core
         self._ask = ask
         self._options = options or CheckOptions()
         self._is_slave = is_slave
-        self._lacks = lacks
-        self._take = take
+        self._forbid = forbid
+        self._schedule = schedule
         self._ledger = self._open_ledger()
-        self._round_ms: int | None = None  # when the round began that is under way
+        self._round_ms: int | None = None  # start of the current round
         self._rounds = Beat(self._options.interval_ms, core.now_ms())
         self._busy = False
         core.on_idle_check(self._in_use)
 
     def restart(self) -> None:
-        """Begin anew with the offsets of the group: this broker was a slave, and is none now."""
+        """Start again from the committed offsets, after a slave has become a master."""
         self._ledger = self._open_ledger()
         self._round_ms = None
 
     # -- requests
 
     def end(self, channel: Channel, request: Command) -> Command | None:
-        """Code 37: commit or roll back.
+        """END_TRANSACTION (37): commit or roll back.
 
         Raises:
-            Refusal: as Java says it.
+            Refusal: the request is invalid; the words are Java's.
         """
         header = parse(EndTransactionHeader, request.fields)
         end = End(
@@ -119,23 +121,23 @@ class TransactionService:
                 "is forbidden. ",
             )  # fmt: skip
         if end.state == UNKNOWN:
-            return None  # the producer does not know either; nobody expects an answer (2.9)
+            return None  # the producer does not know either, and expects no response (section 2.9)
         record = self._half_at(end.physical_offset)
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
         wrong = mismatch(record, end)
         if wrong:
             raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
-        real = None if self._lacks is None else committed(record)
-        if self._lacks is not None and real is not None:
-            refusal = self._lacks(channel, request, real.topic)
+        real = None if self._forbid is None else committed(record)
+        if self._forbid is not None and real is not None:
+            refusal = self._forbid(channel, request, real.topic)
             if refusal is not None:
                 return refusal
         self._store_end(channel, request, record, end)
         return None
 
     def resume(self, channel: Channel, request: Command) -> Command | None:
-        """Code 323: ask again about a half message that was given up.
+        """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up.
 
         Raises:
             Refusal: there is no such message.
@@ -169,8 +171,8 @@ class TransactionService:
             if real is None:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
             if not fits(real.topic, real.queue_id):
-                raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_PLACE)
-            drafts.append(self._take(real))
+                raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
+            drafts.append(self._schedule(real))
         self._need_topic(OP_TOPIC)
         store = self._core.store
         drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))
@@ -180,9 +182,9 @@ class TransactionService:
                 _refuse(channel, request, outcome)
                 return
             op_offset = outcome[-1].queue_offset
-            if op_offset == self._ledger.read_to:  # else it is read in its turn
+            if op_offset == self._ledger.read_to:  # otherwise `_read_marks` reads it
                 self._ledger.mark(op_offset, end.half_offset)
-            # Java clears its default remark only where it commits (2.9).
+            # Java clears its default remark only for commits (section 2.9).
             remark = None if end.state == COMMITTED else "not set any response code"
             channel.respond(request, ResponseCode.SUCCESS, remark)
 
@@ -194,12 +196,12 @@ class TransactionService:
     # -- rounds
 
     def tick(self) -> None:
-        """Go on with what is under way."""
+        """Continue reading marks and checking."""
         if self._is_slave() or self._busy:
             return
         ledger = self._ledger
         if not self._read_marks():
-            return  # the others with the next ticks
+            return  # the next ticks read the others
         if ledger.advance():
             self._note()
         now_ms = self._core.now_ms()
@@ -208,10 +210,10 @@ class TransactionService:
                 return
             self._round_ms = now_ms
         times = self._core.store.times
-        self._carry_out(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
+        self._store_plan(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
     def _read_marks(self) -> bool:
-        """Read marks that this process did not make; says whether all are known."""
+        """Read marks that this process did not write; returns whether all are known."""
         store, ledger = self._core.store, self._ledger
         first, end = store.queue_range(OP_TOPIC, 0)
         if ledger.read_to < first:
@@ -230,9 +232,9 @@ class TransactionService:
         for damaged in range(self._ledger.read_to, op_offset):
             self._ledger.mark(damaged, -1)
 
-    def _carry_out(self, ledger: TransactionLedger, plan: Plan) -> None:
+    def _store_plan(self, ledger: TransactionLedger, plan: Plan) -> None:
         if not plan.drafts:
-            self._carried_out(ledger, plan, ())
+            self._plan_stored(ledger, plan, ())
             return
         self._busy = True
         for name in {draft.topic for draft in plan.drafts}:
@@ -241,14 +243,14 @@ class TransactionService:
         def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
             self._busy = False
             if isinstance(outcome, CohererError):
-                _log.warning("Half messages wait on: %s", outcome, about=type(outcome))
+                _log.warning("Half messages are checked late: %s", outcome, about=type(outcome))
                 self._round_ms = None
             elif ledger is self._ledger:
-                self._carried_out(ledger, plan, outcome)
+                self._plan_stored(ledger, plan, outcome)
 
         self._core.appender.submit(plan.drafts, done, wait_durable=False)
 
-    def _carried_out(
+    def _plan_stored(
         self, ledger: TransactionLedger, plan: Plan, placed: Sequence[Appended]
     ) -> None:
         ledger.carried_out(plan, [place.queue_offset for place in placed])
@@ -258,13 +260,11 @@ class TransactionService:
         every = zip(plan.sources, plan.drafts, plan.asked, placed, strict=True)
         for source, draft, asked, place in every:
             if draft.topic == DISCARD_TOPIC:
-                _log.warning(
-                    "Half message %d is given up", source.queue_offset, about=DISCARD_TOPIC
-                )
+                _log.warning("Half message %d given up", source.queue_offset, about=DISCARD_TOPIC)
             elif asked and not ledger.marked(place.queue_offset):
                 asking = question(source, draft, place.queue_offset, place.physical_offset)
                 if not self._ask(asking):
-                    _log.info("Nobody of producer group %s can be asked", asking.group)
+                    _log.info("No producer of group %s is connected for a check", asking.group)
 
     def _read_halves(self, offset: int) -> tuple[Sequence[Record], int]:
         return self._read(HALF_TOPIC, offset)
@@ -297,7 +297,7 @@ class TransactionService:
         return ((HALF_TOPIC, GROUP), (OP_TOPIC, GROUP))
 
 
-_NO_PLACE: Final = (
+_NO_DESTINATION: Final = (
     "The message is illegal, maybe msg body or properties length not matched. msg body length "
     "limit 128k, msg properties length limit 32k."
 )

@@ -1,1 +1,1 @@
-"""Replication: a master's log goes to its slaves as it is (protocol page, 6.12)."""
+"""Replication: a master's log is copied to its slaves (docs/protocol/rocketmq.md, section 6.12)."""

@@ -1,7 +1,7 @@
-"""What master and slave say to each other over the replication port. No IO.
+"""The frames of the replication protocol, without IO (docs/protocol/rocketmq.md, section 6.12).
 
-A slave says how far its log goes: 8 bytes, over and over. A master sends pieces of its log, each
-behind a head of 12 bytes: where it lies, and its size; a piece of size 0 says that it is alive.
+A slave reports the end of its log as 8 bytes, repeatedly. A master sends pieces of its log, each
+after a header of 12 bytes with its offset and size. A piece of size 0 is a heartbeat.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from coherer.errors import ProtocolError
 REPORT: Final = struct.Struct(">q")
 HEAD: Final = struct.Struct(">qi")
 PIECE_BYTES_MAX: Final = 32 * 1024
-"""Java's masters send no more at once (`haTransferBatchSize`)."""
+"""Java's masters send no larger pieces (`haTransferBatchSize`)."""
 _PIECE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 
 class Piece(NamedTuple):
-    """A piece of a master's log and the offset where it lies."""
+    """A piece of a master's log, and its offset."""
 
     offset: int
     data: bytes
 
 
 class Reports:
-    """Reads what slaves say.
+    """Parses the reports of a slave.
 
     >>> reports = Reports()
     >>> reports.last(bytes(7)), reports.last(bytes(1)), reports.last(REPORT.pack(5) + b"x")
@@ -38,7 +38,7 @@ class Reports:
         self._rest = b""
 
     def last(self, data: bytes) -> int | None:
-        """Take bytes; give the newest report if there is one: older ones do not matter."""
+        """Take received bytes; return the newest complete report, or None."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT.size
         self._rest = data[whole:]
@@ -49,7 +49,7 @@ class Reports:
 
 
 class Pieces:
-    """Reads what a master sends.
+    """Parses what a master sends.
 
     >>> [tuple(piece) for piece in Pieces().feed(HEAD.pack(4096, 3) + b"abc" + HEAD.pack(4099, 0))]
     [(4096, b'abc'), (4099, b'')]
@@ -59,10 +59,10 @@ class Pieces:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Take bytes; give the pieces that are whole.
+        """Take received bytes; yield the complete pieces.
 
         Raises:
-            ProtocolError: a size cannot be.
+            ProtocolError: a header is invalid.
         """
         rest = self._rest
         rest += data
@@ -70,7 +70,7 @@ class Pieces:
         while len(rest) - at >= HEAD.size:
             offset, size = HEAD.unpack_from(rest, at)
             if not 0 <= size <= _PIECE_LIMIT_BYTES or offset < 0:
-                raise ProtocolError(f"A master sends {size} bytes of offset {offset}.")
+                raise ProtocolError(f"The master sent {size} bytes at offset {offset}.")
             end = at + HEAD.size + size
             if end > len(rest):
                 break

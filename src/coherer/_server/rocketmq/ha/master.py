@@ -1,11 +1,11 @@
-"""The master's side of replication: the log goes out as fast as each slave takes it.
+"""The master's side of replication: sends the log to each slave as fast as the slave reads it.
 
-Rules (protocol page, 6.12):
+See docs/protocol/rocketmq.md, section 6.12.
 
-* A slave's first report says where it wants to begin; 0 means with the last file of the log.
-* Pieces never cross the end of a file, and are no larger than Java's slaves read at once.
-* A slave that is silent for 20 s is cut off; after 5 s without a piece it is told that we live.
-* A slave that claims to have more than we have has another history: it is cut off.
+* A slave's first report is the offset to start from; 0 means the start of the log's last file.
+* A piece never crosses the end of a file, and is no larger than Java's slaves read at once.
+* A slave that is silent for 20 s is disconnected. After 5 s without a piece it gets a heartbeat.
+* A slave whose log is longer than the master's has a different history: it is disconnected.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _log = Log(logging.getLogger(__name__))
 HEARTBEAT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 BEHIND_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A slave that is further behind does not count as one (`haSlaveFallbehindMax`)."""
+"""A slave that lags further behind does not count (`haSlaveFallbehindMax`)."""
 _BYTES_AT_ONCE: Final = 1024 * 1024
-"""What one slave is sent before others have their turn."""
+"""The number of bytes sent to one slave before other work can run."""
 
 
 class HaMaster:
-    """Sends the log to the slaves that connect: `net.listen(host, port, master.make)`.
+    """Sends the log to connected slaves: `net.listen(host, port, master.make)`.
 
     Args:
-        core: what the doors share.
+        core: the core of the node.
 
     Attributes:
-        slaves: the connections.
-        replicated: some slave has said that it has the log up to here.
+        slaves: the connected slaves.
+        replicated: the largest offset up to which a slave has the log.
     """
 
     def __init__(self, core: Core) -> None:
@@ -56,28 +56,28 @@ class HaMaster:
         core.on_arrival(self._arrived)
 
     def make(self, connection: Connection) -> Slave:
-        """Serve a slave."""
-        connection.keep_reading()  # on a slow line the outbox is full for longer than SILENCE_MS
+        """Serve a slave's connection."""
+        connection.keep_reading()  # a slow link may not drain the buffer within SILENCE_MS
         slave = Slave(self, connection)
         self.slaves.add(slave)
-        _log.info("Slave %s has connected", connection.peer, about=connection.peer_host)
+        _log.info("Slave %s connected", connection.peer, about=connection.peer_host)
         return slave
 
     def tick(self) -> None:
-        """Say that we live, and cut off who says nothing: call it every second or more often."""
+        """Send heartbeats and disconnect silent slaves; call it every second or more often."""
         now_ms = self.core.now_ms()
         for slave in list(self.slaves):
             slave.tick(now_ms)
 
     def available(self, end_offset: int) -> bool:
-        """Whether there is a slave that will have the log up to there before long."""
+        """Whether a slave is connected that will soon have the log up to an offset."""
         return bool(self.slaves) and end_offset - self.replicated < BEHIND_BYTES_MAX
 
     async def safe(self, end_offset: int, timeout_ms: int) -> int:
         """Wait until a slave has the log up to an offset.
 
         Returns:
-            0; 11 when there is no slave; 12 when none had it in time.
+            0; 11 without a slave; 12 on timeout.
         """
         if not self.available(end_offset):
             return ResponseCode.SLAVE_NOT_AVAILABLE
@@ -96,18 +96,18 @@ class HaMaster:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slave; some of them may have given up."""
+        """The number of calls that wait for a slave; some of them may have timed out."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for slave in list(self.slaves):
             slave.connection.close()
 
     # -- inside
 
     def has(self, offset: int) -> None:
-        """A slave has the log up to there."""
+        """Note that a slave has the log up to an offset."""
         if offset <= self.replicated:
             return
         self.replicated = offset
@@ -119,7 +119,7 @@ class HaMaster:
                 waiting.set_result(None)
 
     def _forget_late(self, waiting: asyncio.Future[None]) -> None:
-        """One waits no longer. Those that were in vain leave when they are more than the others."""
+        """Note a call that timed out. Such calls are removed when they outnumber the others."""
         if not waiting.cancelled():
             return
         self._too_late += 1
@@ -141,10 +141,10 @@ class Slave:
     """One connection of a slave.
 
     Attributes:
-        connection: it.
-        acked: how far the slave's log goes; -1 before it has said so.
-        position: what is sent next.
-        read_ms: when something came last.
+        connection: the connection.
+        acked: the end of the slave's log; -1 before its first report.
+        position: the next offset to send.
+        read_ms: the time of its last report.
     """
 
     def __init__(self, master: HaMaster, connection: Connection) -> None:
@@ -158,7 +158,7 @@ class Slave:
         self._pumping: asyncio.Task[None] | None = None
 
     def received(self, data: bytes) -> None:
-        """One socket read."""
+        """Take a socket read."""
         offset = self._reports.last(data)
         if offset is None:
             return
@@ -168,7 +168,7 @@ class Slave:
         self.acked = offset
         if offset > self._store.end_offset:
             _log.error(
-                "Slave %s has the log up to %d, we only up to %d: it is not ours",
+                "Slave %s has the log up to %d, this master only up to %d: they do not match",
                 self.connection.peer, offset, self._store.end_offset,
                 about=self.connection.peer_host,
 )  # fmt: skip
@@ -177,18 +177,18 @@ class Slave:
         self._master.has(offset)
         self.pump()
 
-    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the same to us
+    def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         """The connection has ended."""
         self._master.slaves.discard(self)
         if self._pumping is not None:
             self._pumping.cancel()
-        _log.info("Slave %s is gone", self.connection.peer, about=self.connection.peer_host)
+        _log.info("Slave %s disconnected", self.connection.peer, about=self.connection.peer_host)
 
     def tick(self, now_ms: int) -> None:
-        """See to the time."""
+        """Check timeouts."""
         if now_ms - self.read_ms > SILENCE_MS:
             _log.warning(
-                "Slave %s is silent: it is cut off",
+                "Disconnecting slave %s: it has sent no report for 20 s",
                 self.connection.peer,
                 about=self.connection.peer_host,
             )
@@ -198,7 +198,7 @@ class Slave:
             self.connection.write(HEAD.pack(self.position, 0))
 
     def pump(self) -> None:
-        """Send what there is, as much as the connection takes; the rest when it takes more."""
+        """Send as much of the log as the connection accepts, and the rest later."""
         if self.position < 0 or self._pumping is not None or self.connection.closed:
             return
         if not self.connection.overloaded:
@@ -210,21 +210,21 @@ class Slave:
         connection, store = self.connection, self._store
         if self.position < store.min_offset:
             _log.error(
-                "Slave %s wants the log from %d, it begins at %d: give it a new directory",
+                "Slave %s asked for the log from %d, which begins at %d: give it a new directory",
                 connection.peer, self.position, store.min_offset,
                 about=connection.peer_host,
 )  # fmt: skip
             connection.close()
             return
         pieces: list[bytes | memoryview] = []
-        room = _BYTES_AT_ONCE
-        while room > 0:
+        budget = _BYTES_AT_ONCE
+        while budget > 0:
             data = store.read_raw(self.position, PIECE_BYTES_MAX)
             if not data:
                 break
             pieces += (HEAD.pack(self.position, len(data)), data)
             self.position += len(data)
-            room -= len(data)
+            budget -= len(data)
         if pieces:
             self._written_ms = self._master.core.now_ms()
             connection.write_many(pieces)
@@ -234,7 +234,7 @@ class Slave:
             while self.position < self._store.end_offset and not self.connection.closed:
                 await self.connection.drain()
                 self._send()
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other work run
         except DisconnectedError:
             return
         finally:

@@ -1,26 +1,36 @@
-"""The slave's side of replication: fetch the master's log, and what else it knows.
+"""The slave's side of replication: copies the master's log and metadata.
 
-Rules (protocol page, 6.12):
+See docs/protocol/rocketmq.md, section 6.12.
 
-* The log is asked for from the end of ours on; an empty one begins where the master says.
-* Pieces follow each other without a gap; what does not follow ends the connection, and five
-  seconds later another one asks anew.
-* How far our log goes is said whenever it has grown, and every 5 s.
-* Records are stored whole: half a one waits in memory until the rest has come.
+* The slave asks for the log from its own end on; an empty log starts where the master decides.
+* Pieces must follow each other without a gap; otherwise the slave disconnects and reconnects after
+  five seconds.
+* The slave reports the end of its log whenever it has grown, and every 5 s.
+* Records are stored whole: an incomplete record waits in memory for the rest.
+
+`MetadataSync` asks the master for topics, groups and offsets every ten seconds. Topics and groups
+replace the slave's if their version differs; offsets are merged; the offsets of delayed messages
+replace the slave's. So the slave can serve reads, and replace the master when it is started as one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from coherer import _net as net
 from coherer._common.logs import Log
+from coherer._rules.common.offsets import OffsetTable
+from coherer._rules.common.topics import TopicTable
+from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.frames import REPORT, Piece, Pieces
-from coherer._server.rocketmq.remoting_client import host_and_port
+from coherer._server.rocketmq.remoting_client import RemotingClient, host_and_port
 from coherer._store.replica import whole_bytes
+from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.codes import RequestCode, refused
 from coherer.errors import CohererError, ProtocolError
 
 _log = Log(logging.getLogger(__name__))
@@ -35,13 +45,13 @@ class HaSlave:
     """Follows a master.
 
     Args:
-        core: what the doors share.
-        tls: how the log comes secretly; None for plainly, which is Java's masters' only way.
-        retry_s: how long to wait after a connection has ended.
+        core: the core of the node.
+        tls: how the connection is encrypted; None for a plain one, the only kind of Java's masters.
+        retry_s: how long to wait before reconnecting.
 
     Attributes:
-        address: the master's replication port as host:port; "" while it is not known.
-        link: the connection; None while there is none.
+        address: the master's replication port as host:port; "" while it is unknown.
+        link: the connection; None without one.
     """
 
     def __init__(
@@ -56,25 +66,25 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Follow, in the background, until `close`."""
+        """Follow the master in the background until `close`."""
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def found(self, address: str) -> None:
-        """The master is there, now."""
+        """Set the master's address."""
         if address and address != self.address:
-            _log.info("The master's log is at %s", address)
+            _log.info("The master replicates its log at %s", address)
             self.address = address
             self._known.set()
             if self.link is not None:
                 self.link.connection.close()
 
     def tick(self) -> None:
-        """See to the time: call it every second or more often."""
+        """Check timeouts; call it every second or more often."""
         if self.link is not None:
             self.link.tick(self.core.now_ms())
 
     async def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -91,11 +101,11 @@ class HaSlave:
                 trouble = self.link.trouble
             except CohererError as error:
                 trouble = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever is said to us, we go on
-                _log.exception("An error of ours with the master's log")
+            except Exception as error:  # noqa: BLE001 - keep following in any case
+                _log.exception("Unhandled error while copying the master's log")
                 trouble = repr(error)
             self.link = None
-            _log.warning("The master's log cannot be followed, trying on: %s", trouble)
+            _log.warning("Copying the master's log failed, retrying: %s", trouble)
             await asyncio.sleep(self._retry_s)
 
     def _make(self, connection: net.Connection) -> MasterLink:
@@ -106,10 +116,10 @@ class MasterLink:
     """One connection to a master.
 
     Attributes:
-        connection: it.
+        connection: the connection.
         ended: set when it has ended.
-        trouble: why.
-        read_ms: when something came last.
+        trouble: why it ended.
+        read_ms: the time of the last socket read.
     """
 
     def __init__(self, core: Core, connection: net.Connection) -> None:
@@ -125,10 +135,10 @@ class MasterLink:
         self._report()
 
     def received(self, data: bytes) -> None:
-        """One socket read.
+        """Take a socket read.
 
         Raises:
-            ProtocolError: the master sends what cannot be.
+            ProtocolError: the master sent invalid data.
         """
         self.read_ms = self._core.now_ms()
         before = self._core.store.end_offset
@@ -150,9 +160,9 @@ class MasterLink:
         self.ended.set()
 
     def tick(self, now_ms: int) -> None:
-        """See to the time."""
+        """Check timeouts."""
         if now_ms - self.read_ms > SILENCE_MS:
-            self.trouble = "The master is silent."
+            self.trouble = "The master has sent nothing for 20 s."
             self.connection.abort()
         elif now_ms - self._written_ms > REPORT_MS:
             self._report()
@@ -162,7 +172,7 @@ class MasterLink:
         if expected == 0 and piece.data:
             self._begin = expected = piece.offset
         if expected not in (0, piece.offset):
-            raise ProtocolError(f"The master sends {piece.offset}, where {expected} follows.")
+            raise ProtocolError(f"The master sent offset {piece.offset} instead of {expected}.")
         self._waiting += piece.data
         if len(self._waiting) > _RECORD_BYTES_MAX:
             self._store()
@@ -175,8 +185,91 @@ class MasterLink:
             del self._waiting[:size]
             self._begin += size
         if len(self._waiting) > _RECORD_BYTES_MAX:
-            raise ProtocolError("The master sends a record without an end.")
+            raise ProtocolError("The master sent a record that is too large.")
 
     def _report(self) -> None:
         self._written_ms = self._core.now_ms()
         self.connection.write(REPORT.pack(self._core.store.end_offset))
+
+
+PERIOD_S: Final = 10.0
+FIRST_S: Final = 3.0
+TIMEOUT_MS: Final = 3_000
+
+
+class MetadataSync:
+    """Copies a master's topics, groups and offsets periodically.
+
+    Args:
+        core: the core to update.
+        outgoing: connections to other servers; the caller closes it.
+        delays: takes the offsets of delayed messages.
+
+    Attributes:
+        master: its address as host:port; "" while it is unknown.
+    """
+
+    def __init__(
+        self, core: Core, outgoing: RemotingClient, delays: Callable[[bytes], None]
+    ) -> None:
+        self.master = ""
+        self._core = core
+        self._outgoing = outgoing
+        self._steps: tuple[tuple[RequestCode, Callable[[bytes], object]], ...] = (
+            (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, delays),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Run in the background until `close`."""
+        self._task = asyncio.get_running_loop().create_task(self._repeat())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def run_once(self) -> None:
+        """Copy everything once.
+
+        Raises:
+            UnavailableError: the master does not respond.
+            RefusedError: it refuses.
+            DamagedStoreError: its response is invalid.
+        """
+        for code, take in self._steps:
+            answer = await self._outgoing.ask(self.master, code, timeout_ms=TIMEOUT_MS)
+            if answer.code:
+                raise refused(
+                    answer.code, answer.remark or "The master refuses.", server=self.master
+                )
+            take(bytes(answer.body))
+
+    async def _repeat(self) -> None:
+        wait_s = FIRST_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = PERIOD_S
+            if not self.master:
+                continue
+            try:
+                await self.run_once()
+            except CohererError as error:
+                _log.warning("Copying the master's metadata failed, retrying: %s", error)
+            except Exception:  # noqa: BLE001 - the next response may be valid
+                _log.exception("Unhandled error while copying the metadata of %s", self.master)
+
+    def _take_topics(self, body: bytes) -> None:
+        if self._core.topics.follow(TopicTable.load(body, fastjson.load_whole)):
+            _log.info("Copied the topics of master %s", self.master)
+
+    def _take_offsets(self, body: bytes) -> None:
+        self._core.offsets.merge(OffsetTable.load(body))
+
+    def _take_groups(self, body: bytes) -> None:
+        if self._core.groups.follow(GroupTable.load(body, fastjson.load_whole)):
+            _log.info("Copied the groups of master %s", self.master)

@@ -1,1 +1,1 @@
-"""The name server: where brokers register and clients ask for routes."""
+"""The RocketMQ name server, where brokers register and clients look up routes."""

@@ -1,4 +1,7 @@
-"""What a name server keeps for others (9.6), and its own settings (9.7)."""
+"""The name server's key-value configuration and its own settings.
+
+See docs/protocol/rocketmq.md, sections 9.6 and 9.7.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import KeyValueTable
 from coherer._server.rocketmq.remoting import Refusal
-from coherer._wire.rocketmq import java_properties as texts
+from coherer._wire.rocketmq import settings as texts
 from coherer._wire.rocketmq.bodies import KVTable
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -22,18 +25,18 @@ from coherer.errors import DamagedStoreError
 _log = Log(logging.getLogger(__name__))
 
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace of the topics whose order is kept over all brokers."""
+"""The namespace of globally ordered topics."""
 
 ORDER_ENABLE: Final = "orderMessageEnable"
 
 
 class NameServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a name server behaves.
+    """Options of a name server.
 
     Args:
-        port: where it listens; only told to who asks for its settings.
-        order_messages: whether routes tell what the namespace of ordered topics says about them.
-        directory: of its files; only told.
+        port: its port; only shown in its settings.
+        order_messages: whether routes contain the order configuration of ordered topics.
+        directory: of its files; only shown.
     """
 
     port: int = 9876
@@ -41,14 +44,14 @@ class NameServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = ""
 
 
-class Settings:
-    """The desk for 100, 101, 102, 219, 318 and 319.
+class ConfigHandler:
+    """Codes 100, 101, 102, 219, 318 and 319: key-value configuration and settings.
 
     Args:
-        options: what holds until it is changed.
-        key_values: what is kept for others.
+        options: the settings at start.
+        key_values: the key-value configuration.
         saved: the file of changed settings.
-        save_key_values: writes the file of what is kept for others.
+        save_key_values: writes the file of the key-value configuration.
         save: writes the file of changed settings.
     """
 
@@ -72,22 +75,22 @@ class Settings:
             "listenPort": str(options.port),
         }
         before = _read(saved or b"")
-        if ORDER_ENABLE in before:  # the others say how it was started, and that is now
+        if ORDER_ENABLE in before:  # the other settings come from the options of this start
             self._values[ORDER_ENABLE] = before[ORDER_ENABLE]
 
     def order_of(self, topic: str) -> str | None:
-        """What a route tells about the order of a topic."""
+        """The order configuration of a topic in its route."""
         if self._values[ORDER_ENABLE].lower() != "true":
             return None
         return self._key_values.get(ORDER_TOPICS, topic)
 
     def ordered(self) -> list[str] | None:
-        """The topics that are ordered; None while nobody has said anything about order."""
+        """The ordered topics; None while none are configured."""
         topics = self._key_values.namespace(ORDER_TOPICS)
         return None if topics is None else list(topics)
 
     def put(self, request: Command) -> Command:
-        """100: set a value."""
+        """PUT_KV_CONFIG (100): set a value."""
         namespace, key = request.fields.get("namespace"), request.fields.get("key")
         if namespace is None or key is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
@@ -96,7 +99,7 @@ class Settings:
         return Command(ResponseCode.SUCCESS)
 
     def get(self, request: Command) -> Command:
-        """101: a value."""
+        """GET_KV_CONFIG (101): get a value."""
         namespace, key = (request.fields.get(name, NULL) for name in ("namespace", "key"))
         value = self._key_values.get(namespace, key)
         if value is None:
@@ -105,14 +108,14 @@ class Settings:
         return Command(ResponseCode.SUCCESS, fields={"value": value})
 
     def delete(self, request: Command) -> Command:
-        """102: forget a value; one that is not there is forgotten, too."""
+        """DELETE_KV_CONFIG (102): succeeds also if there is no such value."""
         fields = request.fields
         self._key_values.remove(fields.get("namespace", NULL), fields.get("key", NULL))
         self._save_key_values()
         return Command(ResponseCode.SUCCESS)
 
     def namespace(self, request: Command) -> Command:
-        """219: all values of a namespace."""
+        """GET_KVLIST_BY_NAMESPACE (219): all values of a namespace."""
         name = request.fields.get("namespace", NULL)
         values = self._key_values.namespace(name)
         if values is None:
@@ -121,7 +124,7 @@ class Settings:
         return Command(ResponseCode.SUCCESS, body=KVTable(dict(values)).encode())
 
     def update(self, request: Command) -> Command:
-        """318: change settings; unknown ones are passed over, as by Java."""
+        """UPDATE_NAMESRV_CONFIG (318): change settings; as in Java, unknown ones are ignored."""
         if len(request.body) > limits.SETTINGS_BYTES_MAX:
             remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
@@ -134,7 +137,7 @@ class Settings:
         return Command(ResponseCode.SUCCESS)
 
     def show(self, request: Command) -> Command:  # noqa: ARG002 - a handler
-        """319: all settings."""
+        """GET_NAMESRV_CONFIG (319): all settings."""
         return Command(ResponseCode.SUCCESS, body=texts.compose(self._values).encode())
 
 
@@ -142,7 +145,7 @@ def _read(saved: bytes) -> dict[str, str]:
     try:
         return texts.parse_file("namesrv.properties", saved)
     except DamagedStoreError as error:
-        _log.warning("The settings of the start hold: %s", error)
+        _log.warning("The saved settings were ignored: %s", error)
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What the desks of administration have in common."""
+"""Helpers of the administration handlers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from coherer._wire.rocketmq.names import Queue
 
 
 def done(body: Body | None = None, fields: dict[str, str] | None = None) -> Command:
-    """A success."""
+    """A successful response."""
     data = b"" if body is None else body.encode()
     return Command(ResponseCode.SUCCESS, fields=fields or {}, body=data)
 
 
-def done_unsaid(body: Body | None = None) -> Command:
-    """A success with the remark that Java forgets to take back (1.4)."""
+def done_default_remark(body: Body | None = None) -> Command:
+    """A successful response with the default remark that Java forgets to clear (section 1.4)."""
     answer = done(body)
     answer.remark = NOT_SET
     return answer
 
 
 def known_topic(state: RocketState, name: str) -> Topic:
-    """The topic.
+    """Return a topic.
 
     Raises:
-        Refusal: with 17 when there is none of that name.
+        Refusal: with 17 if it does not exist.
     """
     topic = state.topics.get(name)
     if topic is None:
@@ -41,14 +41,14 @@ def known_topic(state: RocketState, name: str) -> Topic:
 
 
 def queues_of(state: RocketState, topic: Topic, count: int) -> Iterator[tuple[Queue, int, int]]:
-    """Each queue of a topic with the offsets of its first message and behind its last."""
+    """The queues of a topic, each with the offset of its first message and its next offset."""
     for number in range(count):
         low, high = state.store.queue_range(topic.name, number)
         yield Queue(topic.name, state.options.broker, number), max(low, 0), max(high, 0)
 
 
 def stored_ms(state: RocketState, queue: Queue, offset: int) -> int:
-    """When the message at an offset was stored; -1 when there is none."""
+    """The store time of the message at an offset; -1 if there is none."""
     low, high = state.store.queue_range(queue.topic, queue.id)
     if not low <= offset < high:
         return -1
@@ -57,17 +57,17 @@ def stored_ms(state: RocketState, queue: Queue, offset: int) -> int:
 
 
 def position(state: RocketState, group: str, queue: Queue) -> int:
-    """Where a group stands in a queue; -1 when it stands nowhere."""
+    """The committed offset of a group in a queue; -1 if there is none."""
     found = state.offsets.find(group, queue.topic, queue.id)
     return -1 if found is None else found.offset
 
 
 def topics_read(state: RocketState, group: str) -> list[str]:
-    """The topics where a group has a position."""
+    """The topics in which a group has committed offsets."""
     return list(dict.fromkeys(topic for topic, _, _ in state.offsets.of(group)))
 
 
-def is_elsewhere(state: RocketState, group: str, topic: str) -> bool:
-    """Whether a group is alive and does not read this topic any more."""
+def has_unsubscribed(state: RocketState, group: str, topic: str) -> bool:
+    """Whether a group is online and no longer subscribes to this topic."""
     online: ConsumerGroup[Channel] | None = state.consumers.get(group)
     return online is not None and bool(online.subscriptions) and topic not in online.subscriptions

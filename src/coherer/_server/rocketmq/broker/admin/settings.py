@@ -1,8 +1,11 @@
-"""Codes 25 and 26: the broker's settings, by Java's names (2.12).
+"""Settings and accounts of a broker.
 
-An operator may change while it runs what Java's broker looks at while it runs; who it is and where
-its files are stays until the next start. What was changed is kept in a file of its own and holds
-over restarts.
+Settings by Java's names: codes 25 and 26 (docs/protocol/rocketmq.md, section 2.12). Operators may
+change at run time what Java's broker reads at run time; its identity and directories stay until the
+next start. Changed settings are kept in a file of their own, so that they survive restarts.
+
+Accounts and trusted addresses: codes 50 to 54 (section 2.16). Without access control Java's broker
+does not answer 52 and 54, so that clients wait for nothing; here they are refused.
 """
 
 from __future__ import annotations
@@ -10,23 +13,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.schedule import levels_text
-from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.versions import DataVersion
+from coherer._rules.rocketmq.acl import Account
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
-from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq import java_properties as texts
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._server.rocketmq.remoting import Refusal
+from coherer._wire.rocketmq import bodies, fastjson
+from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.headers import VersionResult
+from coherer._wire.rocketmq.headers import (
+    AccessKeyHeader,
+    AccountHeader,
+    AclVersionResult,
+    VersionResult,
+    WhiteAddressesHeader,
+    parse,
+)
+from coherer.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from coherer._server.rocketmq.acl import Access
 
 _log = Log(logging.getLogger(__name__))
 
@@ -46,7 +61,7 @@ FIXED: Final = {
     "transactionCheckMax": "transaction_checks_max",
     "transactionCheckInterval": "transaction_interval_ms",
 }
-"""Settings that only a start can change, and the options behind them."""
+"""Settings that only a restart can change, and their options."""
 
 CHANGEABLE: Final = {
     "regionId": "region",
@@ -69,28 +84,28 @@ CHANGEABLE: Final = {
     "syncFlushTimeout": "flush_timeout_ms",
     "slaveTimeout": "slave_timeout_ms",
 }
-"""Settings that an operator may change, and the options behind them."""
+"""Settings that an operator may change, and their options."""
 
 ABSENT: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "useTLS": "false",
 }
-"""What this broker does not have, or not by a setting; Java's tools stop without them."""
+"""Settings without an option that Java's tools need."""
 
 _FOR_EVER_HOURS: Final = 2**31 - 1
 _PERM: Final = "brokerPermission"
 _READ_WRITE: Final = 6
 
 
-class SettingsDesk:
-    """Shows and changes settings.
+class ConfigAdmin:
+    """Reads and changes settings.
 
     Args:
-        state: what the broker's parts share.
+        state: shared state of the broker.
 
     Raises:
-        DamagedStoreError: the file of changed settings cannot be read.
+        DamagedStoreError: the file of changed settings is invalid.
     """
 
     def __init__(self, state: RocketState) -> None:
@@ -101,22 +116,15 @@ class SettingsDesk:
         if saved is not None:
             self._take(saved)
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.UPDATE_BROKER_CONFIG: of_anyone(self.update),
-            RequestCode.GET_BROKER_CONFIG: of_anyone(self.show),
-        }
-
-    def show(self, _: Command) -> Command:
-        """Code 26: all settings."""
+    def get(self, _: Command) -> Command:
+        """GET_BROKER_CONFIG (26): all settings."""
         version = msgspec.to_builtins(self._version)
         answer = done(fields=VersionResult(fastjson.dumps(version).decode()).fields())
         answer.body = texts.compose(self.values()).encode()
         return answer
 
     def values(self) -> dict[str, str]:
-        """All settings, as text."""
+        """All settings as text."""
         options, core = self._state.options, self._state.core
         shown = {
             name: fastjson.to_text(getattr(options, attribute))
@@ -138,21 +146,21 @@ class SettingsDesk:
         }
 
     def update(self, request: Command) -> Command:
-        """Code 25: change settings; unknown ones and those that are fixed are passed over.
+        """UPDATE_BROKER_CONFIG (25): change settings; unknown and fixed ones are ignored.
 
         Raises:
-            Refusal: the body is no such text.
-            StoreError: they cannot be written.
+            Refusal: the body is invalid.
+            StoreError: they could not be written.
         """
         if len(request.body) > limits.SETTINGS_BYTES_MAX:
             remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         try:
-            told = texts.parse(str(request.body, "utf-8", "replace"))
+            given = texts.parse(str(request.body, "utf-8", "replace"))
         except ValueError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         before = self._state.options.perm
-        if self._take(told):
+        if self._take(given):
             state = self._state
             self._version = self._version.next(state.now_ms())
             state.core.files.save(SETTINGS_FILE, self._content)
@@ -163,10 +171,10 @@ class SettingsDesk:
     def _content(self) -> bytes:
         return texts.compose_file(self._changed).encode()
 
-    def _take(self, told: dict[str, str]) -> bool:
-        """Change the options. Returns whether any setting was one that may be changed."""
+    def _take(self, given: dict[str, str]) -> bool:
+        """Change the options. Returns whether any of the settings may be changed."""
         new: dict[str, bool | int | str] = {}
-        for name, value in told.items():
+        for name, value in given.items():
             attribute = CHANGEABLE.get(name)
             if attribute is None:
                 continue
@@ -174,7 +182,7 @@ class SettingsDesk:
             try:
                 new[attribute] = _checked(name, read(value))
             except ValueError:
-                _log.warning("Setting %s cannot be %r", name, value)
+                _log.warning("Ignored invalid value %r of setting %s", value, name)
                 continue
             self._changed[name] = value
         if new:
@@ -200,3 +208,134 @@ def _checked(name: str, value: bool | int | str) -> bool | int | str:
     if name == _PERM and isinstance(value, int) and value > _READ_WRITE | 1:
         raise ValueError(name)
     return value
+
+
+_OFF = "access control is not enabled on this broker"
+
+
+class AclAdmin:
+    """Reads and changes accounts.
+
+    Args:
+        state: shared state of the broker.
+        access: the accounts; None without access control.
+    """
+
+    def __init__(self, state: RocketState, access: Access | None) -> None:
+        self._state = state
+        self._access = access
+
+    def put(self, request: Command) -> Command:
+        """UPDATE_AND_CREATE_ACL_CONFIG (50): create an account or change given fields.
+
+        Raises:
+            Refusal: with 209 if the account is invalid.
+        """
+        failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+        access = self._switched_on(failed)
+        header = parse(AccountHeader, request.fields)
+        changes: dict[str, object] = {
+            "accessKey": header.access_key or "",
+            "secretKey": header.secret_key,
+            "whiteRemoteAddress": header.white_remote_address,
+            "admin": header.admin,
+            "defaultTopicPerm": header.default_topic_perm,
+            "defaultGroupPerm": header.default_group_perm,
+            "topicPerms": _split(header.topic_perms),
+            "groupPerms": _split(header.group_perms),
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        try:
+            access.put(given, self._state.now_ms())
+        except (UsageError, StoreError) as error:
+            raise Refusal(failed, error.text) from error
+        return done()
+
+    def delete(self, request: Command) -> Command:
+        """DELETE_ACL_CONFIG (51): delete an account.
+
+        Raises:
+            Refusal: with 210 if it does not exist.
+        """
+        failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
+        access = self._switched_on(failed)
+        key = parse(AccessKeyHeader, request.fields).access_key or ""
+        try:
+            if access.delete(key, self._state.now_ms()):
+                return done()
+        except StoreError as error:
+            raise Refusal(failed, error.text) from error
+        remark = f"The accesskey[{key}] corresponding to accessConfig has been deleted failed."
+        raise Refusal(failed, remark)
+
+    def set_trusted_addresses(self, request: Command) -> Command:
+        """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): replace the trusted addresses of the default file.
+
+        Raises:
+            Refusal: with 211 if an address is invalid, or the file has no trusted addresses.
+        """
+        failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+        access = self._switched_on(failed)
+        text = parse(WhiteAddressesHeader, request.fields).global_white_addrs or ""
+        try:
+            if access.trust(_split(text) or [], self._state.now_ms()):
+                return done()
+        except (UsageError, StoreError) as error:
+            raise Refusal(failed, error.text) from error
+        raise Refusal(failed, f"The globalWhiteAddresses[{text}] has been updated failed.")
+
+    def versions(self, _: Command) -> Command:
+        """GET_BROKER_CLUSTER_ACL_INFO (52): the versions of the files.
+
+        Raises:
+            Refusal: access control is off.
+        """
+        access = self._switched_on(ResponseCode.SYSTEM_ERROR)
+        options = self._state.options
+        files = {path: msgspec.to_builtins(each) for path, each in access.versions.items()}
+        result = AclVersionResult(
+            version=fastjson.dumps(msgspec.to_builtins(access.version)).decode(),
+            all_acl_file_version=fastjson.dumps(files).decode(),
+            broker_name=options.broker,
+            broker_addr=options.address,
+            cluster_name=options.cluster,
+        )
+        return done(fields=result.fields())
+
+    def get_all(self, _: Command) -> Command:
+        """GET_BROKER_CLUSTER_ACL_CONFIG (54): all accounts with their secrets, for mqadmin.
+
+        Raises:
+            Refusal: access control is off.
+        """
+        access = self._switched_on(ResponseCode.SYSTEM_ERROR)
+        return done(
+            bodies.AclConfig(
+                global_white_addrs=access.trusted,
+                plain_access_configs=[_config(account) for account in access.accounts],
+            )
+        )
+
+    def _switched_on(self, code: ResponseCode) -> Access:
+        if self._access is None:
+            raise Refusal(code, _OFF)
+        return self._access
+
+
+def _split(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _config(account: Account) -> bodies.PlainAccessConfig:
+    return bodies.PlainAccessConfig(
+        access_key=account.access_key,
+        secret_key=account.secret_key,
+        white_remote_address=account.white_remote_address,
+        admin=account.admin,
+        default_topic_perm=account.default_topic_perm,
+        default_group_perm=account.default_group_perm,
+        topic_perms=None if account.topic_perms is None else list(account.topic_perms),
+        group_perms=None if account.group_perms is None else list(account.group_perms),
+    )

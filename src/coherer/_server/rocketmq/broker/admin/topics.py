@@ -1,21 +1,42 @@
-"""Codes 17, 21, 215, 305, 306, 316 and 351: topics (2.11)."""
+"""Administration of topics and groups.
+
+Topics: codes 17, 21, 215, 305, 306, 316 and 351 (docs/protocol/rocketmq.md, section 2.11). Groups:
+200, 201 and 207 (section 2.11), and their offsets: 308 and 314 (section 2.7).
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
+import msgspec
+
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.reserved import is_system_topic
 from coherer._rules.common.topics import Topic
-from coherer._server.rocketmq.broker.admin.common import done, done_unsaid
+from coherer._rules.rocketmq.groups import Group
+from coherer._server.rocketmq.broker.admin.common import (
+    done,
+    done_default_remark,
+    has_unsubscribed,
+    topics_read,
+)
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Handler, Refusal, of_anyone
+from coherer._server.rocketmq.remoting import Refusal
 from coherer._wire.rocketmq import bodies
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.headers import NULL, CreateTopicHeader, TopicHeader, parse
+from coherer._wire.rocketmq.headers import (
+    NULL,
+    CloneOffsetHeader,
+    CorrectionOffsetHeader,
+    CreateTopicHeader,
+    DeleteGroupHeader,
+    TopicHeader,
+    missing,
+    parse,
+)
 from coherer._wire.rocketmq.names import topic_fault
 from coherer.errors import CohererError
 
@@ -24,33 +45,21 @@ _log = Log(logging.getLogger(__name__))
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
-class TopicDesk:
-    """Makes, changes, lists and deletes topics.
+class TopicAdmin:
+    """Creates, changes, lists and deletes topics.
 
     Args:
-        state: what the broker's parts share.
+        state: shared state of the broker.
     """
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
 
-    def handlers(self) -> dict[int, Handler]:
-        """What is answered here, by request code."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: of_anyone(self.put),
-            RequestCode.GET_ALL_TOPIC_CONFIG: of_anyone(self.everything),
-            RequestCode.DELETE_TOPIC_IN_BROKER: of_anyone(self.delete),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: of_anyone(self.system),
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: of_anyone(self.clean_expired),
-            RequestCode.CLEAN_UNUSED_TOPIC: of_anyone(self.clean_unused),
-            RequestCode.GET_TOPIC_CONFIG: of_anyone(self.one),
-        }
-
     def put(self, request: Command) -> Command:
-        """Code 17: a topic shall be so. What the request says about order is ignored, as by Java.
+        """UPDATE_AND_CREATE_TOPIC (17). As in Java, the order flag of the request is ignored.
 
         Raises:
-            Refusal: a topic cannot be called or be so.
+            Refusal: the name or the settings are invalid.
         """
         kind = request.fields.get("topicFilterType", NULL)
         if request.fields and kind not in FILTER_TYPES:
@@ -75,15 +84,16 @@ class TopicDesk:
             ),
             self._state.now_ms(),
         )
-        return done_unsaid()
+        return done_default_remark()
 
     def delete(self, request: Command) -> Command:
-        """Code 215: a topic shall no longer be; one that is not there is deleted, too.
+        """DELETE_TOPIC_IN_BROKER (215): succeeds also if there is no such topic.
 
-        The positions of groups go as well: in a new topic of that name they would skip messages.
+        The offsets of groups are deleted, too: in a new topic of that name they would skip
+        messages.
 
         Raises:
-            Refusal: it is one that the broker needs.
+            Refusal: it is a system topic.
             StoreError: the disk failed.
         """
         name = request.fields.get("topic", "")
@@ -92,8 +102,8 @@ class TopicDesk:
         self._state.core.remove_topic(name)
         return done()
 
-    def everything(self, _: Command) -> Command:
-        """Code 21: all topics."""
+    def get_all(self, _: Command) -> Command:
+        """GET_ALL_TOPIC_CONFIG (21): all topics."""
         topics = self._state.topics
         version = bodies.DataVersion(
             counter=topics.version.counter, timestamp=topics.version.timestamp
@@ -101,8 +111,8 @@ class TopicDesk:
         table = {topic.name: topic_config(topic) for topic in topics}
         return done(bodies.TopicConfigs(topic_config_table=table, data_version=version))
 
-    def one(self, request: Command) -> Command:
-        """Code 351, of 5.x: one topic. It has no queue mapping: that is for static topics.
+    def get(self, request: Command) -> Command:
+        """GET_TOPIC_CONFIG (351, RocketMQ 5): one topic, without a queue mapping.
 
         Raises:
             Refusal: there is no such topic.
@@ -114,24 +124,24 @@ class TopicDesk:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         return done(topic_config(topic))
 
-    def system(self, _: Command) -> Command:
-        """Code 305: the names that the broker keeps for itself."""
+    def system_topics(self, _: Command) -> Command:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the reserved topic names."""
         return done(bodies.TopicList(topic_list=sorted(self._state.topics.system_names())))
 
     def clean_expired(self, _: Command) -> Command:
-        """Code 306: delete what is too old now instead of at the next time."""
+        """CLEAN_EXPIRED_CONSUMEQUEUE (306): apply retention now."""
         self._state.core.clean()
         return done()
 
     def clean_unused(self, _: Command) -> Command:
-        """Code 316: delete queues of topics that are no more."""
+        """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that no longer exist."""
         topics = self._state.topics
         for name in self._state.store.topics():
             if name not in topics and not topics.is_internal(name):
                 try:
                     self._state.core.remove_topic(name)
                 except CohererError as error:
-                    _log.error("Topic %s is not removed: %s", name, error)
+                    _log.error("Topic %s could not be removed: %s", name, error)
         return done()
 
     def _check(self, name: str) -> None:
@@ -144,7 +154,7 @@ class TopicDesk:
 
 
 def topic_config(topic: Topic) -> bodies.TopicConfig:
-    """A topic as bodies carry it."""
+    """Convert a topic to its wire form."""
     return bodies.TopicConfig(
         topic_name=topic.name,
         read_queue_nums=topic.read_queues,
@@ -154,3 +164,90 @@ def topic_config(topic: Topic) -> bodies.TopicConfig:
         topic_sys_flag=topic.sys_flag,
         order=topic.order,
     )
+
+
+class GroupAdmin:
+    """Creates, changes, lists and deletes groups; reads and copies their offsets.
+
+    Args:
+        state: shared state of the broker.
+    """
+
+    def __init__(self, state: RocketState) -> None:
+        self._state = state
+
+    def put(self, request: Command) -> Command:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200); a body of `null` does nothing.
+
+        Raises:
+            ProtocolError: the body is invalid.
+            Refusal: the group has no name.
+        """
+        body = bodies.SubscriptionGroup.find(request.body)
+        if body is None:
+            return done()
+        if not body.group_name:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: groupName")
+        self._state.groups.put(Group(**msgspec.structs.asdict(body)), self._state.now_ms())
+        return done()
+
+    def get_all(self, _: Command) -> Command:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups."""
+        groups = self._state.groups
+        version = bodies.DataVersion(
+            counter=groups.version.counter, timestamp=groups.version.timestamp
+        )
+        table = {
+            group.group_name: bodies.SubscriptionGroup(**msgspec.structs.asdict(group))
+            for group in groups
+        }
+        return done(bodies.SubscriptionGroups(subscription_group_table=table, data_version=version))
+
+    def delete(self, request: Command) -> Command:
+        """DELETE_SUBSCRIPTIONGROUP (207): succeeds also if there is no such group."""
+        header = parse(DeleteGroupHeader, request.fields)
+        self._state.groups.remove(header.group_name, self._state.now_ms())
+        if header.remove_offset:
+            self._state.offsets.remove(header.group_name)
+        self._state.counters.stats.forget_group(header.group_name)
+        return done()
+
+    def correction_offsets(self, request: Command) -> Command:
+        """QUERY_CORRECTION_OFFSET (308): the groups' smallest offset in each queue.
+
+        Java deletes the offsets of the excluded groups by mistake; here they are only excluded. As
+        in Java, the group to compare with has no effect.
+        """
+        header = parse(CorrectionOffsetHeader, request.fields)
+        without = set((header.filter_groups or "").split(","))
+        smallest: dict[int, int] = {}
+        for group in self._state.offsets.groups_of(header.topic):
+            if group in without:
+                continue
+            for topic, queue_id, place in self._state.offsets.of(group):
+                low, _ = self._state.store.queue_range(topic, queue_id)
+                if topic == header.topic and place.offset >= max(low, 0):
+                    known = smallest.get(queue_id, place.offset)
+                    smallest[queue_id] = min(known, place.offset)
+        return done(bodies.CorrectionOffsets(correction_offsets=smallest))
+
+    def clone_offsets(self, request: Command) -> Command:
+        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another.
+
+        Without a topic Java copies nothing, by mistake; here all topics of the source group are
+        copied.
+        """
+        header = parse(CloneOffsetHeader, request.fields)
+        if not header.topic and "srcGroup" not in request.fields:
+            raise missing("srcGroup")
+        state = self._state
+        topics = [header.topic] if header.topic else topics_read(state, header.src_group)
+        for topic in topics:
+            if topic not in state.topics:
+                continue
+            if not header.offline and has_unsubscribed(state, header.src_group, topic):
+                continue
+            for name, queue_id, place in list(state.offsets.of(header.src_group)):
+                if name == topic:
+                    state.offsets.open(header.dest_group, topic, queue_id).place(place.offset)
+        return done()

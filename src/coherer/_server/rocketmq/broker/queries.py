@@ -1,0 +1,199 @@
+"""Offsets of groups and queues, and single messages by key or log offset.
+
+Codes 14, 15, 29, 30, 31, 32 and 43 (docs/protocol/rocketmq.md, section 2.7), 12 and 33 (section
+2.8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coherer._record import properties
+from coherer._record.layout import decode, store_ms_of
+from coherer._rules.rocketmq.acl import SUB
+from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.remoting import Channel, Refusal
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.group_offsets import ZERO_FIELD
+from coherer._wire.rocketmq.headers import (
+    OffsetResult,
+    QueryMessageHeader,
+    QueryMessageResult,
+    QueryOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResult,
+    UpdateOffsetHeader,
+    ViewMessageHeader,
+    negative_count,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from coherer._server.rocketmq.acl import Access
+
+_NEW_GROUP = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+_NEW_GROUP_EXACT = "Not found, do not set to zero, maybe this group boot first"
+
+
+class OffsetHandler:
+    """Answers requests about the offsets of groups and queues."""
+
+    def __init__(self, state: RocketState) -> None:
+        self._state = state
+
+    def query(self, _: Channel, request: Command) -> Command:
+        """QUERY_CONSUMER_OFFSET (14): the committed offset of a group.
+
+        A client that sends `ZERO_FIELD` (RocketMQ 5) learns exactly whether the group has an
+        offset; the response repeats the field, so that the client knows. Other clients get Java's
+        answer.
+
+        Raises:
+            Refusal: with 22 if the group has no offset and the queue's first message is not in
+            memory.
+        """
+        header = parse(QueryOffsetHeader, request.fields)
+        topic, queue_id = header.topic, header.queue_id
+        exact = header.set_zero_if_not_found is False
+        position = self._state.offsets.find(header.consumer_group, topic, queue_id)
+        if position is not None and position.offset >= 0:
+            answer = _offset(position.offset)
+            if exact:
+                answer.fields[ZERO_FIELD] = "false"
+            return answer
+        if exact:
+            raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP_EXACT)
+        low, high = self._state.store.queue_range(topic, queue_id)
+        if low <= 0 and (high == 0 or self._begins_in_memory(topic, queue_id)):
+            return _offset(0)
+        raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP)
+
+    def update(self, _: Channel, request: Command) -> Command:
+        """UPDATE_CONSUMER_OFFSET (15): commit an offset, without any check, as in Java."""
+        header = parse(UpdateOffsetHeader, request.fields)
+        self._state.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+        return Command(ResponseCode.SUCCESS)
+
+    def search(self, _: Channel, request: Command) -> Command:
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the message stored nearest to a time."""
+        header = parse(SearchOffsetHeader, request.fields)
+        return _offset(
+            self._state.store.offset_at_time(
+                header.topic, header.queue_id, header.timestamp, nearest=True
+            )
+        )
+
+    def maximum(self, _: Channel, request: Command) -> Command:
+        """GET_MAX_OFFSET (30): the next offset of a queue."""
+        header = parse(QueueHeader, request.fields)
+        return _offset(self._state.store.queue_range(header.topic, header.queue_id)[1])
+
+    def minimum(self, _: Channel, request: Command) -> Command:
+        """GET_MIN_OFFSET (31): the first offset of a queue."""
+        header = parse(QueueHeader, request.fields)
+        return _offset(self._state.store.queue_range(header.topic, header.queue_id)[0])
+
+    def earliest(self, _: Channel, request: Command) -> Command:
+        """GET_EARLIEST_MSG_STORETIME (32): when a queue's first message was stored, or -1."""
+        header = parse(QueueHeader, request.fields)
+        record = self._first(header.topic, header.queue_id)
+        time_ms = -1 if record is None else store_ms_of(record)
+        return Command(ResponseCode.SUCCESS, fields=TimestampResult(time_ms).fields())
+
+    def all_groups(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
+        """GET_ALL_CONSUMER_OFFSET (43): the offsets of all groups."""
+        return Command(ResponseCode.SUCCESS, body=self._state.offsets.dump())
+
+    def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
+        record = self._first(topic, queue_id)
+        if record is None:
+            return True
+        physical_offset = int.from_bytes(record[28:36], "big")
+        return self._state.in_memory(physical_offset)
+
+    def _first(self, topic: str, queue_id: int) -> memoryview | None:
+        store = self._state.store
+        low, _ = store.queue_range(topic, queue_id)
+        found = store.read(topic, queue_id, low, max_bytes=1, max_count=1)
+        return found.records[0] if found.records else None
+
+
+def _offset(offset: int) -> Command:
+    return Command(ResponseCode.SUCCESS, fields=OffsetResult(offset).fields())
+
+
+_UNIQUE_KEY_MAX = 32
+"""The limit of a query by unique id, whatever the request says (`defaultQueryMaxNum`)."""
+_QUERY_MAX = 64
+"""The limit of other queries (`maxMsgsNumBatch`)."""
+
+
+class MessageQueryHandler:
+    """Finds single messages.
+
+    Args:
+        state: shared state of the broker.
+        access: the accounts; None without access control.
+    """
+
+    def __init__(self, state: RocketState, access: Access | None = None) -> None:
+        self._state = state
+        self._access = access
+
+    def by_key(self, channel: Channel, request: Command) -> None:
+        """QUERY_MESSAGE (12). As in Java, clients drop messages whose keys only have the same hash.
+
+        Raises:
+            Refusal: with 22 if there is none.
+            RefusedError: with 1 for a negative number of messages.
+        """
+        header = parse(QueryMessageHeader, request.fields)
+        if header.max_num < 0:
+            raise negative_count(header.max_num)
+        unique = header.unique_key_query == "true"
+        found = self._state.store.by_key(
+            header.topic,
+            header.key,
+            max_count=min(_UNIQUE_KEY_MAX if unique else header.max_num, _QUERY_MAX),
+            begin_ms=header.begin_ms,
+            end_ms=header.end_ms,
+        )
+        if not found:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                QueryMessageResult(0, 0).fields(),
+            )
+        newest = found[0]
+        result = QueryMessageResult(
+            store_ms_of(newest), int.from_bytes(newest[28:36], "big", signed=True)
+        )
+        channel.respond_pieces(request, result.fields(), found)
+
+    def by_offset(self, channel: Channel, request: Command) -> None:
+        """VIEW_MESSAGE_BY_ID (33). The request names no topic, so the message's topic is checked.
+
+        Java's broker checks only the signature, so that every account may read all messages.
+
+        Raises:
+            Refusal: with 1 if no message begins at the offset, or it may not be read.
+        """
+        header = parse(ViewMessageHeader, request.fields)
+        record = self._state.store.record_at(header.offset)
+        if record is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
+            )
+        if self._access is not None:
+            found = decode(record, check_crc=False)
+            # A message that waits in a system topic has its real topic in a property.
+            own = properties.decode(found.properties).get(properties.REAL_TOPIC)
+            topic = own or found.topic
+            refusal = self._access.forbid(channel, request, topic, SUB)
+            if refusal is not None:
+                raise Refusal(refusal.code, refusal.remark or "")
+        channel.respond_pieces(request, None, [record])

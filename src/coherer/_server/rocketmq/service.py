@@ -1,0 +1,322 @@
+"""The RocketMQ server of a node: name server, broker, replication, and their ports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from coherer import _net as net
+from coherer._common.logs import Log
+from coherer._rules.rocketmq.routes import MasterAddress
+from coherer._server.core.core import Core
+from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.node.node_options import NodeOptions
+from coherer._server.rocketmq.broker.broker import RocketBroker
+from coherer._server.rocketmq.broker.registration import (
+    BrokerAnnouncement,
+    LocalRegistrar,
+    RemoteRegistrar,
+)
+from coherer._server.rocketmq.ha.master import HaMaster
+from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave, MetadataSync
+from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
+from coherer._server.rocketmq.namesrv.settings import NameServerOptions
+from coherer._server.rocketmq.remoting_client import RemotingClient
+from coherer._store.beat import Beat
+from coherer._wire.rocketmq.acl import Signer, signer
+from coherer.errors import ClosedError
+
+if TYPE_CHECKING:
+    from coherer._server.rocketmq.acl import Access
+
+_log = Log(logging.getLogger(__name__))
+
+SYNC_MASTER: Final = "SYNC_MASTER"
+
+
+class Replicator:
+    """The replication of a broker in either role.
+
+    A master serves slaves on its replication port (`make`); the sends of a SYNC_MASTER wait for
+    one. A slave follows the master that the name servers report (`found`).
+
+    Args:
+        broker: the broker; its options give the role.
+        outgoing: connections to other servers; the caller closes it.
+        tls: how a slave's connection for the log is encrypted; None for a plain one.
+        retry_s: how long a slave waits before it reconnects.
+
+    Attributes:
+        master: the master's side; None for a slave.
+        slave: the slave's side; None for a master.
+        metadata: copies topics, groups and offsets to a slave; None for a master.
+    """
+
+    def __init__(
+        self,
+        broker: RocketBroker,
+        outgoing: RemotingClient,
+        *,
+        tls: net.TlsOptions | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.master: HaMaster | None = None
+        self.slave: HaSlave | None = None
+        self.metadata: MetadataSync | None = None
+        if broker.state.is_slave:
+            self.slave = HaSlave(broker.core, tls=tls, retry_s=retry_s)
+            self.metadata = MetadataSync(broker.core, outgoing, broker.delays.follow)
+            return
+        self.master = HaMaster(broker.core)
+        if broker.state.options.role == SYNC_MASTER:
+            broker.state.replication = self.master
+
+    def start(self) -> None:
+        """Start to follow the master, as a slave."""
+        if self.slave is not None and self.metadata is not None:
+            self.slave.start()
+            self.metadata.start()
+
+    def make(self, connection: net.Connection) -> net.Receiver:
+        """Serve a connection to the replication port: `net.listen(host, port, replicator.make)`.
+
+        Raises:
+            RuntimeError: this is a slave.
+        """
+        if self.master is None:
+            raise RuntimeError("A slave has no replication port.")
+        return self.master.make(connection)
+
+    def found(self, master: MasterAddress) -> None:
+        """Take the master's addresses from a name server; a master ignores them."""
+        if self.slave is not None and self.metadata is not None:
+            self.slave.found(master.ha_address)
+            if master.address:
+                self.metadata.master = master.address
+
+    def tick(self) -> None:
+        """Check timeouts; call it every second or more often."""
+        if self.master is not None:
+            self.master.tick()
+        if self.slave is not None:
+            self.slave.tick()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self.master is not None:
+            self.master.close()
+        if self.metadata is not None:
+            await self.metadata.close()
+        if self.slave is not None:
+            await self.slave.close()
+
+
+REGISTER_MS: Final = 10_000
+"""How often the broker registers with the node's own name server."""
+
+Listen: TypeAlias = (
+    "Callable[[int, Callable[[net.Connection], net.Receiver]], Awaitable[net.Listener]]"
+)
+"""Opens a port of the node, for TLS and plain connections."""
+
+
+class RocketMqService:
+    """A name server, a broker, or both.
+
+    Args:
+        options: the node's.
+        now_ms: a monotonic clock.
+        listen: opens ports; the node closes them.
+
+    Attributes:
+        name_server: None in a node without one.
+        broker: None in a node without one.
+        namesrv_port: -1 without a name server.
+        port: the broker's main port, -1 without a broker; the other ports likewise.
+        fast_port: the port that answers all requests except pulls.
+        ha_port: the replication port; -1 without one.
+        replicator: the broker's replication; None without.
+    """
+
+    def __init__(self, options: NodeOptions, now_ms: Callable[[], int], listen: Listen) -> None:
+        self.name_server: NameServer | None = None
+        self.broker: RocketBroker | None = None
+        self.namesrv_port = self.port = self.fast_port = self.ha_port = -1
+        self._options = options
+        self._now_ms = now_ms
+        self._listen = listen
+        self._embedded: LocalRegistrar | None = None
+        self._remote: RemoteRegistrar | None = None
+        self.replicator: Replicator | None = None
+        self._outgoing = RemotingClient(options.outgoing_tls, self._signer())
+        self._register = Beat(REGISTER_MS, 0)
+        self._access: Access | None = None
+        self._refused = ""
+
+    async def open_name_server(
+        self,
+        port: int,
+        load: Callable[[str, Callable[[bytes], object]], bytes | None],
+        files: DeferredSaver,
+        access: Access | None = None,
+    ) -> None:
+        """Open the name server's port.
+
+        Args:
+            port: 0 for any free one.
+            load: returns the content of a file that a check accepts; None if there is no file.
+            files: writes the name server's files.
+            access: the node's accounts; None without.
+
+        Raises:
+            UsageError: the port cannot be opened.
+        """
+        self.namesrv_port = (await self._listen(port, self._to_name_server)).port
+        directory = str(self._options.directory / "config")
+        options = NameServerOptions(port=self.namesrv_port, directory=directory)
+        check = access if self._options.protects("namesrv") else None
+        self.name_server = NameServer(
+            options,
+            lambda name: load(name, CHECKS[name]),
+            files,
+            now_ms=self._now_ms,
+            access=check,
+        )
+
+    async def open_broker(self, port: int, core: Core, access: Access | None = None) -> None:
+        """Open the broker's ports.
+
+        Args:
+            port: the main one; 0 for any free one.
+            core: the state shared with TubeMQ.
+            access: the node's accounts; None without.
+
+        Raises:
+            UsageError: a port cannot be opened.
+        """
+        options = self._options
+        self.port = (await self._listen(port, self._to_main)).port
+        self.fast_port = (await self._listen(options.fast_port, self._to_fast)).port
+        if options.ha_port is not None and not options.is_slave:
+            self.ha_port = (await self._listen(options.ha_port, self._to_replicator)).port
+        chosen = options.rocket_options(self.port, max(self.ha_port, 0))
+        self._access = access if options.protects("replication") else None
+        check = access if options.protects("rocketmq") else None
+        self.broker = RocketBroker(chosen, core, access=check)
+        if self.ha_port >= 0 or options.is_slave:
+            self.replicator = Replicator(self.broker, self._outgoing, tls=options.outgoing_tls)
+            self.replicator.start()
+
+    def _signer(self) -> Signer | None:
+        directory = self._options.directory
+        if (directory / "conf" / "tools.yml").exists():
+            from coherer._server.rocketmq.acl import tools_signer
+
+            return tools_signer(directory)
+        account = self._options.account
+        return None if account is None else signer(*account)
+
+    def connect(self) -> None:
+        """Register the broker with remote name servers, or with the one of this node."""
+        if self.broker is None:
+            return
+        state = self.broker.state
+        registration = BrokerAnnouncement(
+            lambda: state.options, state.topics, self._now_ms, master_found=self._master_found
+        )
+        if self.name_server is not None:
+            server = self.name_server
+            self._embedded = LocalRegistrar(registration, server.routes, server.settings.ordered)
+            self._embedded.sync()
+        else:
+            servers = self._options.name_servers
+            self._remote = RemoteRegistrar(registration, servers, self._outgoing)
+            self._remote.start()
+            state.announced = self._remote.announced
+
+    async def ready(self) -> None:
+        """Wait until a remote name server has accepted the broker."""
+        if self._remote is not None:
+            await self._remote.ready.wait()
+
+    def tick(self) -> None:
+        """Run periodic work; call it every 100 ms or so."""
+        now_ms = self._now_ms()
+        if self.name_server is not None:
+            self.name_server.tick()
+        if self.broker is not None:
+            self.broker.tick()
+        if self.replicator is not None:
+            self.replicator.tick()
+        if self._embedded is not None and self._register.is_due(now_ms):
+            self._embedded.tick()
+
+    async def save(self) -> None:
+        """Write the broker's changed files; call it every few seconds.
+
+        Raises:
+            StoreError: the disk failed; the next call writes them again.
+        """
+        if self.broker is not None:
+            await self.broker.save()
+
+    async def leave(self) -> None:
+        """Unregister from the name servers, and stop replication."""
+        async with AsyncExitStack() as stack:  # runs in reverse order
+            stack.callback(self._outgoing.close)
+            if self.replicator is not None:
+                stack.push_async_callback(self.replicator.close)
+            if self._remote is not None:
+                stack.push_async_callback(self._remote.close)
+            if self._embedded is not None:
+                stack.callback(self._embedded.close)
+            self.replicator = self._remote = self._embedded = None
+
+    def close(self) -> None:
+        """Stop serving. Submitted messages are answered when the core is closed."""
+        if self.broker is not None:
+            self.broker.close()
+
+    def closed(self) -> None:
+        """Save for the last time; the core is closed, the store is still open."""
+        if self.broker is not None:
+            self.broker.closed()
+
+    # A client may connect before all ports are open and the broker exists.
+
+    def _to_name_server(self, connection: net.Connection) -> net.Receiver:
+        if self.name_server is None:
+            raise ClosedError("The name server has not started yet.")
+        return self.name_server.make(connection)
+
+    def _to_main(self, connection: net.Connection) -> net.Receiver:
+        return self._serving().remoting.make(connection)
+
+    def _to_fast(self, connection: net.Connection) -> net.Receiver:
+        return self._serving().fast_remoting.make(connection)
+
+    def _master_found(self, master: MasterAddress) -> None:
+        if self.replicator is not None:
+            self.replicator.found(master)
+
+    def _to_replicator(self, connection: net.Connection) -> net.Receiver:
+        if self.replicator is None:
+            raise ClosedError("The broker has not started yet.")
+        if self._access is not None and not self._access.knows(connection.peer_host):
+            if self._refused != connection.peer_host:
+                self._refused = connection.peer_host
+                _log.warning(
+                    "Replication refused to %s: the address is neither trusted "
+                    "(globalWhiteRemoteAddresses in conf/plain_acl.yml) nor has a superuser "
+                    "account signed a request from it",
+                    connection.peer_host,
+                )
+            raise ClosedError(f"{connection.peer_host} has not authenticated.")
+        return self.replicator.make(connection)
+
+    def _serving(self) -> RocketBroker:
+        if self.broker is None:
+            raise ClosedError("The broker has not started yet.")
+        return self.broker

@@ -1,0 +1,281 @@
+"""Rounds through the half messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coherer._record import layout
+from coherer._record.properties import decode, encode
+from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
+from coherer._rules.rocketmq.transactions import DISCARD_TOPIC, HALF_TOPIC, done_mark, half, read_op
+from coherer._store import Draft
+
+HOST = bytes(8)
+
+
+class Bench:
+    """A half topic, an op topic, and a clock."""
+
+    def __init__(self, **options: int) -> None:
+        self.options = CheckOptions(**options)
+        self.halves: list[layout.Record] = []
+        self.ops: list[layout.Record] = []
+        self.lost: list[layout.Record] = []
+        self.now_ms = 1_000_000
+        self.ledger = TransactionLedger(0, 0, self.options)
+
+    def send(self, name: str = "m", *, age_ms: int = 0, **properties: str) -> int:
+        text = encode({"PGROUP": "g", "TRAN_MSG": "true", **properties})
+        draft = Draft("t", 0, name.encode(), text, born_ms=self.now_ms - age_ms)
+        return self._put(self.halves, half(draft))
+
+    def _put(self, queue: list[layout.Record], draft: Draft) -> int:
+        queue.append(
+            layout.decode(
+                layout.encode(
+                    draft.topic, draft.body, draft.properties,
+                    queue_id=0, queue_offset=len(queue), physical_offset=0, store_ms=self.now_ms,
+                    born_ms=draft.born_ms, born_host=HOST, sys_flag=draft.sys_flag,
+                )
+            )
+        )  # fmt: skip
+        return len(queue) - 1
+
+    def end(self, offset: int) -> None:
+        at = self._put(self.ops, done_mark(offset, HOST, self.now_ms))
+        op = read_op(self.ops[at])
+        self.ledger.mark(op.offset, op.half_offset)
+
+    def read(self, offset: int) -> tuple[Sequence[layout.Record], int]:
+        records = self.halves[offset : offset + 3]
+        return records, offset + len(records)
+
+    def plan(self) -> Plan:
+        return self.ledger.plan(self.now_ms, self.now_ms, self.read)
+
+    def carry_out(self, plan: Plan) -> list[str]:
+        """Store the plan; return the bodies of the messages to check."""
+        offsets: list[int] = []
+        for draft in plan.drafts:
+            queue = self.halves if draft.topic == HALF_TOPIC else self.lost
+            offsets.append(self._put(queue, draft))
+        self.ledger.carried_out(plan, offsets)
+        asked = zip(plan.drafts, plan.asked, strict=True)
+        return [bytes(draft.body).decode() for draft, ask in asked if ask]
+
+    def round(self) -> list[str]:
+        """A whole round."""
+        asked: list[str] = []
+        started_ms = self.now_ms
+        while True:
+            plan = self.ledger.plan(started_ms, self.now_ms, self.read)
+            asked += self.carry_out(plan)
+            if not plan.more:
+                return asked
+
+    def restart(self) -> None:
+        """Only the offsets of both topics survive; the marks are read again."""
+        self.ledger = TransactionLedger(
+            self.ledger.half_offset, self.ledger.op_offset, self.options
+        )
+        for record in self.ops[self.ledger.op_offset :]:
+            op = read_op(record)
+            self.ledger.mark(op.offset, op.half_offset)
+
+
+def test_nothing_to_do() -> None:
+    bench = Bench()
+    assert bench.round() == []
+    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (0, 0)
+
+
+def test_marked_messages_are_stepped_over() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.send()
+    for offset in (1, 0, 3):
+        bench.end(offset)
+    assert bench.ledger.advance()
+    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (2, 2)
+    assert not bench.ledger.advance()
+
+
+def test_a_young_message_ends_the_round() -> None:
+    bench = Bench()
+    bench.send()
+    bench.now_ms += 6_000
+    assert bench.round() == []
+    assert bench.ledger.half_offset == 0
+    bench.now_ms += 1
+    assert bench.round() == ["m"]
+    assert (bench.ledger.half_offset, len(bench.halves)) == (1, 2)
+    assert decode(bench.halves[1].properties)["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+def test_a_message_of_this_round_waits_for_the_next() -> None:
+    bench = Bench()
+    bench.send(age_ms=60_000)
+    assert bench.round() == []
+    bench.now_ms += 1
+    assert bench.round() == ["m"]
+
+
+def test_a_message_born_in_the_future_is_checked() -> None:
+    bench = Bench()
+    bench.send(age_ms=-5_000)
+    bench.now_ms += 100
+    assert bench.round() == ["m"]
+
+
+def test_a_message_is_given_up_after_the_last_check() -> None:
+    bench = Bench(checks_max=3)
+    bench.send()
+    asked = 0
+    for _ in range(6):
+        bench.now_ms += 60_000
+        asked += len(bench.round())
+    assert asked == 3
+    assert [record.topic for record in bench.lost] == [DISCARD_TOPIC]
+    assert decode(bench.lost[0].properties)["TRANSACTION_CHECK_TIMES"] == "3"
+    assert bench.ledger.half_offset == len(bench.halves) == 4
+
+
+def test_an_expired_message_is_given_up_without_a_check() -> None:
+    bench = Bench(keep_ms=100_000)
+    bench.send(age_ms=100_001)
+    assert bench.round() == []
+    assert len(bench.lost) == 1
+
+
+def test_an_immune_message_waits_at_the_end_and_costs_no_checks() -> None:
+    bench = Bench()
+    bench.send("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="200")
+    bench.send("other")
+    asked: list[str] = []
+    for _ in range(3):
+        bench.now_ms += 60_000
+        asked += bench.round()
+    assert asked == ["other"] * 3
+    last = decode(bench.halves[-2].properties)
+    assert last["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+    assert "TRANSACTION_CHECK_TIMES" not in last
+    bench.now_ms += 60_000
+    assert sorted(bench.round()) == ["immune", "other"]
+
+
+def test_an_invalid_immunity_time_is_the_default() -> None:
+    bench = Bench()
+    bench.send(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
+    bench.now_ms += 6_001
+    assert bench.round() == ["m"]
+
+
+def test_the_end_of_an_older_copy_ends_the_newest() -> None:
+    bench = Bench()
+    bench.send()
+    for _ in range(3):
+        bench.now_ms += 60_000
+        bench.round()
+    bench.end(0)  # the answer to the producer's own send, long under way
+    bench.now_ms += 60_000
+    assert bench.round() == []
+    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (4, 1)
+
+
+def test_the_end_of_an_immune_message_is_found_after_a_restart() -> None:
+    bench = Bench()
+    bench.send("first")
+    bench.send("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+    bench.now_ms += 60_000
+    bench.round()
+    bench.end(1)
+    bench.restart()
+    bench.now_ms += 60_000
+    assert bench.round() == ["first"]
+    bench.now_ms += 600_000
+    assert bench.round() == ["first"]
+
+
+def test_an_end_between_plan_and_storing_counts() -> None:
+    bench = Bench()
+    bench.send()
+    bench.now_ms += 60_000
+    plan = bench.plan()
+    bench.end(0)
+    bench.carry_out(plan)
+    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (2, 1)
+
+
+def test_a_plan_that_was_not_carried_out_changes_nothing() -> None:
+    bench = Bench()
+    bench.send()
+    bench.now_ms += 60_000
+    assert len(bench.plan().drafts) == 1
+    assert len(bench.plan().drafts) == 1
+    assert bench.round() == ["m"]
+
+
+def test_large_rounds_come_in_pieces() -> None:
+    bench = Bench(per_round=10)
+    for number in range(95):
+        bench.send(str(number))
+    bench.now_ms += 60_000
+    assert bench.plan().more
+    assert bench.round() == [str(number) for number in range(95)]
+    assert bench.ledger.half_offset == 95
+
+
+def test_missing_half_messages_are_stepped_over() -> None:
+    bench = Bench()
+    bench.send("a")
+    bench.send("b")
+    bench.now_ms += 60_000
+
+    def read(offset: int) -> tuple[Sequence[layout.Record], int]:
+        return ([], 1) if offset == 0 else bench.read(offset)
+
+    plan = bench.ledger.plan(bench.now_ms, bench.now_ms, read)
+    assert [bytes(draft.body) for draft in plan.drafts] == [b"b"]
+    assert plan.end == 2
+
+
+def test_deleted_marks_are_skipped() -> None:
+    ledger = TransactionLedger(0, 3)
+    ledger.skip_ops(10)
+    assert (ledger.op_offset, ledger.read_to) == (10, 10)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["send", "end", "late", "round", "restart", "wait"]), max_size=60))
+def test_every_transaction_is_settled_once_and_not_checked_after_its_end(steps: list[str]) -> None:
+    """Only open transactions are checked (except after a restart)."""
+    bench = Bench(checks_max=1_000)
+    open_offsets: dict[str, int] = {}
+    ended: set[str] = set()
+    restarted = False
+    for number, step in enumerate(steps):
+        if step == "send":
+            open_offsets[str(number)] = bench.send(str(number))
+        elif step in ("end", "late") and open_offsets:
+            name = min(open_offsets) if step == "end" else max(open_offsets)
+            bench.end(open_offsets.pop(name))
+            ended.add(name)
+        elif step == "round":
+            bench.now_ms += 60_000
+            asked = bench.round()
+            assert restarted or not ended & set(asked)
+            assert set(open_offsets) <= set(asked)
+        elif step == "restart":
+            bench.restart()
+            restarted = True
+        else:
+            bench.now_ms += 1_000
+    bench.now_ms += 60_000
+    bench.round()
+    if not open_offsets and not restarted:
+        assert bench.ledger.half_offset == len(bench.halves)
+        assert bench.ledger.op_offset == len(bench.ops)

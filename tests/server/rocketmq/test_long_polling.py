@@ -1,0 +1,139 @@
+"""Many suspended pulls: all are answered, without blocking other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from tests.server.rocket_harness import SUBSCRIPTION, SUSPEND, BrokerHarness, Client, bodies_of
+
+from coherer import limits
+from coherer._server.rocketmq.broker.pulling import OVERLOAD, SuspendedPull
+from coherer._wire.rocketmq.command import Command
+from coherer.testing import ManualClock
+from tests.server.rocket_harness import SUBSCRIPTION, SUSPEND, BrokerHarness, Client, bodies_of
+
+FOUND, BUSY, NOT_FOUND = 0, 2, 19
+
+
+async def ready(peer: Client) -> None:
+    """Have a message in the queue."""
+    assert (await peer.send(b"old")).code == 0
+
+
+def wait(peer: Client, count: int = 1) -> list[asyncio.Future[Command]]:
+    """Pulls for the message to come."""
+    asked = {"queueOffset": 1, "sysFlag": SUSPEND | SUBSCRIPTION}
+    return [peer.begin_pull(**asked) for _ in range(count)]
+
+
+async def test_one_message_wakes_many_and_others_have_their_turn(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    await ready(peer)
+    count = 3 * limits.WAITING_PULLS_PER_TURN
+    waiting = wait(peer, count)
+    other = await broker_harness.dial()
+    await peer.settle()
+    assert len(broker_harness.broker.pulls.suspended) == count
+    assert (await other.send(b"new")).code == 0
+    assert not all(pull.done() for pull in waiting), "the sender is not the last to hear"
+    async with asyncio.timeout(20):
+        answers = await asyncio.gather(*waiting)
+    assert {tuple(bodies_of(answer)) for answer in answers} == {(b"new",)}
+    assert len(broker_harness.broker.pulls.suspended) == 0
+
+
+async def test_waking_does_not_depend_on_the_number_of_waiting_pulls(
+    broker_harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing each that waits with each that is woken took minutes for 100,000."""
+    compared = 0
+
+    def equal(self: SuspendedPull, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return self is other
+
+    monkeypatch.setattr(SuspendedPull, "__eq__", equal)
+    monkeypatch.setattr(SuspendedPull, "__hash__", object.__hash__)
+    peer = await broker_harness.dial()
+    await ready(peer)
+    waiting = wait(peer, 500)
+    await peer.settle()
+    await peer.send(b"new")
+    async with asyncio.timeout(20):
+        await asyncio.gather(*waiting)
+    assert compared < 1_000
+
+
+async def test_so_many_may_wait(
+    broker_harness: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WAITING_PULLS_MAX", 3)
+    await ready(peer)
+    waiting = wait(peer, 4)
+    async with asyncio.timeout(10):
+        refused = await waiting[3]
+    assert (refused.code, refused.remark) == (BUSY, OVERLOAD)
+    await peer.send(b"new")
+    async with asyncio.timeout(10):
+        assert {(await pull).code for pull in waiting[:3]} == {FOUND}
+
+
+async def test_pulls_of_a_closed_connection_are_dropped(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    await ready(peer)
+    gone, holding = await broker_harness.dial(), broker_harness.broker.pulls.suspended
+    wait(gone, 5)
+    await gone.settle()
+    left = wait(peer)
+    await peer.settle()
+    assert len(holding) == 6
+    await gone.hang_up()
+    await peer.settle()
+    assert len(holding) == 1
+    await peer.send(b"new")
+    async with asyncio.timeout(10):
+        assert (await left[0]).code == FOUND
+
+
+async def test_a_stop_answers_suspended_pulls(
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
+) -> None:
+    await ready(peer)
+    waiting = wait(peer, limits.WAITING_PULLS_PER_TURN + 1)
+    await peer.settle()
+    broker_harness.broker.close()
+    async with asyncio.timeout(10):
+        assert {(await pull).code for pull in waiting} == {NOT_FOUND}
+
+
+async def test_an_unhandled_error_is_answered_and_the_other_pulls_are_resumed(
+    broker_harness: BrokerHarness,
+    peer: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await ready(peer)
+    waiting = wait(peer, 2)
+    await peer.settle()
+    read, calls = broker_harness.store.read, 0
+
+    def fails_once(*args: object, **more: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ZeroDivisionError
+        return read(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker_harness.store, "read", fails_once)
+    with caplog.at_level(logging.ERROR, "coherer"):
+        await peer.send(b"new")
+        async with asyncio.timeout(10):
+            answers = [await pull for pull in waiting]
+    assert [answer.code for answer in answers] == [1, FOUND]
+    assert (answers[0].remark or "").startswith("ZeroDivisionError")
+    assert "Code 11" in caplog.text

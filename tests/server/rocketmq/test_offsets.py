@@ -1,0 +1,167 @@
+"""Offsets of groups and queues, and messages by key, id and time (sections 2.7 and 2.8)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, bodies_of
+
+from coherer._server.core.core import GROUP_IDLE_MS
+from coherer.testing import ManualClock
+from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
+from tests.server.rocket_harness import BrokerHarness, Client, bodies_of
+
+QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, SEARCH, MAXIMUM, MINIMUM = 12, 14, 15, 29, 30, 31
+EARLIEST, VIEW, ALL_OFFSETS = 32, 33, 43
+
+
+def queue(**changes: object) -> dict[str, str]:
+    return {name: str(value) for name, value in {"topic": "demo", "queueId": 0, **changes}.items()}
+
+
+def of_group(**changes: object) -> dict[str, str]:
+    return queue(**{"consumerGroup": "g", **changes})
+
+
+async def offset(peer: Client, code: int, fields: dict[str, str]) -> int:
+    answer = await peer.ask(code, fields)
+    assert answer.code == 0
+    return int(answer.fields["offset"])
+
+
+async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client) -> None:
+    await peer.send()
+    assert await offset(peer, QUERY_OFFSET, of_group()) == 0, "the queue begins in memory"
+    for place in (7, 3):  # also back, and beyond the end
+        answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=place))
+        assert (answer.code, answer.remark) == (0, None)
+        assert await offset(peer, QUERY_OFFSET, of_group()) == place
+    peer.tell(UPDATE_OFFSET, of_group(topic="unknown", queueId=9, commitOffset=1))
+    assert await offset(peer, QUERY_OFFSET, of_group(topic="unknown", queueId=9)) == 1
+    answer = await peer.ask(ALL_OFFSETS)
+    assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3},"unknown@g":{9:1}}}'
+
+
+async def test_a_client_can_ask_whether_a_group_has_an_offset(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """RocketMQ 5's field; without it, or with true, the answer is that of 4.9."""
+    await peer.send()
+    exact = of_group(setZeroIfNotFound="false")
+    answer = await peer.ask(QUERY_OFFSET, exact)
+    assert (answer.code, answer.remark) == (
+        22,
+        "Not found, do not set to zero, maybe this group boot first",
+    )
+    for fields in (of_group(), of_group(setZeroIfNotFound="true"), of_group(queueId=1)):
+        answer = await peer.ask(QUERY_OFFSET, fields)
+        assert (answer.code, answer.fields) == (0, {"offset": "0"})
+    await peer.ask(UPDATE_OFFSET, of_group(commitOffset=0))
+    answer = await peer.ask(QUERY_OFFSET, exact)
+    assert (answer.code, answer.fields) == (0, {"offset": "0", "setZeroIfNotFound": "false"})
+
+
+async def test_groups_that_read_are_not_forgotten(
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
+) -> None:
+    await peer.send()
+    subscribed = heartbeat("me", [consumer("online", tags("demo"))])
+    await peer.ask(HEARTBEAT, body=msgspec.json.encode(subscribed))
+    for group in ("online", "commits", "rests"):
+        await peer.ask(UPDATE_OFFSET, of_group(consumerGroup=group, commitOffset=1))
+    broker_harness.core.clean()
+    clock.advance(GROUP_IDLE_MS)
+    await peer.ask(UPDATE_OFFSET, of_group(consumerGroup="commits", commitOffset=1))
+    broker_harness.core.clean()
+    broker_harness.core.clean()
+    assert broker_harness.core.offsets.groups() == {"online", "commits"}
+
+
+async def test_a_new_group_of_a_queue_with_an_old_beginning(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    for _ in range(20):
+        await peer.send(b"x" * 1000)
+    broker_harness.state.memory_bytes = 1_000
+    answer = await peer.ask(QUERY_OFFSET, of_group())
+    assert (answer.code, answer.remark) == (
+        22,
+        "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+    )
+    assert await offset(peer, QUERY_OFFSET, of_group(queueId=1)) == 0, "nothing was sent there"
+
+
+async def test_where_a_queue_begins_and_ends(peer: Client, clock: ManualClock) -> None:
+    assert (await peer.ask(EARLIEST, queue())).fields == {"timestamp": "-1"}
+    assert await offset(peer, MAXIMUM, queue()) == 0
+    assert await offset(peer, MINIMUM, queue(topic="unknown")) == 0
+    stored_ms = clock.now_ms()
+    for _ in range(3):
+        await peer.send()
+        clock.advance(10_000)
+    assert await offset(peer, MAXIMUM, queue()) == 3
+    assert await offset(peer, MINIMUM, queue()) == 0
+    answer = await peer.ask(EARLIEST, queue())
+    assert answer.fields == {"timestamp": str(stored_ms)}
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "expected"),
+    [(-99_000, 0), (0, 0), (4_000, 0), (5_000, 0), (6_000, 1), (99_000, 2)],
+)
+async def test_the_nearest_message(
+    peer: Client, clock: ManualClock, after_ms: int, expected: int
+) -> None:
+    begin_ms = clock.now_ms()
+    for _ in range(3):
+        await peer.send()
+        clock.advance(10_000)
+    assert await offset(peer, SEARCH, queue(timestamp=begin_ms + after_ms)) == expected
+    assert await offset(peer, SEARCH, queue(timestamp=begin_ms, topic="unknown")) == 0
+
+
+async def test_messages_by_their_keys(peer: Client, clock: ManualClock) -> None:
+    begin_ms = clock.now_ms()
+    for number in range(70):
+        await peer.send(b"%d" % number, i=f"KEYS\x01all k{number}\x02UNIQ_KEY\x01U{number}")
+        clock.advance(1_000)
+
+    async def query(key: str, **changes: object) -> tuple[int, list[bytes]]:
+        fields = {
+            "topic": "demo",
+            "key": key,
+            "maxNum": 10,
+            "beginTimestamp": 0,
+            "endTimestamp": 1 << 62,
+            **changes,
+        }
+        answer = await peer.ask(QUERY_MESSAGE, {n: str(value) for n, value in fields.items()})
+        if answer.code == 0:
+            assert int(answer.fields["indexLastUpdatePhyoffset"]) > 0
+            assert int(answer.fields["indexLastUpdateTimestamp"]) >= begin_ms
+        return answer.code, bodies_of(answer)
+
+    assert await query("k7") == (0, [b"7"])
+    assert await query("U8") == (0, [b"8"])
+    assert len((await query("all"))[1]) == 10
+    assert len((await query("all", maxNum=1000))[1]) == 64
+    assert len((await query("all", maxNum=1000, _UNIQUE_KEY_QUERY="true"))[1]) == 32
+    code, found = await query("all", beginTimestamp=begin_ms, endTimestamp=begin_ms + 2_000)
+    assert (code, sorted(found)) == (0, [b"0", b"1", b"2"])
+    assert await query("nothing") == (22, [])
+    assert await query("k7", topic="other") == (22, [])
+
+
+async def test_a_message_by_its_offset(broker_harness: BrokerHarness, peer: Client) -> None:
+    await peer.send(b"one")
+    answer = await peer.send(b"two")
+    place = int(answer.fields["msgId"][16:], 16)
+    answer = await peer.ask(VIEW, {"offset": str(place)})
+    assert (answer.code, bodies_of(answer)) == (0, [b"two"])
+    for wrong in (place + 1, -5, broker_harness.store.end_offset, 1 << 60):
+        answer = await peer.ask(VIEW, {"offset": str(wrong)})
+        assert (answer.code, answer.remark) == (
+            1,
+            f"can not find message by the offset, {wrong}",
+        )

@@ -1,0 +1,75 @@
+"""Topics created over RocketMQ reach TubeMQ's catalog, also when there are thousands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coherer._rules.common.topics import Topic
+from coherer._server.core import topic_sync
+from coherer._server.node.node import Node, NodeOptions
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    given = NodeOptions(
+        directory=tmp_path,
+        master_port=0,
+        broker_port=0,
+        admin_port=None,
+        namesrv_port=0,
+        rocketmq_port=0,
+        segment_bytes=1 << 20,
+    )
+    async with Node(given) as node:
+        yield node
+
+
+async def until(node: Node, *names: str) -> None:
+    async with asyncio.timeout(20):
+        while not node.topics().keys() >= set(names):  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0)
+
+
+async def test_changes_that_take_long_are_booked_together(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.core is not None
+    booked = 0
+    sync = topic_sync.TopicSync.sync
+
+    def counted(self: topic_sync.TopicSync) -> None:
+        nonlocal booked
+        booked += 1
+        sync(self)
+
+    monkeypatch.setattr(topic_sync.TopicSync, "sync", counted)
+    monkeypatch.setattr(topic_sync, "QUICK_S", 0.0)
+    names = [f"t{number}" for number in range(50)]
+    for name in names:
+        node.core.topics.put(Topic(name=name), 1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await until(node, *names)
+    assert 1 <= booked < len(names) / 2
+
+
+async def test_deletions_are_synced_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert node.core is not None
+    monkeypatch.setattr(topic_sync, "QUICK_S", 0.0)
+    monkeypatch.setattr(topic_sync, "REST_FACTOR", 100_000)
+    core = node.core
+    core.topics.put(Topic(name="short"), 1)
+    await until(node, "short")
+    core.topics.put(Topic(name="waits"), 1)
+    await asyncio.sleep(0)
+    assert "waits" not in node.topics()
+    core.topics.remove("short", 2)
+    core.remove_topic("short")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "short" not in node.topics()
+    assert "waits" in node.topics(), "what waited is booked with it"
