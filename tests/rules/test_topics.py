@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from coherer._record.reserved import SYSTEM_GROUPS
-from coherer._rules.common.topics import Topic, TopicTable, TubeTopics
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
 from coherer._rules.rocketmq.groups import Group, GroupTable, TopicDefaults
-from coherer._rules.tubemq.filters import tag_codes
 from coherer._wire.rocketmq import fastjson
 from coherer.errors import DamagedStoreError
 

@@ -7,10 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.client_harness import Stage as ClientStage
-from tests.server.client_harness import tags
-from tests.server.node_harness import options
-from tests.server.rocket_harness import running
 
 import coherer
 import coherer._client.rocketmq.client
@@ -25,12 +21,12 @@ from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
-from tests.server.broker_stage import OPTIONS as BROKER_OPTIONS
-from tests.server.broker_stage import Peer, close, serve
+from tests.server.broker_harness import OPTIONS as BROKER_OPTIONS
+from tests.server.broker_harness import close, serve
 from tests.server.client_harness import Harness as ClientHarness
 from tests.server.client_harness import tags
-from tests.server.master_stage import Consumer, Producer
-from tests.server.master_stage import Stage as MasterStage
+from tests.server.master_harness import Consumer, Producer
+from tests.server.master_harness import Stage as MasterStage
 from tests.server.node_harness import options
 from tests.server.rocket_harness import running
 

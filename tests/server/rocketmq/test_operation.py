@@ -7,8 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.server.client_harness import consumer, heartbeat, tags
-from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._rules.common.topics import Topic
 from coherer._wire.rocketmq import bodies
@@ -46,7 +44,7 @@ def put_topic(harness: BrokerHarness, name: str, queues: int = 2, *, order: bool
 
 def place(harness: BrokerHarness, group: str, topic: str, *offsets: int) -> None:
     for queue, offset in enumerate(offsets):
-        harness.state.offsets.open(group, topic, queue).place(offset)
+        harness.state.offsets.open(group, topic, queue).move_to(offset)
 
 
 async def online(client: Client, group: str, *topics: str) -> None:

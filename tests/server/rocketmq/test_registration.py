@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from coherer._server.rocketmq.remoting_client import RemotingClient
-from tests.server.node_harness import options
 
 from coherer import _net as net
 from coherer._client.tubemq.admin import Admin
@@ -199,17 +197,17 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
         registry = RemoteRegistrar(registration, addresses, outgoing, announce_timeout_ms=200)
         registry.start()
         try:
-            topics.create_for_return("one", 1, 0)
+            topics.ensure_topic("one", 1, 0)
             await registry.announced()
             assert "one" in quick.topics
             assert "one" in slow.topics
             slow.open.clear()
-            topics.create_for_return("two", 1, 0)
+            topics.ensure_topic("two", 1, 0)
             await registry.announced()
             assert "two" in quick.topics
             assert "two" not in slow.topics
             assert f"{slow.address} did not accept the changed topics" in caplog.text
-            topics.create_for_return("three", 1, 0)
+            topics.ensure_topic("three", 1, 0)
             start = time.monotonic()
             await registry.announced()
             assert time.monotonic() - start < 0.2, "the silent one is not waited for again"
@@ -218,7 +216,7 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
             async with asyncio.timeout(10):
                 while "three" not in slow.topics:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.001)
-            topics.create_for_return("four", 1, 0)
+            topics.ensure_topic("four", 1, 0)
             await registry.announced()
             assert "four" in slow.topics
         finally:

@@ -248,14 +248,14 @@ async def test_connections_with_much_to_do_take_turns(harness: Harness, caller: 
         b"%d" % n for n in range(count)
     ], "in order"
     assert sum(harness.batches) == 4 * count
-    assert max(harness.batches) <= limits.REQUESTS_AT_ONCE
+    assert max(harness.batches) <= limits.REQUESTS_PER_TURN
     assert harness.remoting.catching_up == 0
-    assert harness.remoting.at_once()[0] == limits.REQUESTS_AT_ONCE
+    assert harness.remoting.at_once()[0] == limits.REQUESTS_PER_TURN
 
 
 async def test_a_connection_that_closes_while_others_are_served(harness: Harness) -> None:
     gone = await Caller.dial(harness.listener.port)
-    for _ in range(3 * limits.REQUESTS_AT_ONCE):
+    for _ in range(3 * limits.REQUESTS_PER_TURN):
         gone.begin(BATCH)
     gone.connection.flush()
     await gone.hang_up()
@@ -281,7 +281,7 @@ async def test_an_unhandled_error_while_catching_up_closes_the_connection(
         handle(channel, request)
 
     monkeypatch.setattr(harness.remoting, "handle", fails)
-    for _ in range(limits.REQUESTS_AT_ONCE + 1):
+    for _ in range(limits.REQUESTS_PER_TURN + 1):
         caller.begin(BATCH)
     async with asyncio.timeout(10):
         await caller.lost.wait()

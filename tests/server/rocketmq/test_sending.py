@@ -8,15 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.rocket_harness import (
-    SEND,
-    SEND_V2,
-    BrokerHarness,
-    Client,
-    long_fields,
-    running,
-    send_fields,
-)
 
 from coherer._record.properties import decode
 from coherer._rules.common.topics import Topic
@@ -343,7 +334,9 @@ async def test_retries_of_a_group_that_may_not_be_made(tmp_path: Path, clock: Ma
 
 
 async def test_a_batch(broker_harness: BrokerHarness, peer: Client) -> None:
-    body = encode_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_item(b"two", b"", 5)
+    body = encode_batch_item(b"one", b"TAGS\x01a\x02WAIT\x01true") + encode_batch_item(
+        b"two", b"", 5
+    )
     answer = await peer.ask(BATCH, send_fields(m="true", i="WAIT\x01true", e=1), body)
     assert answer.code == 0
     assert answer.fields["queueOffset"] == "0"
@@ -363,13 +356,13 @@ async def test_a_batch_for_a_topic_of_several_tags(
 ) -> None:
     topic = Topic(name="demo", read_queues=1, write_queues=1, filter_type="MULTI_TAG")
     broker_harness.state.topics.put(topic, 0)
-    await peer.ask(BATCH, send_fields(m="true"), encode_item(b"one", b""))
+    await peer.ask(BATCH, send_fields(m="true"), encode_batch_item(b"one", b""))
     await peer.send(b"two")
     assert [record.sys_flag for record in broker_harness.records("demo")] == [2, 2]
 
 
 async def test_the_flag_decides_not_the_code(broker_harness: BrokerHarness, peer: Client) -> None:
-    body = encode_item(b"one", b"")
+    body = encode_batch_item(b"one", b"")
     assert (await peer.ask(SEND_V2, send_fields(m="true"), body)).code == 0
     assert (await peer.ask(BATCH, send_fields(m="false"), body)).code == 0
     assert [record.body for record in broker_harness.records("demo")] == [b"one", body]

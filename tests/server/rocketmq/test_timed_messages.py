@@ -8,8 +8,8 @@ import pytest
 
 from coherer._record.properties import decode
 from coherer._rules.rocketmq.timers import TIMER_TOPIC
-from coherer._wire.rocketmq.batches import encode_item
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.testing import ManualClock
 from tests.server.rocket_harness import (
     SEND_BACK,
@@ -19,12 +19,6 @@ from tests.server.rocket_harness import (
     Client,
     send_fields,
 )
-
-from coherer._record.properties import decode
-from coherer._rules.rocketmq.timers import TIMER_TOPIC
-from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import encode_batch_item
-from coherer.testing import ManualClock
 
 BATCH, END, LITE_PULL, TOPIC_CONFIG = 320, 37, 361, 351
 PREPARED, COMMIT = 4, 8

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from coherer._record import reserved
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import INHERIT, READ, WRITE, Topic
-from coherer._rules.common.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 
 
@@ -74,7 +74,7 @@ class GroupTable:
         """Call `changed` after every change."""
         self._watchers.append(changed)
 
-    def provide(self) -> None:
+    def add_internal(self) -> None:
         """Add the system groups of every RocketMQ broker; as in Java, the version stays."""
         for name in reserved.SYSTEM_GROUPS:
             self._groups.setdefault(name, Group(group_name=name))

@@ -1,7 +1,7 @@
 """Stores the messages of all connections, of both protocols, in batches, and makes them durable.
 
 `Appender` collects the drafts of all connections during one iteration of the event loop. At its
-end, or as soon as there are `limits.APPEND_AT_ONCE` drafts, it stores them with one `Store.append`,
+end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one `Store.append`,
 which is one write to the log. It then calls the `done` callback of every submitter once, and after
 that wakes waiting consumers. (Drafts are not collected without limit: one iteration can bring
 megabytes, and data that has left the processor's cache costs half as much again. A `Drafts`, which

@@ -220,7 +220,7 @@ class AdminService:
     Args:
         master: handles `/webapi.htm`; None without a master.
         broker: handles every other path; None without a broker.
-        elsewhere: returns the base URL of the active master's administration while this master is a
+        active_admin_url: returns the base URL of the active master's administration while this master is a
             standby, else None.
         names: the host names of this node; requests with other names in `Host` are refused. None
             accepts every name.

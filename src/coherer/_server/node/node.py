@@ -82,7 +82,7 @@ class Node:
         self.core: Core | None = None
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
-        self.tubemq = TubeDoor(options, now_ms, self._listen, wall_ms=wall_ms)
+        self.tubemq = TubeMqService(options, now_ms, self._listen, wall_ms=wall_ms)
         self.rocketmq = RocketMqService(options, now_ms, self._listen_shared)
         self.admin_port = -1
         self._now_ms, self._wall_ms = now_ms, wall_ms

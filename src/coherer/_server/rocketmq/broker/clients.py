@@ -167,7 +167,7 @@ class ClientHandler:
             ProtocolError: the body is invalid.
             Refusal: it does not.
         """
-        body = bodies.CheckClient.find(request.body)
+        body = bodies.CheckClient.decode_or_none(request.body)
         wanted = None if body is None else body.subscription_data
         if wanted is None or _is_tag(wanted.expression_type):
             return Command(ResponseCode.SUCCESS)

@@ -454,7 +454,7 @@ class LongPolling:
             Refusal: too many pulls are suspended; Java refuses like this when a request queue is
             full (section 1.4).
         """
-        if self._count >= limits.HELD_PULLS_MAX:
+        if self._count >= limits.WAITING_PULLS_MAX:
             raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         options, header = self._state.options, pull.header
         wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
@@ -505,7 +505,7 @@ class LongPolling:
 
     def _answer_some(self) -> None:
         """Answer some resumed pulls, then let other connections run."""
-        self._answer(limits.HELD_PULLS_AT_ONCE)
+        self._answer(limits.WAITING_PULLS_PER_TURN)
         if self._ended:
             asyncio.get_running_loop().call_soon(self._answer_some)
 

@@ -13,9 +13,9 @@ from coherer._record.layout import decode, store_ms_of
 from coherer._rules.rocketmq.acl import SUB
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
+from coherer._wire.rocketmq.bodies.admin import ZERO_FIELD
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.group_offsets import ZERO_FIELD
 from coherer._wire.rocketmq.headers import (
     OffsetResult,
     QueryMessageHeader,

@@ -31,13 +31,12 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import Appended, Draft, Drafts
-from coherer._wire.rocketmq.batches import decode_batch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer._wire.rocketmq.messages import decode_batch
 from coherer._wire.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
-from coherer._wire.rocketmq.sending import SendAnswers
+from coherer._wire.rocketmq.sending import SendResponseEncoder
 from coherer.errors import CohererError, RefusedError, StoreError, StoreFullError, UsageError
 
 _HOSTS_V4_BYTES, _HOSTS_V6_BYTES = 16, 40
@@ -404,24 +403,24 @@ class SendReplies:
     Attributes:
         fields: the header of a refusal.
         encode: encodes a response.
-        encode_usual: returns the pieces of a successful response to a single message.
+        encode_success: returns the pieces of a successful response to a single message.
 
     >>> SendReplies(RocketOptions()).id_text([4096, 4200])
     '7F00000100002A9F0000000000001000,7F00000100002A9F0000000000001068'
     """
 
-    __slots__ = ("_host", "encode", "encode_usual", "fields")
+    __slots__ = ("_host", "encode", "encode_success", "fields")
 
     def __init__(self, options: RocketOptions) -> None:
         self.fields = {
             "MSG_REGION": options.region,
             "TRACE_ON": "true" if options.trace_on else "false",
         }
-        answers = SendAnswers(
+        answers = SendResponseEncoder(
             options.region, trace_on=options.trace_on, store_host=options.store_host
         )
         self.encode = answers.encode
-        self.encode_usual = answers.encode_usual
+        self.encode_success = answers.encode_success
         self._host = options.store_host.hex().upper()
 
     def id_text(self, physical_offsets: Sequence[int]) -> str:
@@ -528,14 +527,14 @@ class SendBatch:
         self._answer(placed, code)
 
     def _answer(self, placed: Sequence[Appended], code: int) -> None:
-        replies, encode_usual = self._replies, self._replies.encode_usual
+        replies, encode_success = self._replies, self._replies.encode_success
         frames: list[bytes] = []
         for (request, queue_id), one in zip(self._sends, placed, strict=True):
             if request.flag & ONEWAY:
                 continue
             offset, queue_offset = one.physical_offset, one.queue_offset
             if one.count == 1 and not code:
-                frames += encode_usual(request.opaque, offset, queue_id, queue_offset)
+                frames += encode_success(request.opaque, offset, queue_id, queue_offset)
             else:
                 ids = replies.id_text(one.physical_offsets or [offset])
                 frames.append(

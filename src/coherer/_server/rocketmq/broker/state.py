@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Final, Protocol
 
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
 from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
 from coherer._rules.rocketmq.groups import Group, TopicDefaults
@@ -23,12 +23,12 @@ from coherer._rules.rocketmq.stats import (
 )
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.state import Counts, new_filters
+from coherer._server.rocketmq.broker.state import new_filters
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import Appended, Draft, Drafts
-from coherer._wire.rocketmq.bloom import Bloom
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import CohererError, UsageError
 
 PUT: Final = "put"
@@ -110,7 +110,7 @@ class BrokerCounters:
 
 
 SQL92: Final = "SQL92"
-_BLOOM: Final = Bloom()
+_BLOOM: Final = BloomFilter()
 
 
 def compile_expression(expression: str, kind: str) -> Compiled:
@@ -242,7 +242,7 @@ class RocketState:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit a group's offset."""
-        self.offsets.open(group, topic, queue_id).place(offset)
+        self.offsets.open(group, topic, queue_id).move_to(offset)
         self._committed.add((topic, group))
 
     def in_memory(self, physical_offset: int) -> bool:

@@ -264,12 +264,12 @@ class MetadataSync:
                 _log.exception("Unhandled error while copying the metadata of %s", self.master)
 
     def _take_topics(self, body: bytes) -> None:
-        if self._core.topics.follow(TopicTable.load(body, fastjson.load_whole)):
+        if self._core.topics.follow(TopicTable.load(body, fastjson.loads_unlimited)):
             _log.info("Copied the topics of master %s", self.master)
 
     def _take_offsets(self, body: bytes) -> None:
         self._core.offsets.merge(OffsetTable.load(body))
 
     def _take_groups(self, body: bytes) -> None:
-        if self._core.groups.follow(GroupTable.load(body, fastjson.load_whole)):
+        if self._core.groups.follow(GroupTable.load(body, fastjson.loads_unlimited)):
             _log.info("Copied the groups of master %s", self.master)

@@ -15,7 +15,7 @@ import msgspec
 
 from coherer._common.logs import Log
 from coherer._net import Connection, Receiver
-from coherer._rules.common.versions import DataVersion
+from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import (
     UNIT,
     UNIT_SUBSCRIPTION,
@@ -36,8 +36,8 @@ from coherer._server.rocketmq.remoting import (
 )
 from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies
-from coherer._wire.rocketmq import settings as texts
-from coherer._wire.rocketmq.codes import FAQ, ResponseCode
+from coherer._wire.rocketmq import java_properties as texts
+from coherer._wire.rocketmq.codes import FAQ, V3_0_11, ResponseCode
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
@@ -51,7 +51,6 @@ from coherer._wire.rocketmq.headers import (
     WipeResult,
     parse,
 )
-from coherer._wire.rocketmq.versions import V3_0_11
 from coherer.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class RegistrationHandler:
     def data_version(self, request: Command) -> Command:
         """QUERY_DATA_VERSION (322): whether topics have changed; if not, a heartbeat."""
         address = request.fields.get("brokerAddr", NULL)
-        sent = bodies.DataVersion.find(request.body)
+        sent = bodies.DataVersion.decode_or_none(request.body)
         known = self._routes.version(address)
         same = sent is not None and self._routes.unchanged(
             address, DataVersion(sent.counter, sent.timestamp), self._now_ms()

@@ -15,7 +15,7 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import KeyValueTable
 from coherer._server.rocketmq.remoting import Refusal
-from coherer._wire.rocketmq import settings as texts
+from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.bodies import KVTable
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command

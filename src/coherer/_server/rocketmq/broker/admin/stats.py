@@ -30,7 +30,7 @@ from coherer._server.rocketmq.broker.state import FOUND, GOT, MISSED, PUT, PUT_B
 from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Entry
 from coherer._wire.rocketmq import bodies, fastjson
-from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.codes import V4_9_3, ResponseCode, version_name
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     BrokerConsumeStatsHeader,
@@ -42,7 +42,6 @@ from coherer._wire.rocketmq.headers import (
     parse,
 )
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.versions import V4_9_3, version_name
 
 ENTRIES_MAX: Final = 4096
 """The maximum number of queue entries in one response."""

@@ -183,7 +183,7 @@ class GroupAdmin:
             ProtocolError: the body is invalid.
             Refusal: the group has no name.
         """
-        body = bodies.SubscriptionGroup.find(request.body)
+        body = bodies.SubscriptionGroup.decode_or_none(request.body)
         if body is None:
             return done()
         if not body.group_name:
@@ -249,5 +249,5 @@ class GroupAdmin:
                 continue
             for name, queue_id, place in list(state.offsets.of(header.src_group)):
                 if name == topic:
-                    state.offsets.open(header.dest_group, topic, queue_id).place(place.offset)
+                    state.offsets.open(header.dest_group, topic, queue_id).move_to(place.offset)
         return done()
