@@ -21,9 +21,9 @@ from threading import Event
 from typing import Any, TypeAlias
 
 import pytest
-from coherer._rules.common.java_json import quote_keys
 
 from coherer._record.layout import decode
+from coherer._rules.common.java_json import quote_keys
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.rocketmq.delays import DelayPositions
 from coherer._store import Store, StoreOptions

@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.server.client_harness import Client as Asker
-from tests.server.client_harness import tags
 
 from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.bodies import (
@@ -25,6 +23,8 @@ from coherer._wire.rocketmq.names import Queue
 from tests.interop.peers.driver import DriverError
 from tests.interop.peers.rocket_place import Place, outcome
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
+from tests.server.client_harness import Client as Asker
+from tests.server.client_harness import tags
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -10,7 +10,6 @@ import asyncio
 import time
 
 import pytest
-from tests.server.client_harness import heartbeat, sql
 
 from coherer._record.layout import decode
 from coherer._record.properties import decode as decode_properties
@@ -19,6 +18,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies import ConsumerStatus, ResetOffset
 from tests.interop.peers.rocket_place import Place, outcome
 from tests.interop.peers.rocket_site import RocketSite
+from tests.server.client_harness import heartbeat, sql
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.client_harness import Client, consumer, heartbeat, sql
 
 from coherer._wire.rocketmq import fastjson
 from tests.interop.peers.rocket_site import Broker, OurRocket, RocketSite
 from tests.interop.peers.rocketmq import JavaRocketBroker
+from tests.server.client_harness import Client, consumer, heartbeat, sql
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -11,12 +11,12 @@ import time
 
 import msgspec
 import pytest
-from tests.server.client_harness import Client, consumer, heartbeat, tags
 
 from coherer._wire.rocketmq.bodies import QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command
 from tests.interop.peers.rocket_place import Place, outcome
+from tests.server.client_harness import Client, consumer, heartbeat, tags
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

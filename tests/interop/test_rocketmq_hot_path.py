@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
+from coherer._wire.rocketmq.messages import encode_batch_item
+from tests.interop.peers.rocket_scribe import WAIT_S, Scribe, Script
 from tests.server.client_harness import consumer, heartbeat, sql, tags
 from tests.server.rocket_harness import (
     COMMIT,
@@ -22,9 +25,6 @@ from tests.server.rocket_harness import (
     SUBSCRIPTION,
     SUSPEND,
 )
-
-from coherer._wire.rocketmq.messages import encode_batch_item
-from tests.interop.peers.rocket_scribe import WAIT_S, Scribe, Script
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.rocketmq.remoting_client import RemotingClient
 
 from coherer import _net as net
 from coherer._rules.common.topics import Topic, TopicTable
+from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistrar
 from coherer._server.rocketmq.namesrv.nameserver import NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
+from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.blocking.portal import Portal

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pytest
-from tests.server.client_harness import consumer, heartbeat, sql, tags
-from tests.server.rocket_harness import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
 
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.messages import encode_batch_item
 from tests.interop.peers.rocket_scribe import Scribe, Script
+from tests.server.client_harness import consumer, heartbeat, sql, tags
+from tests.server.rocket_harness import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -7,8 +7,6 @@ import time
 from typing import Any, TypeAlias
 
 import pytest
-from tests.server.client_harness import Client, heartbeat
-from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
 
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import Record, decode
@@ -17,6 +15,8 @@ from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
 from tests.interop.peers.rocket_place import Place
 from tests.interop.peers.rocket_site import RocketSite
+from tests.server.client_harness import Client, heartbeat
+from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from coherer._net.limits import PLACES
 
 from coherer import _net as net
 from coherer.errors import ConnectError, DisconnectedError, ProtocolError, UsageError

@@ -14,8 +14,6 @@ from coherer._rules.tubemq.assignment import (
     next_assignment,
     reassignments,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 PARTITIONS = st.lists(
     st.builds(

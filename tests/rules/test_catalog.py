@@ -20,9 +20,6 @@ from coherer._rules.tubemq.records import (
     valid_topic,
 )
 
-from coherer import limits
-from coherer._rules.tubemq.catalog import Catalog
-
 ME = Change(user="me", now_ms=1_000)
 YOU = Change(user="you", now_ms=2_000, data_version=7)
 

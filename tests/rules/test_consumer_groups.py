@@ -21,9 +21,6 @@ from coherer._rules.tubemq.groups import (
     Member,
     Mismatch,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 FLIGHTS = GroupSubscription(kind=GroupKind.NORMAL, topics=frozenset({"flights"}))
 TIMING = GroupTiming(retry_ms=1_000, event_resend_ms=30_000, event_expiry_ms=120_000)

@@ -6,7 +6,6 @@ from collections.abc import Hashable
 
 import msgspec
 import pytest
-from coherer._rules.common.java_json import DataVersion
 
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from coherer._server.rocketmq.broker.client_calls import Calls
 
 from coherer import _net as net
 from coherer._server.core.core import Core

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.node_harness import options
 
 from coherer._server.node.node import Node
 from tests.server.node_harness import options

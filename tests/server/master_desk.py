@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.server.master_harness import Stage
-
 from coherer._server.node.admin import AdminApp
 from coherer._server.tubemq.master.admin import master_admin
+from tests.server.master_harness import Stage
 
 PROPS = {
     "numTopicStores", "numPartitions", "unflushThreshold", "unflushInterval", "unflushDataHold",

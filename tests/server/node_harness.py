@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.server.raw_client import RawClient
-
 from coherer import _net as net
 from coherer._server.node.node import Node, NodeOptions
 from coherer._wire.tubemq import messages as pb

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.node_harness import message, options, producer, to_broker, to_master
 
 import coherer
 from coherer import Message

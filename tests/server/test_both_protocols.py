@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.server.rocket_harness import COMMIT, SUBSCRIPTION, SUSPEND, Client, records_of
 
 import coherer
 from coherer._client.tubemq.client import Client as TubeClient

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.raw_client import RawClient
 
 from coherer import _net as net
 from coherer._record.layout import decode

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from coherer._server.core.deferred_saver import DeferredSaver
 
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core

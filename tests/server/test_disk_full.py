@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.server.node_harness import options
 
 import coherer
 from coherer._server.node.node import Node, NodeOptions

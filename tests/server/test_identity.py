@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.server.node_harness import options
 
 from coherer._server.node.node import Node
 from coherer._store import Draft

@@ -28,12 +28,6 @@ from tests.server.node_harness import (
     topic_infos,
 )
 
-from coherer._server.node.node import Node
-from coherer._store import Store
-from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq import methods
-from coherer.errors import StoreError, UsageError
-
 CHILD = Path(__file__).with_name("node_child.py")
 
 

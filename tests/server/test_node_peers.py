@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.server.node_harness import WHO, message, options, register, to_broker
-from tests.server.rocket_harness import long_fields
 
 from coherer import _net as net
 from coherer import limits

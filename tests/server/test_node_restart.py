@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.server.node_harness import WHO, get, message, options, register, to_broker, to_master
-
 from coherer._server.node.node import Node
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods

@@ -28,14 +28,6 @@ from tests.server.node_harness import (
 )
 from tests.server.raw_client import RawClient
 
-from coherer import _net as net
-from coherer._server.node.node import Node
-from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq import methods
-from coherer.errors import StoreError, UsageError
-from coherer.testing import ManualClock
-from tests.server.raw_client import RawClient
-
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 
 

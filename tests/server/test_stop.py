@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.node_harness import options
-from tests.server.rocket_harness import Client, pull_fields, send_fields
 
 from coherer import _net as net
 from coherer._record.layout import decode

@@ -6,10 +6,9 @@ import asyncio
 import uuid
 from typing import Any
 
-from tests.server.client_harness import Client, tags
-
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
+from tests.server.client_harness import Client, tags
 
 from .rocket_site import Cluster
 

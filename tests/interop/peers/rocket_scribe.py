@@ -11,11 +11,10 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from tests.server.client_harness import Client
-from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
-
 from coherer._record.properties import decode
 from coherer._wire.rocketmq.command import Command
+from tests.server.client_harness import Client
+from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
 
 from .rocket_place import Place
 from .rocket_site import RocketSite

@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.client_harness import Client as BeatingClient
-from tests.server.client_harness import Stage
-from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer.testing import ManualClock

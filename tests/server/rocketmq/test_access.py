@@ -9,9 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from coherer._server.rocketmq.remoting_client import RemotingClient
-from tests.server.client_harness import consumer, heartbeat, tags
-from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
 
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_signer

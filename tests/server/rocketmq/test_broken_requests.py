@@ -6,12 +6,13 @@ import asyncio
 import logging
 
 import pytest
-from coherer._server.rocketmq.broker.send_properties import ItemTexts, PropertyTexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.rocket_harness import SEND_V2, BrokerHarness, Client, pull_fields, send_fields
 
-from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter, PropertyRewriter
+from coherer._server.rocketmq.broker.send_properties import (
+    BatchPropertyRewriter,
+    PropertyRewriter,
+)
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command, encode
 from tests.server.rocket_harness import SEND_V2, BrokerHarness, Client, pull_fields, send_fields

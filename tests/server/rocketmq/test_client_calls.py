@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.server.client_harness import Client, Stage, heartbeat, queue, tags
 
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import decode

@@ -10,10 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from coherer._server.rocketmq.broker.client_calls import Calls
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.server.client_harness import OPTIONS, consumer, heartbeat, sql, tags
 
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.client_calls import ClientCalls

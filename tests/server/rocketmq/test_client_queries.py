@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.server.client_harness import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.clients import LOCK_CHECK_MS

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.server.client_harness import Client, Stage, consumer, heartbeat, other_stage, sql, tags
 
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import EXPIRED_MS

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.ha_harness import Peer, Side, Stage, running, until
 
 from coherer import _net as net
 from coherer._record.layout import decode

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
 
 from coherer import _net as net
 from coherer._record.properties import encode

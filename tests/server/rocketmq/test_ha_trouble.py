@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from coherer._server.rocketmq.remoting_client import RemotingClient
-from tests.server.ha_harness import Side, Stage, running, until
 
 from coherer import _net as net
 from coherer._server.rocketmq.ha.frames import REPORT

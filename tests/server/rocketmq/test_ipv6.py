@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.server.client_harness import consumer, heartbeat, tags
-from tests.server.rocket_harness import SEND_BACK, BrokerHarness, Client, records_of
 
 from coherer import _net as net
 from coherer._record.ids import decode_offset_id

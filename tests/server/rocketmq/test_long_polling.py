@@ -6,7 +6,6 @@ import asyncio
 import logging
 
 import pytest
-from tests.server.rocket_harness import SUBSCRIPTION, SUSPEND, BrokerHarness, Client, bodies_of
 
 from coherer import limits
 from coherer._server.rocketmq.broker.pulling import OVERLOAD, SuspendedPull

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.server.node_harness import options
-from tests.server.rocket_harness import send_fields
 
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from coherer._server.core.deferred_saver import DeferredSaver
 
 from coherer import _net as net
 from coherer._rules.rocketmq.routes import EXPIRE_MS

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
-from tests.server.rocket_harness import BrokerHarness, Client, bodies_of
 
 from coherer._server.core.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock

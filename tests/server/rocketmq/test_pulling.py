@@ -29,14 +29,6 @@ from tests.server.rocket_harness import (
     send_fields,
 )
 
-from coherer._record.hashing import java_hash
-from coherer._rules.common.topics import Topic
-from coherer._rules.rocketmq.groups import Group
-from coherer._store import StoreOptions
-from coherer._wire.rocketmq.codes import FAQ
-from coherer._wire.rocketmq.command import Command
-from coherer.testing import ManualClock
-
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from coherer._server.rocketmq.remoting_client import RemotingClient, host_and_port
 
 from coherer import _net as net
 from coherer._server.rocketmq.remoting import Channel, RemotingServer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.server.client_harness import Client, Stage, heartbeat
 
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import decode

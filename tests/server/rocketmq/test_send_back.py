@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.server.rocket_harness import SEND_BACK, STORE, BrokerHarness, Client, bodies_of, running
 
 from coherer._record.layout import Record
 from coherer._record.properties import decode

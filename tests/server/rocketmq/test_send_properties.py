@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from coherer._server.rocketmq.broker.send_properties import ItemTexts, PropertyTexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coherer._record.properties import decode, index_keys
-from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter, PropertyRewriter
+from coherer._server.rocketmq.broker.send_properties import (
+    BatchPropertyRewriter,
+    PropertyRewriter,
+)
 
 NAMES = ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "TUBE", "DELAY", "TRAN_MSG"]
 PIECES = st.sampled_from(

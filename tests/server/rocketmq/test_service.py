@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.node_harness import options
 
 from coherer import _net as net
 from coherer._rules.common.topics import Topic

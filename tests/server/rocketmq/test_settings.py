@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.server.rocket_harness import BrokerHarness, Client, running
 
 from coherer._server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
 from coherer._server.rocketmq.broker.options import RocketOptions

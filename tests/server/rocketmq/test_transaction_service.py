@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from coherer._rules.rocketmq.transaction_checks import CheckOptions
 
 from coherer import _net as net
 from coherer._record import layout

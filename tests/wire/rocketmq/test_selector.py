@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import pytest
-from coherer._wire.rocketmq.selector.evaluation import read_double, read_int, read_long
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -29,7 +29,6 @@ from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text
 from coherer._record.gaps import between
-from coherer._wire.rocketmq.delivery import RecordFields, long_fields, next_record, records
 from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
 from coherer.errors import DamagedStoreError, ProtocolError

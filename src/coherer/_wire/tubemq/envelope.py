@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Final
 
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.envelope import read_delimited, read_varint, varint
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.methods import parse
 from coherer.errors import ProtocolError

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
-from tests.server.broker_harness import OPTIONS, Peer, close, serve
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.raw_client import RawClient
 
 from coherer import _net as net
 from coherer._client.tubemq.admin import Admin

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from tests.server.broker_harness import Peer
 
 from coherer._server.node.admin import AdminApp
 from coherer._server.tubemq.broker.admin import REFUSED, broker_admin

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.broker_harness import OPTIONS, Peer, close, serve
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 
 import pytest
-from tests.server.broker_harness import Peer, bodies
 
 from coherer._record import compression
 from coherer._store import Draft, Store

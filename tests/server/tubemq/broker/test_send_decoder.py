@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.broker_harness import OPTIONS, TOPICS, send_request
 
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.mapping import Mapper

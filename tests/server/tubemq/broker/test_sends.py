@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.server.broker_harness import CONSUMER, OPTIONS, Peer, close, send_request, serve
 
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
@@ -17,7 +16,14 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.payload import checksum
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
-from tests.server.broker_harness import CONSUMER, OPTIONS, BrokerClient, close, send_request, serve
+from tests.server.broker_harness import (
+    CONSUMER,
+    OPTIONS,
+    BrokerClient,
+    close,
+    send_request,
+    serve,
+)
 
 
 async def test_a_send_is_stored_and_answered(client: BrokerClient, clock: ManualClock) -> None:

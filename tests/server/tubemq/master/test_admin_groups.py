@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from coherer._rules.tubemq.records import ManageStatus
-from tests.server.master_harness import PROPS, RULES, STAMP, Broker, Consumer, Desk, Stage, code
 
 from coherer import _net as net
 from coherer._client.tubemq.admin import Admin

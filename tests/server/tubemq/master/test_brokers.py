@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from coherer._rules.tubemq.records import ManageStatus
-from tests.server.master_harness import Broker, Consumer, Producer, Stage, refused
 
 from coherer._rules.tubemq.records import ManageStatus
 from coherer._wire.tubemq import messages as pb

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 from google.protobuf.message import Message
-from tests.server.master_harness import Stage
 
 from coherer import _net as net
 from coherer._server.tubemq.master.master import MasterConnection

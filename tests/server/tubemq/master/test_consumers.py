@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.server.master_harness import Broker, Consumer, Stage, refused
 
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.master_harness import START_MS, Broker, Consumer, Producer, Stage, refused
 
 from coherer._wire.tubemq.codes import ResultCode
-from tests.server.master_harness import START_MS, Broker, Consumer, MasterHarness, Producer, refused
+from tests.server.master_harness import (
+    START_MS,
+    Broker,
+    Consumer,
+    MasterHarness,
+    Producer,
+    refused,
+)
 
 MIB = 1024 * 1024
 

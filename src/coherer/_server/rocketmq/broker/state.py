@@ -23,7 +23,6 @@ from coherer._rules.rocketmq.stats import (
 )
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.state import new_filters
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import Appended, Draft, Drafts
 from coherer._wire.rocketmq.codes import ResponseCode

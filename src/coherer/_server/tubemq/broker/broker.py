@@ -152,7 +152,7 @@ class BrokerConnection:
 
     def _get(self, request: Request) -> None:
         connection = self._channel.connection
-        if self._postponed or connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
+        if self._postponed or connection.overloaded:
             self._postponed.append(request)
             if self._resuming is None:
                 connection.pause_reading()

@@ -310,7 +310,7 @@ class MasterConnection:
     def received(self, data: bytes) -> None:
         """Handle the data of one socket read."""
         requests, answers = self._session.receive(data)
-        self._connection.keeps(self._session.unfinished)
+        self._connection.report_unfinished(self._session.unfinished)
         self._connection.write_many(answers)
         for request in requests:
             before = self._saves
