@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import rocketmq_cases, tubemq_cases
-from bench.cases import CPP, OURS, Case
+from bench.cases import COHERER, CPP, Case
 from bench.results import CPP_PAIR, PAIRS, Results, Sample
 from bench.singles import embedded, idle, memory, spark
-from bench.sites import SETTINGS, Bench, RocketBench, TubeBench
+from bench.sites import SETTINGS, Bench, RocketMQBench, TubeMQBench
 from bench.usage import cpu_seconds, machine, versions
 from rich.console import Console
 
@@ -61,8 +61,8 @@ class Suite:
 
 
 SUITES = [
-    Suite("tubemq", "TubeMQ", tubemq_cases.CASES, TubeBench, PAIRS),
-    Suite("rocketmq", "RocketMQ", rocketmq_cases.CASES, RocketBench, [*PAIRS, CPP_PAIR]),
+    Suite("tubemq", "TubeMQ", tubemq_cases.CASES, TubeMQBench, PAIRS),
+    Suite("rocketmq", "RocketMQ", rocketmq_cases.CASES, RocketMQBench, [*PAIRS, CPP_PAIR]),
 ]
 
 
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             java = None if options.without_java else _java(suite.name)
             results = Results(suite.title, cases, suite.pairs)
             everything.append(results)
-            with suite.bench(java, folder, _say) as bench:
+            with suite.bench(java, folder, _log) as bench:
                 _measure(bench, results, suite, options)
                 for kind, system in bench.systems.items():
                     title = f"memory of the broker after all of it, {kind}, {suite.title}"
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _java(name: str) -> JavaSystem | None:
     try:
-        return prepare(name, _say)
+        return prepare(name, _log)
     except UnavailableError as reason:
         console.print(f"[red]No Java {name}, ours alone is measured:[/] {reason}")
         return None
@@ -140,7 +140,7 @@ def _wanted(key: str, only: Sequence[str]) -> bool:
     return not only or any(key.startswith(name) for name in only)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}", highlight=False)
 
 
@@ -171,7 +171,7 @@ def _measure(bench: Bench, results: Results, suite: Suite, options: argparse.Nam
             sample = _one(bench, case, client, broker, count)
             what = "warm-up" if warm else f"{repetition}/{options.repetitions}"
             figure = f"{sample.rate:,.0f}/s" if sample.rate else f"p50 {sample.p50_ms:.2f} ms"
-            _say(f"{what} {case.title}, {client} client, {broker} broker: {figure}")
+            _log(f"{what} {case.title}, {client} client, {broker} broker: {figure}")
             if not warm:
                 results.add(case, client, broker, sample)
 
@@ -184,7 +184,7 @@ def _fill(bench: Bench, suite: Suite, options: argparse.Namespace) -> None:
     """What is consumed from the beginning, sent by each broker's own client."""
     count = int(_consumed(suite, options) * 1.02)
     for kind in bench.systems:
-        _say(f"{count:,} messages of 1 KiB are sent to the {kind} broker, to be consumed")
+        _log(f"{count:,} messages of 1 KiB are sent to the {kind} broker, to be consumed")
         name = bench.clients[kind, kind]
         asked = bench.driver(kind).call(
             name, "produce", topic="consume", count=count, size=1024, window=500
@@ -236,7 +236,7 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
     """Start and memory, before anything else runs."""
     for key, measure in (("embedded", embedded), ("idle", idle)):
         if _wanted(key, options.only):
-            _say(f"{key}: {options.repetitions} fresh processes")
+            _log(f"{key}: {options.repetitions} fresh processes")
             results.singles += measure(folder, options.repetitions)
 
 
@@ -247,13 +247,13 @@ def _measure_spark(
     if _wanted("spark", options.only):
         if not any(case.topic == "consume" for case in results.cases):
             _fill(bench, suite, options)
-        _say("Spark reads")
-        url = f"{bench.scheme}://{bench.systems[OURS].address}"
+        _log("Spark reads")
+        url = f"{bench.scheme}://{bench.systems[COHERER].address}"
         results.singles += spark(url, "consume", _consumed(suite, options), options.repetitions)
 
 
 if __name__ == "__main__":
     begin = time.monotonic()
     code = main()
-    _say(f"took {time.monotonic() - begin:.0f} s")
+    _log(f"took {time.monotonic() - begin:.0f} s")
     sys.exit(code)

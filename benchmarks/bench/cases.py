@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 JAVA = "java"
-OURS = "ours"
+COHERER = "ours"
 CPP = "cpp"
 QUICK = 0.15
 
@@ -36,8 +36,8 @@ class Case:
     count: int
     parameters: dict[str, int] = field(default_factory=dict)
     topic: str = "produce"
-    clients: tuple[str, ...] = (JAVA, OURS)
-    brokers: tuple[str, ...] = (JAVA, OURS)
+    clients: tuple[str, ...] = (JAVA, COHERER)
+    brokers: tuple[str, ...] = (JAVA, COHERER)
     reference: str = ""
     baseline: str = ""
     goal: float | None = None
@@ -65,8 +65,8 @@ def spread(prefix: str, count: int) -> list[Case]:
             "spread",
             count,
             {"size": 1024, "window": 5_000, "topics": topics},
-            clients=(OURS,),
-            brokers=(OURS,),
+            clients=(COHERER,),
+            brokers=(COHERER,),
             baseline="" if topics == 1 else f"{prefix}topics-1",
             goal=goal,
         )

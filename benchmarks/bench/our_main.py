@@ -46,13 +46,13 @@ def report(count: int, seconds: float, **more: object) -> Answer:
     return {"count": count, "seconds": seconds, **more}
 
 
-class Peer:
+class BenchClient:
     """One client of one cluster; the same code for both protocols, but for batches."""
 
     def __init__(self, request: Request) -> None:
         heartbeat_ms = number(request, "heartbeat_ms")
         self._client: Any = coherer.connect(str(request["url"]), heartbeat_ms=heartbeat_ms)
-        self._tube_url = str(request.get("tube_url") or request["url"])
+        self._tubemq_url = str(request.get("tubemq_url") or request["url"])
         self._producers: dict[int, Producer] = {}
         self._spread: dict[int, list[tuple[Producer, list[str]]]] = {}
 
@@ -109,7 +109,7 @@ class Peer:
         parts = [
             names[at : at + TOPICS_PER_PRODUCER] for at in range(0, topics, TOPICS_PER_PRODUCER)
         ]
-        async with coherer.connect(self._tube_url) as tube:  # makes a thousand topics at once
+        async with coherer.connect(self._tubemq_url) as tube:  # makes a thousand topics at once
             for part in parts:
                 async with tube.producer() as maker:
                     await maker.publish(*part)
@@ -323,7 +323,7 @@ def stamped(run: int, index: int, size: int) -> bytes:
 
 async def main() -> None:
     """Answers one request after the other."""
-    peers: dict[str, Peer] = {}
+    peers: dict[str, BenchClient] = {}
     lines = lines_until_end()
     say({"event": "ready"})
     while True:
@@ -331,7 +331,7 @@ async def main() -> None:
         gc.collect()
         try:
             if request["do"] == "bench":
-                peers[request["on"]] = Peer(request)
+                peers[request["on"]] = BenchClient(request)
                 answer: Answer = {"ok": True}
             else:
                 answer = {"ok": await getattr(peers[request["on"]], request["do"])(request)}

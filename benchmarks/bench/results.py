@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 
 from rich.table import Table
 
-from bench.cases import CPP, JAVA, OURS, Case
+from bench.cases import COHERER, CPP, JAVA, Case
 
-PAIRS = [(JAVA, JAVA), (OURS, JAVA), (JAVA, OURS), (OURS, OURS)]
+PAIRS = [(JAVA, JAVA), (COHERER, JAVA), (JAVA, COHERER), (COHERER, COHERER)]
 """Client and broker, in the order of the table."""
 
 CPP_PAIR = (CPP, JAVA)
-NAMES = {JAVA: "Java", OURS: "ours", CPP: "C++"}
+NAMES = {JAVA: "Java", COHERER: "ours", CPP: "C++"}
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class Results:
         Of a case with a baseline, our pair to our pair.
         """
         if case.baseline:
-            ours = self.median(case.key, OURS, OURS, "rate")
-            before = self.median(case.baseline, OURS, OURS, "rate")
+            ours = self.median(case.key, COHERER, COHERER, "rate")
+            before = self.median(case.baseline, COHERER, COHERER, "rate")
             return ours / before if ours and before else None
         what = "p50_ms" if case.action == "latency" else "rate"
-        ours = self.median(case.key, OURS, OURS, what)
+        ours = self.median(case.key, COHERER, COHERER, what)
         java = self.median(case.reference or case.key, JAVA, JAVA, what)
         if not ours or not java:
             return None
@@ -114,7 +114,7 @@ class Results:
 
     def ratio_cpp(self, case: Case) -> float | None:
         """Our client to the C++ client, both with Java's broker."""
-        ours = self.median(case.key, OURS, JAVA, "rate")
+        ours = self.median(case.key, COHERER, JAVA, "rate")
         cpp = self.median(case.key, *CPP_PAIR, "rate")
         return ours / cpp if ours and cpp else None
 
@@ -126,7 +126,7 @@ class Results:
     def met(self, case: Case) -> bool | None:
         """Whether the case's goal is reached; None without one, or without a figure."""
         if case.goal_ms is not None:
-            p50 = self.median(case.key, OURS, OURS, "p50_ms")
+            p50 = self.median(case.key, COHERER, COHERER, "p50_ms")
             return None if p50 is None else p50 <= case.goal_ms
         ratio = self.ratio(case)
         return None if case.goal is None or ratio is None else ratio >= case.goal

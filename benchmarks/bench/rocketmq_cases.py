@@ -6,9 +6,9 @@ Java's default limit of a broker, or 1,000.
 
 from __future__ import annotations
 
-from bench.cases import CPP, JAVA, OURS, Case, spread
+from bench.cases import COHERER, CPP, JAVA, Case, spread
 
-ALL = (JAVA, OURS, CPP)
+ALL = (JAVA, COHERER, CPP)
 KIB = {"size": 1024}
 
 
@@ -71,8 +71,10 @@ CASES = [
     _batch(16, 400_000),
     _consume("pull", 32, "pull, message by message", 1.0, clients=ALL, goal_cpp=3.0),
     _consume("pull", 1000, "pull, message by message", 1.0),
-    _consume("batches", 32, "in batches", None, clients=(OURS,), reference="rocketmq-pull-32"),
-    _consume("batches", 1000, "in batches", None, clients=(OURS,), reference="rocketmq-pull-1000"),
+    _consume("batches", 32, "in batches", None, clients=(COHERER,), reference="rocketmq-pull-32"),
+    _consume(
+        "batches", 1000, "in batches", None, clients=(COHERER,), reference="rocketmq-pull-1000"
+    ),
     _consume("push", 32, "push", None, clients=ALL, goal_cpp=10.0),
     _consume("push", 1000, "push", None),
     Case(

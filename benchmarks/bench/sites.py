@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.cases import CPP, JAVA, OURS
+from bench.cases import COHERER, CPP, JAVA
 from tests.interop.peers.cache import JavaSystem, UnavailableError
 from tests.interop.peers.driver import Driver, JavaDriver
 from tests.interop.peers.java import HOST, JavaBroker, JavaMaster, WebApi, wait_writable
@@ -42,12 +42,12 @@ JAVA_PULLS = {
     "waitTimeMillsInSendQueue": 5_000,
 }
 
-OUR_CLIENT = f"""import sys
+CLIENT_PROGRAM = f"""import sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-from bench import our_main
-our_main.start()"""
+from bench import client_main
+client_main.start()"""
 
-OUR_BROKER = {
+COHERER_BROKER = {
     "acknowledges": "when the message is written to the file, in the kernel's cache",
     "flush": "async, the default: fsync twice a second",
 }
@@ -67,7 +67,7 @@ SETTINGS: dict[str, object] = {
         "acknowledges": "when the message is in its mapped file",
         "flush": "ASYNC_FLUSH, the default: twice a second",
     },
-    "our broker": OUR_BROKER,
+    "our broker": COHERER_BROKER,
     "balance_ms": BALANCE_MS,
     "heartbeat_ms": HEARTBEAT_MS,
 }
@@ -78,7 +78,7 @@ class System:
     """Servers that run.
 
     Args:
-        kind: JAVA or OURS.
+        kind: JAVA or COHERER.
         address: of the master or the name server, host:port.
         pids: the processes of its broker (ours has the rest in it).
     """
@@ -107,8 +107,8 @@ class Bench(ABC):
     def __init__(self, java: JavaSystem | None, folder: Path, say: Callable[[str], None]) -> None:
         self._java = java
         self._folder = folder / self.scheme
-        self._say = say
-        self._tube_url = ""  # of our node, where its clients' URL is another one
+        self._log = say
+        self._tubemq_url = ""  # of our node, where its clients' URL is another one
         self._stack = contextlib.ExitStack()
         self.systems: dict[str, System] = {}
         self.drivers: dict[str, Driver] = {}
@@ -134,7 +134,7 @@ class Bench(ABC):
         return self.drivers[kind]
 
     @abstractmethod
-    def _our_ports(self) -> tuple[int, dict[str, object]]:
+    def _node_ports(self) -> tuple[int, dict[str, object]]:
         """The port that clients connect to, and the options of our node."""
 
     @abstractmethod
@@ -146,8 +146,8 @@ class Bench(ABC):
         """A JVM with clients."""
 
     def _start_ours(self) -> None:
-        self._say("our node starts")
-        port, options = self._our_ports()
+        self._log("our node starts")
+        port, options = self._node_ports()
         child = start_node(
             "our-node",
             self._folder / "ours",
@@ -159,12 +159,12 @@ class Bench(ABC):
         )
         self._stack.callback(child.stop)
         child.wait_for(lambda: listens(port), START_TIMEOUT_S, "listening port")
-        self.systems[OURS] = System(OURS, f"{HOST}:{port}", [child.pid])
+        self.systems[COHERER] = System(COHERER, f"{HOST}:{port}", [child.pid])
 
     def _start_clients(self) -> None:
-        command = [sys.executable, "-c", OUR_CLIENT]
-        self.drivers[OURS] = Driver("our-client", command, self._folder)
-        self._stack.callback(self.drivers[OURS].stop)
+        command = [sys.executable, "-c", CLIENT_PROGRAM]
+        self.drivers[COHERER] = Driver("our-client", command, self._folder)
+        self._stack.callback(self.drivers[COHERER].stop)
         if self._java is not None:
             self.drivers[JAVA] = self._java_driver(self._java)
             self._stack.callback(self.drivers[JAVA].stop)
@@ -179,8 +179,8 @@ class Bench(ABC):
 
     def _open(self, kind: str, driver: Driver, system: System) -> None:
         address = {self.address_name: system.address, "url": f"{self.scheme}://{system.address}"}
-        if system.kind == OURS and self._tube_url:
-            address["tube_url"] = self._tube_url
+        if system.kind == COHERER and self._tubemq_url:
+            address["tubemq_url"] = self._tubemq_url
         name, opened = driver.open("bench", heartbeat_ms=HEARTBEAT_MS, **address)
         opened.result(60)
         for topic in TOPICS:
@@ -189,14 +189,14 @@ class Bench(ABC):
         self.clients[kind, system.kind] = name
 
 
-class TubeBench(Bench):
+class TubeMQBench(Bench):
     """TubeMQ: our client and node, Java's client, master and broker."""
 
     scheme = "tubemq"
     address_name = "master"
     _web: WebApi
 
-    def _our_ports(self) -> tuple[int, dict[str, object]]:
+    def _node_ports(self) -> tuple[int, dict[str, object]]:
         port, broker_port = free_ports(2)
         return port, {"master_port": port, "broker_port": broker_port, "rocketmq_port": None}
 
@@ -204,7 +204,7 @@ class TubeBench(Bench):
         return JavaDriver(java, self._folder, "java-client", heap_mb=HEAP_MB)
 
     def _start_java(self, java: JavaSystem) -> None:
-        self._say("the Java master and broker start")
+        self._log("the Java master and broker start")
         master = JavaMaster(java, self._folder / "java-master", balance_ms=BALANCE_MS)
         self._stack.callback(master.stop)
         master.wait()
@@ -221,20 +221,20 @@ class TubeBench(Bench):
         self._web = master.web
 
     def _prepare(self) -> None:
-        self._say("waiting until Java's topics are writable, about 41 s")
+        self._log("waiting until Java's topics are writable, about 41 s")
         wait_writable(self._web, TOPICS)
 
 
-class RocketBench(Bench):
+class RocketMQBench(Bench):
     """RocketMQ: our client and node, Java's client, name server and broker, and the C++ client."""
 
     scheme = "rocketmq"
     address_name = "namesrv"
     _cpp: CppDriver
 
-    def _our_ports(self) -> tuple[int, dict[str, object]]:
+    def _node_ports(self) -> tuple[int, dict[str, object]]:
         port, master_port = free_ports(2)
-        self._tube_url = f"tubemq://{HOST}:{master_port}"
+        self._tubemq_url = f"tubemq://{HOST}:{master_port}"
         others = {"master_port": master_port, "broker_port": 0}
         return port, {"namesrv_port": port, "rocketmq_port": 0, **others}
 
@@ -242,7 +242,7 @@ class RocketBench(Bench):
         return RocketDriver(java, self._folder / "java-client", "java-client", heap_mb=HEAP_MB)
 
     def _start_java(self, java: JavaSystem) -> None:
-        self._say("the Java name server and broker start")
+        self._log("the Java name server and broker start")
         names = JavaNameServer(java, self._folder / "java-names")
         self._stack.callback(names.stop)
         names.wait()
@@ -257,9 +257,9 @@ class RocketBench(Bench):
     def _prepare(self) -> None:
         self._make_topics()
         try:
-            python = cpp_python(self._say)
+            python = cpp_python(self._log)
         except UnavailableError as reason:
-            self._say(f"no C++ client: {reason}")
+            self._log(f"no C++ client: {reason}")
             return
         self._cpp = CppDriver(python, self._folder / "cpp-client")
         self._stack.callback(self._cpp.stop)

@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import java_gateway
 
-from coherer.cli import demo_spark
+from coherer.cli import demo_processes
 
 DEAF = [sys.executable, "-c", "import signal; signal.pause()"]
 
@@ -33,9 +33,9 @@ def test_ctrl_c_while_java_starts_kills_it(
 
     monkeypatch.setattr(demo_spark, "session", starting)
     popen, handlers = java_gateway.Popen, [signal.getsignal(n) for n in (2, 15)]
-    with pytest.raises(KeyboardInterrupt), demo_spark.spark_session(tmp_path, 2):
+    with pytest.raises(KeyboardInterrupt), demo_processes.spark_session(tmp_path, 2):
         raise AssertionError
-    java = demo_spark._Java.started
+    java = demo_processes.JavaProcess.started
     assert java is not None
     assert java.returncode == -signal.SIGKILL
     assert java_gateway.Popen is popen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coherer.cli import demo_tables
+from coherer.cli import demo_flights
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def test_questions_are_answered(spark: SparkSession, tmp_path: Path) -> None:
     ]
     names = "carrier string, origin string, hour int, time_hour timestamp, dep_delay double"
     spark.createDataFrame(flights, names).write.parquet(str(tmp_path / "flights"))
-    carriers, hours, rain = demo_tables.answers(spark, tmp_path)
+    carriers, hours, rain = demo_flights.answers(spark, tmp_path)
     assert carriers.rows == [
         ("DL", "Delta Air Lines Inc.", 1, 40.0, 100.0),
         ("UA", "United Air Lines Inc.", 2, 15.0, 50.0),

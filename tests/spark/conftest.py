@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coherer.testing import EmbeddedNode
 
 
-class Door(NamedTuple):
+class Endpoint(NamedTuple):
     """A format, and the node behind it.
 
     Args:
@@ -48,11 +48,11 @@ class Door(NamedTuple):
 
 
 @pytest.fixture(params=["tubemq", "rocketmq"])
-def door(request: pytest.FixtureRequest, coherer_node: EmbeddedNode) -> Door:
-    """Each door of the session's node."""
+def endpoint(request: pytest.FixtureRequest, coherer_node: EmbeddedNode) -> Endpoint:
+    """Each endpoint of the session's node."""
     if request.param == "tubemq":
-        return Door("tubemq", coherer_node.url, "1", {"admin": coherer_node.admin_url})
-    return Door("rocketmq", coherer_node.rocketmq_url, "broker-a", {})
+        return Endpoint("tubemq", coherer_node.url, "1", {"admin": coherer_node.admin_url})
+    return Endpoint("rocketmq", coherer_node.rocketmq_url, "broker-a", {})
 
 
 class ListBatch:

@@ -1,4 +1,4 @@
-"""Reading: exactly the rows of the ranges, in batches of a good size."""
+"""ReadSettings: exactly the rows of the ranges, in batches of a good size."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ import pyarrow as pa
 import pytest
 
 from coherer.errors import DisconnectedError
-from coherer.spark.columns import arrow_schema
 from coherer.spark.planning import DataLossError, Range
-from coherer.spark.reading import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, Reading, joined, rows
+from coherer.spark.reading import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ENOUGH_BYTES,
+    ReadSettings,
+    arrow_schema,
+    joined,
+    rows,
+)
 
 if TYPE_CHECKING:
     from conftest import ListQueue
 
 
-def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> Reading:
-    return Reading(arrow_schema(headers), fail, lost.append)
+def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> ReadSettings:
+    return ReadSettings(arrow_schema(headers), fail, lost.append)
 
 
 def offsets_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:

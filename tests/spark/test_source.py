@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
-from coherer.spark import source, workers
+from coherer.spark import queue, source
 from coherer.spark.offsets import with_start
 from coherer.spark.options import Access
 from coherer.spark.planning import DataLossError
@@ -37,9 +37,9 @@ KINDS = {"int": "integer", "bigint": "long"}
 @pytest.fixture(autouse=True)
 def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
     for protocol in ("tubemq", "rocketmq"):
-        monkeypatch.setitem(workers.OPENERS, protocol, lambda _access: list_queue)
+        monkeypatch.setitem(queue.OPENERS, protocol, lambda _access: list_queue)
     monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "settle", lambda: None)
+    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
     return
 

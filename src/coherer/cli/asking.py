@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from coherer._common.masking import masked
-from coherer.cli.options import DEFAULT_URL, is_rocketmq
+from coherer.cli.common import DEFAULT_URL, is_rocketmq
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.admin import Admin as RocketAdmin
@@ -19,8 +19,8 @@ T = TypeVar("T")
 AnyAdmin: TypeAlias = "Admin | RocketAdmin"
 
 
-class Whom(msgspec.Struct, frozen=True):
-    """Whom to ask.
+class AdminTarget(msgspec.Struct, frozen=True):
+    """AdminTarget to ask.
 
     Args:
         url: the cluster.

@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import typer
 
-from coherer.cli.asking import AnyAdmin, Whom
-from coherer.cli.options import AdminUrl, Json, Password, Token, Url, User, connect, is_rocketmq
-from coherer.cli.output import amount
-from coherer.cli.signals import signals_interrupt
+from coherer.cli.common import (
+    AdminTarget,
+    AdminUrl,
+    AnyAdmin,
+    Json,
+    Password,
+    Token,
+    Url,
+    User,
+    amount,
+    connect,
+    is_rocketmq,
+    signals_interrupt,
+)
 from coherer.errors import CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -156,7 +166,7 @@ def consume(
         with _receiver(client, group, wanted, start) as receiver:
             rest = printer.run(receiver, timeout_s)
     if group is not None and rest is not None and not is_rocketmq(url):
-        _go_on_at(Whom(url, admin, token, user, password), group, rest)
+        _go_on_at(AdminTarget(url, admin, token, user, password), group, rest)
     typer.echo(amount(printer.count, "message"), err=True)
 
 
@@ -310,7 +320,7 @@ def _json(batch: Batch, count: int) -> Iterable[bytes]:
 _LINES = {Form.text: _text, Form.hex: _hex, Form.json: _json}
 
 
-def _go_on_at(whom: Whom, group: str, last: ReceivedMessage) -> None:
+def _go_on_at(whom: AdminTarget, group: str, last: ReceivedMessage) -> None:
     """Set a group behind the last message that was printed.
 
     A package is confirmed as a whole or not at all; what `--max` left of one must not be lost, and

@@ -40,10 +40,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from coherer.cli import demo_data
-from coherer.cli.demo_node import DemoNode
-from coherer.cli.output import INTERRUPTED
-from coherer.cli.signals import signals_interrupt
+from coherer.cli import demo_flights
+from coherer.cli.common import INTERRUPTED, signals_interrupt
+from coherer.cli.demo_processes import DemoNode
 from coherer.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
     from coherer.blocking import Client, Producer
     from coherer.blocking.rocketmq import RocketClient, RocketProducer
-    from coherer.cli.demo_tables import Answer
+    from coherer.cli.demo_flights import Answer
 
 app = typer.Typer(add_completion=False)
 
@@ -71,14 +70,14 @@ STALLED_S: Final = 60
 
 
 class Via(enum.Enum):
-    """The doors that the flights go through."""
+    """The protocols that the flights go through."""
 
     TUBEMQ = "tubemq"
     ROCKETMQ = "rocketmq"
     BOTH = "both"
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def protocols(self) -> tuple[str, ...]:
         """The protocols that are sent by; the last is read by."""
         return ("tubemq", "rocketmq") if self is Via.BOTH else (self.value,)
 
@@ -113,7 +112,7 @@ def demo(
 ) -> None:
     """Send a year of flights through a node into Spark tables, and ask them three questions."""
     console = Console()
-    demo_data.check_installed()
+    demo_flights.check_installed()
     if not chart.parent.is_dir():
         raise UsageError(f"--chart is {chart}: there is no directory {chart.parent}.")
     try:
@@ -159,24 +158,24 @@ def workspace(keep: Path | None) -> Generator[Path]:
 def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: Via) -> Audit:
     from coherer import blocking
     from coherer.cli.demo_chart import draw
-    from coherer.cli.demo_spark import spark_session
-    from coherer.cli.demo_tables import answers, counts, land
+    from coherer.cli.demo_flights import answers, counts, land
+    from coherer.cli.demo_processes import spark_session
 
     began = time.monotonic()
     with ExitStack() as stack:
         node = stack.enter_context(DemoNode(directory / "node"))
         with _phase(console, "Starting a node and Spark"):
-            flights = demo_data.flights(rows)
+            flights = demo_flights.flights(rows)
             cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
             spark = stack.enter_context(spark_session(directory, cores))
             clients: dict[str, Client | RocketClient] = {}
-            for name in via.doors:
+            for name in via.protocols:
                 clients[name] = blocking.connect(node.urls()[name])
                 stack.callback(clients[name].close)
-            door = via.doors[-1]
+            door = via.protocols[-1]
             query = land(spark, door, node.urls()[door], directory)
         acknowledged = _send_and_land(console, clients, query, flights)
-        held = clients[door].offsets(demo_data.TOPIC)
+        held = clients[door].offsets(demo_flights.TOPIC)
         stored = sum(end - first for first, end in held.values())
         with _phase(console, "Counting, joining, asking"):
             query.stop()
@@ -223,20 +222,20 @@ def _send_and_land(
     if not console.is_terminal:
         console.print("Sending and landing")
     with Progress(*columns, console=console) as progress, ExitStack() as stack:
-        rows, doors = flights.num_rows, len(clients)
+        rows, protocols = flights.num_rows, len(clients)
         lanes: list[_Lane] = []
         for place, (name, client) in enumerate(clients.items()):
-            producer = client.producer(demo_data.TOPIC)
+            producer = client.producer(demo_flights.TOPIC)
             producer.start()
             stack.callback(producer.close)
-            share = len(range(place, rows, doors))
+            share = len(range(place, rows, protocols))
             lanes.append(_Lane(producer, progress.add_task(f"sent by {name}", total=share)))
         bar = progress.add_task("landed", total=rows)
         first = 0  # the row where a chunk begins decides whose turn it is
-        for chunk in demo_data.messages(flights):
+        for chunk in demo_flights.messages(flights):
             for place, lane in enumerate(lanes):
                 lane.acknowledged += lane.producer.send_many(
-                    chunk[(place - first) % doors :: doors]
+                    chunk[(place - first) % protocols :: protocols]
                 ).sent
                 progress.update(lane.bar, completed=lane.acknowledged)
             first += len(chunk)
@@ -270,7 +269,7 @@ def _wait_until_landed(
 
 
 def _landed(query: StreamingQuery) -> int:
-    from coherer.cli.demo_tables import landed
+    from coherer.cli.demo_flights import landed
 
     failure = query.exception()
     if failure is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from coherer.cli.demo_tables import Answer, Row
+from coherer.cli.demo_flights import Answer, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

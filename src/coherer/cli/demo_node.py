@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 import msgspec
 
 from coherer._net import run
-from coherer.cli.demo_data import TOPIC
+from coherer.cli.demo_flights import TOPIC
 from coherer.errors import UnavailableError
 
 PARTITIONS: Final = 8
@@ -51,7 +51,7 @@ class DemoNode:
     def __enter__(self) -> Self:
         self._log = self._directory.with_suffix(".log").open("wb")
         self._process = subprocess.Popen(  # noqa: S603 - our own module, run by this Python
-            [sys.executable, "-m", "coherer.cli.demo_node", str(self._directory)],
+            [sys.executable, "-m", "coherer.cli.demo_processes", str(self._directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

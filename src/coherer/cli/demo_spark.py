@@ -14,7 +14,7 @@ from signal import SIGINT, SIGTERM
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from coherer.cli.demo_tables import session
+from coherer.cli.demo_flights import session
 from coherer.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -64,17 +64,17 @@ def _told_while_java_lives(log: Path) -> Generator[None]:
         raise UnavailableError("Spark failed.", hint=" ".join([*said, *logged])) from None
 
 
-class _Java(subprocess.Popen[bytes]):
+class JavaProcess(subprocess.Popen[bytes]):
     """Java as pyspark starts it, at hand from its first moment.
 
     Attributes:
         started: the newest.
     """
 
-    started: ClassVar[_Java | None] = None
+    started: ClassVar[JavaProcess | None] = None
 
     def __init__(self, *args: Any, **options: Any) -> None:  # Popen's own
-        _Java.started = self
+        JavaProcess.started = self
         super().__init__(*args, **options)
 
 
@@ -100,7 +100,7 @@ def _interrupts_end_java() -> Generator[None]:
     popen = names["Popen"]
     before = {number: signal.signal(number, interrupt) for number in (SIGINT, SIGTERM)}
     try:
-        names["Popen"] = _Java
+        names["Popen"] = JavaProcess
         yield
     except Exception:
         # pyspark, which stops what it has begun, finds no Java.
@@ -129,9 +129,9 @@ def _errors_to(path: Path) -> Generator[None]:
         os.close(before)
 
 
-def _running() -> _Java | None:
+def _running() -> JavaProcess | None:
     """Java, if it was started; Ctrl-C may have come before it had a number."""
-    java = _Java.started
+    java = JavaProcess.started
     return java if getattr(java, "pid", None) else None
 
 

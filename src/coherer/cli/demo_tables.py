@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import msgspec
 
-from coherer.cli.demo_data import FLIGHT_COLUMNS, TOPIC, data_directory
+from coherer.cli.demo_flights import FLIGHT_COLUMNS, TOPIC, data_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

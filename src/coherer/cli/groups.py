@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
 
-from coherer.cli.asking import AnyAdmin, Whom
-from coherer.cli.options import AdminUrl, Json, Password, Token, Url, User
-from coherer.cli.output import FAILED, amount, say_json, say_table
+from coherer.cli.common import (
+    FAILED,
+    AdminTarget,
+    AdminUrl,
+    AnyAdmin,
+    Json,
+    Password,
+    Token,
+    Url,
+    User,
+    amount,
+    print_json,
+    print_table,
+)
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,12 +53,12 @@ def list_groups(
     as_json: Json = False,
 ) -> None:
     """All groups: who is there, what they consume, how far they are behind."""
-    found = _ask(Whom(url, admin, None, user, password))
+    found = _ask(AdminTarget(url, admin, None, user, password))
     groups = [one for one in found if everything or not one.name.startswith(_OF_THE_SYSTEM)]
     if as_json:
-        say_json([_summary(group) for group in groups])
+        print_json([_summary(group) for group in groups])
         return
-    say_table(
+    print_table(
         ("group", "topics", "members", "lag"),
         ((g.name, g.topics, len(g.members), g.lag) for g in groups),
         empty="There are no groups.",
@@ -65,21 +76,21 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Members and offsets of a group."""
-    found = _ask(Whom(url, admin, None, user, password), group)
+    found = _ask(AdminTarget(url, admin, None, user, password), group)
     # RocketMQ's brokers tell of a group that they do not know what they tell of an idle one.
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         typer.echo(f"error: There is no group {group}, or it has read nothing yet.", err=True)
         raise typer.Exit(FAILED)
     (state,) = found
     if as_json:
-        say_json({**_summary(state), "partitions": state.partitions, "silent": state.silent})
+        print_json({**_summary(state), "partitions": state.partitions, "silent": state.silent})
         return
-    say_table(
+    print_table(
         ("member", "address"),
         ((member.id, member.address) for member in state.members),
         empty=f"Nobody is in {group} now.",
     )
-    say_table(
+    print_table(
         ("topic", "broker", "partition", "committed", "max offset", "lag", "read by"),
         (
             (
@@ -110,7 +121,7 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Delete a group and its offsets. Its consumers have to be stopped before."""
-    whom = Whom(url, admin, token, user, password)
+    whom = AdminTarget(url, admin, token, user, password)
     members = [member for state in _ask(whom, group) for member in state.members]
     if members:
         raise UsageError(
@@ -121,7 +132,7 @@ def delete(
         typer.confirm(f"Delete {group} with its offsets?", abort=True, err=True)
     whom.ask(lambda admin: admin.delete_group(group))
     if as_json:
-        say_json({"group": group, "done": "deleted"})
+        print_json({"group": group, "done": "deleted"})
     else:
         typer.echo(f"{group}: deleted")
 
@@ -156,12 +167,12 @@ def reset(
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
         return await admin.reset_offsets(group, topic, target)
 
-    moved = Whom(url, admin, token, user, password).ask(move)
+    moved = AdminTarget(url, admin, token, user, password).ask(move)
     new = {_key(key): offset for key, offset in moved.items()}
     if as_json:
-        say_json(new)
+        print_json(new)
         return
-    say_table(("partition", "offset"), new.items(), empty=f"{topic} has no partitions.")
+    print_table(("partition", "offset"), new.items(), empty=f"{topic} has no partitions.")
 
 
 def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | None:
@@ -186,7 +197,7 @@ def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | No
                 return None
 
 
-def _ask(whom: Whom, *names: str) -> Sequence[AnyGroup]:
+def _ask(whom: AdminTarget, *names: str) -> Sequence[AnyGroup]:
     async def work(admin: AnyAdmin) -> Sequence[AnyGroup]:
         return await admin.groups(*names)
 

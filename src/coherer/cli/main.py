@@ -52,7 +52,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except CohererError as error:
-            from coherer.cli.output import fail
+            from coherer.cli.common import fail
 
             raise typer.Exit(fail(error)) from error
 

@@ -25,13 +25,13 @@ def fail(error: CohererError) -> int:
     return MISUSED if isinstance(error, UsageError) else FAILED
 
 
-def say_json(value: object) -> None:
+def print_json(value: object) -> None:
     """One JSON value on one line of stdout, at once."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 
 
-def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """A table for people; None is shown as unknown, and numbers stand on the right.
 
     Args:

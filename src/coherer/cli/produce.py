@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 import msgspec
 import typer
 
-from coherer.cli.options import Json, Password, Url, User, connect
-from coherer.cli.output import FAILED, INTERRUPTED, amount, say_json
-from coherer.cli.signals import signals_interrupt
+from coherer.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    Json,
+    Password,
+    Url,
+    User,
+    amount,
+    connect,
+    print_json,
+    signals_interrupt,
+)
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
@@ -155,7 +164,7 @@ def produce(
 
 def _say(total: Total, *, as_json: bool) -> None:
     if as_json:
-        say_json(total)
+        print_json(total)
     else:
         typer.echo(total.text, err=True)
 

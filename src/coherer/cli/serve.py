@@ -18,8 +18,7 @@ import typer
 from coherer import __version__
 from coherer.cli import serve_options as o
 from coherer.cli import serve_rocketmq as r
-from coherer.cli.options import Json
-from coherer.cli.output import say_json
+from coherer.cli.common import Json, print_json
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ def _announce(node: Node, *, as_json: bool) -> None:
     rocketmq_url = node.rocketmq_url if has_rocketmq else None
     if as_json:
         ports = (node.master_port, node.broker_port, node.namesrv_port, node.rocketmq_port)
-        say_json(Ready(node.url, rocketmq_url, admin_url, directory, *ports, os.getpid()))
+        print_json(Ready(node.url, rocketmq_url, admin_url, directory, *ports, os.getpid()))
         return
     host = options.reachable_host
     lines = {

@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coherer.cli.asking import AnyAdmin, Whom
-from coherer.cli.options import AdminUrl, Json, Password, Token, Url, User, is_rocketmq
-from coherer.cli.output import FAILED, say_json, say_table
+from coherer.cli.common import (
+    FAILED,
+    AdminTarget,
+    AdminUrl,
+    AnyAdmin,
+    Json,
+    Password,
+    Token,
+    Url,
+    User,
+    is_rocketmq,
+    print_json,
+    print_table,
+)
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,12 +49,12 @@ def list_topics(
     as_json: Json = False,
 ) -> None:
     """All topics of the cluster."""
-    found = Whom(url, admin, None, user, password).ask(partial(_topics, system=everything))
+    found = AdminTarget(url, admin, None, user, password).ask(partial(_topics, system=everything))
     topics = [topic for topic in found if everything or not topic.name.startswith("__")]
     if as_json:
-        say_json(topics)
+        print_json(topics)
         return
-    say_table(
+    print_table(
         ("topic", "partitions", "brokers", "writable", "readable"),
         ((t.name, *_places(t), t.writable, t.readable) for t in topics),
         empty="There are no topics.",
@@ -81,7 +92,7 @@ def create(
         chosen: Any = (brokers if is_rocketmq(url) else _numbers(brokers or ())) or None
         await admin.create_topic(topic, partitions, chosen, exist_ok=if_missing, wait_ms=wait_ms)
 
-    Whom(url, admin, token, user, password).ask(make)
+    AdminTarget(url, admin, token, user, password).ask(make)
     _done(topic, "created", as_json=as_json)
 
 
@@ -99,7 +110,7 @@ def delete(
     """Delete a topic and its messages."""
     if not yes:
         typer.confirm(f"Delete {topic} with all of its messages?", abort=True, err=True)
-    Whom(url, admin, token, user, password).ask(lambda admin: admin.delete_topic(topic))
+    AdminTarget(url, admin, token, user, password).ask(lambda admin: admin.delete_topic(topic))
     _done(topic, "deleted", as_json=as_json)
 
 
@@ -117,9 +128,9 @@ def describe(
     async def look(admin: AnyAdmin) -> Sequence[PartitionState | RocketPartitionState]:
         return await admin.partitions(topic)
 
-    partitions = Whom(url, admin, None, user, password).ask(look)
+    partitions = AdminTarget(url, admin, None, user, password).ask(look)
     if as_json:
-        say_json(
+        print_json(
             [
                 {"broker": p.broker, "partition": p.partition, "min": p.min_offset,
                  "max": p.max_offset}
@@ -127,7 +138,7 @@ def describe(
             ]
         )  # fmt: skip
         return
-    say_table(
+    print_table(
         ("broker", "partition", "min offset", "max offset"),
         ((p.broker, p.partition, p.min_offset, p.max_offset) for p in partitions),
         empty=f"{topic} has no partitions.",
@@ -139,7 +150,7 @@ def describe(
 
 def _done(topic: str, what: str, *, as_json: bool) -> None:
     if as_json:
-        say_json({"topic": topic, "done": what})
+        print_json({"topic": topic, "done": what})
     else:
         typer.echo(f"{topic}: {what}")
 

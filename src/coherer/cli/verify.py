@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from coherer.cli.options import Json
-from coherer.cli.output import amount, say_json, say_table
+from coherer.cli.common import Json, amount, print_json, print_table
 
 if TYPE_CHECKING:
     from coherer._store.verifying import Problem, Verified
@@ -52,7 +51,7 @@ def verify(
         before, found = found, verifying.verify(directory)
         repaired = [problem for problem in before.problems if problem not in found.problems]
     if as_json:
-        say_json({"directory": str(directory), "verified": found, "repaired": repaired})
+        print_json({"directory": str(directory), "verified": found, "repaired": repaired})
     else:
         _say(directory, found, repaired)
     raise typer.Exit(_exit_code(found))
@@ -72,7 +71,7 @@ def _say(directory: Path, found: Verified, repaired: list[Problem]) -> None:
         for outcome in [outcome or ("use --repair" if one.repairable else "lost")]
     ]
     if rows:
-        say_table(("part", "where", "what", "messages", "outcome"), rows, empty="")
+        print_table(("part", "where", "what", "messages", "outcome"), rows, empty="")
     typer.echo(
         f"{directory}: {amount(found.records, 'record')} in "
         f"{amount(found.log_end - found.log_begin, 'byte')} of the log, "

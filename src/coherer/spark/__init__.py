@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coherer.spark.java import use_java
+    from coherer.spark.offsets import Lag, lag
     from coherer.spark.planning import DataLossError
-    from coherer.spark.progress import Lag, lag
-    from coherer.spark.session import configure
+    from coherer.spark.session import configure, use_java
 
 __all__ = ["DataLossError", "Lag", "configure", "lag", "use_java"]
 

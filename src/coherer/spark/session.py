@@ -2,7 +2,7 @@
 
 What each is worth was measured (spark.md, section 2.3): a micro-batch of 1,000 rows from 8
 partitions takes 349 ms with Spark's defaults and about 80 ms with these and the frozen heap of the
-workers (`coherer.spark.workers`).
+workers (`coherer.spark.queue`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from coherer.spark.java import use_java
+from coherer.spark.session import use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def configure(
 ) -> SparkSession.Builder:
     """Sets what matters for streams from a queue; what you set afterwards wins.
 
-    It also finds a Java (`coherer.spark.java.use_java`) and makes Spark's workers run this Python.
+    It also finds a Java (`coherer.spark.session.use_java`) and makes Spark's workers run this Python.
 
     Args:
         builder: `SparkSession.builder`, before `getOrCreate()`.

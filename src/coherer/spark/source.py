@@ -32,15 +32,13 @@ from pyspark.sql.types import StructType
 
 from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
-from coherer.spark import workers
-from coherer.spark.columns import arrow_schema, spark_schema
-from coherer.spark.cursor import Cursor, batch_ends
+from coherer.spark import queue
+from coherer.spark.cursor import Cursor, Topics, batch_ends
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
-from coherer.spark.planning import DataLossError, Range, between, not_behind, shares_of
-from coherer.spark.reading import Reading, rows
+from coherer.spark.planning import DataLossError, Range, between, clamped, shares_of
+from coherer.spark.reading import ReadSettings, arrow_schema, rows, spark_schema
 from coherer.spark.sink import BatchSink, StreamSink
-from coherer.spark.topics import Topics
 
 log = Log(logging.getLogger(__name__))
 
@@ -89,7 +87,7 @@ class QueueDataSource(DataSource):
         return StreamSink(write_options(self._given(), self.name()), schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
-        workers.end_quietly()
+        queue.end_quietly()
         return dict(self.options)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -106,7 +104,7 @@ class TubeMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
-        workers.end_quietly()
+        queue.end_quietly()
         return "tubemq"
 
 
@@ -116,7 +114,7 @@ class RocketMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
-        workers.end_quietly()
+        queue.end_quietly()
         return "rocketmq"
 
 
@@ -140,10 +138,12 @@ def _left_out(one: Range) -> None:
 
 
 def _read(options: ReadOptions, share: InputPartition) -> Iterator[pa.RecordBatch]:
-    reading = Reading(arrow_schema(options.include_headers), options.fail_on_data_loss, _left_out)
+    reading = ReadSettings(
+        arrow_schema(options.include_headers), options.fail_on_data_loss, _left_out
+    )
     # Spark makes one InputPartition(None) of an empty list of partitions.
     if isinstance(share, Share):
-        with workers.queue(options.access) as queue:
+        with queue.queue(options.access) as queue:
             yield from rows(queue, share.ranges, reading)
 
 
@@ -158,7 +158,7 @@ class BatchReader(DataSourceReader):
         for name, field in STREAM_ONLY.items():
             if getattr(self._options, field):
                 raise UsageError(f"Option {name} is for streams.")
-        with workers.queue(self._options.access) as queue:
+        with queue.queue(self._options.access) as queue:
             topics = Topics(self._options, _now_ms)
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self) -> Offsets:
         cursor = self._at()
         topics = Topics(self._options, _now_ms)
-        with workers.queue(self._options.access) as queue:
+        with queue.queue(self._options.access) as queue:
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
             options = topics.timed(queue, self._options)
@@ -238,12 +238,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = begun
         elif start == self._initial:
             # Only the checkpoint of an older version has a batch 0 that does not tell its start.
-            begin = not_behind(start, end)
+            begin = clamped(start, end)
             if begin != start:
                 log.warning("The checkpoint does not tell where batch 0 starts: it reads nothing.")
         else:
             begin, _ = split_start(start)
-        return _planned(self._options, begin, end, self._at().look_from(begin))
+        return _planned(self._options, begin, end, self._at().bounds_for(begin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""
@@ -260,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topics = Topics(self._options, _now_ms)
 
             def ask() -> Bounds:
-                with workers.queue(self._options.access) as queue:
+                with queue.queue(self._options.access) as queue:
                     return topics.bounds(queue)
 
             self._cursor = Cursor(self._options, ask, _now_ms)
@@ -271,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._options.group
         if group is None or not self._options.commit_offsets or done == self._committed:
             return
-        with workers.queue(self._options.access) as queue:
+        with queue.queue(self._options.access) as queue:
             try:
                 queue.commit(group, done)
             except CohererError as error:
