@@ -71,7 +71,7 @@ def test_options_become_those_of_a_node(tmp_path: Path) -> None:
         {
             "directory": tmp_path,
             "roles": serve_options.Role.broker,
-            "doors": Door.tubemq,
+            "protocols": Door.tubemq,
             "master": "a:1",
             "admin": None,
             "retention_hours": 0.0,
@@ -83,7 +83,7 @@ def test_options_become_those_of_a_node(tmp_path: Path) -> None:
     assert full == NodeOptions(
         directory=tmp_path,
         roles=frozenset({"broker"}),
-        doors=frozenset({"tubemq"}),
+        protocols=frozenset({"tubemq"}),
         master="a:1",
         admin_port=8081,
         retention_hours=None,

@@ -113,7 +113,7 @@ def test_the_node_of_the_session(
 
 
 def test_one_door_is_enough() -> None:
-    with embedded_node(doors=frozenset({"rocketmq"})) as node:
+    with embedded_node(protocols=frozenset({"rocketmq"})) as node:
         assert node.url == node.rocketmq_url
         assert node.url.startswith("rocketmq://127.0.0.1:")
     with embedded_node(namesrv_port=None) as node, pytest.raises(UsageError, match="RocketMQ"):

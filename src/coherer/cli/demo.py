@@ -71,14 +71,14 @@ STALLED_S: Final = 60
 
 
 class Via(enum.Enum):
-    """The doors that the flights go through."""
+    """The protocols that the flights go through."""
 
     TUBEMQ = "tubemq"
     ROCKETMQ = "rocketmq"
     BOTH = "both"
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def protocols(self) -> tuple[str, ...]:
         """The protocols that are sent by; the last is read by."""
         return ("tubemq", "rocketmq") if self is Via.BOTH else (self.value,)
 
@@ -170,10 +170,10 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
             cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
             spark = stack.enter_context(spark_session(directory, cores))
             clients: dict[str, Client | RocketClient] = {}
-            for name in via.doors:
+            for name in via.protocols:
                 clients[name] = blocking.connect(node.urls()[name])
                 stack.callback(clients[name].close)
-            door = via.doors[-1]
+            door = via.protocols[-1]
             query = land(spark, door, node.urls()[door], directory)
         acknowledged = _send_and_land(console, clients, query, flights)
         held = clients[door].offsets(demo_data.TOPIC)
@@ -223,20 +223,20 @@ def _send_and_land(
     if not console.is_terminal:
         console.print("Sending and landing")
     with Progress(*columns, console=console) as progress, ExitStack() as stack:
-        rows, doors = flights.num_rows, len(clients)
+        rows, protocols = flights.num_rows, len(clients)
         lanes: list[_Lane] = []
         for place, (name, client) in enumerate(clients.items()):
             producer = client.producer(demo_data.TOPIC)
             producer.start()
             stack.callback(producer.close)
-            share = len(range(place, rows, doors))
+            share = len(range(place, rows, protocols))
             lanes.append(_Lane(producer, progress.add_task(f"sent by {name}", total=share)))
         bar = progress.add_task("landed", total=rows)
         first = 0  # the row where a chunk begins decides whose turn it is
         for chunk in demo_data.messages(flights):
             for place, lane in enumerate(lanes):
                 lane.acknowledged += lane.producer.send_many(
-                    chunk[(place - first) % doors :: doors]
+                    chunk[(place - first) % protocols :: protocols]
                 ).sent
                 progress.update(lane.bar, completed=lane.acknowledged)
             first += len(chunk)

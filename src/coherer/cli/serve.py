@@ -72,7 +72,7 @@ class Ready(msgspec.Struct):
 def serve(
     directory: o.Directory = None,
     roles: o.Roles = None,
-    doors: r.Doors = None,
+    protocols: r.Doors = None,
     master: o.Master = None,
     broker_id: o.BrokerId = None,
     host: o.Host = None,

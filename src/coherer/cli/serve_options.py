@@ -405,8 +405,10 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
     more = values.pop("more", ())
     roles = Role(values.pop("roles", Role.both))
     values["roles"] = frozenset({"master", "broker"} if roles is Role.both else {roles.value})
-    doors = Door(values.pop("doors", Door.both))
-    values["doors"] = frozenset({"tubemq", "rocketmq"} if doors is Door.both else {doors.value})
+    protocols = Door(values.pop("protocols", Door.both))
+    values["protocols"] = frozenset(
+        {"tubemq", "rocketmq"} if protocols is Door.both else {protocols.value}
+    )
     if "role" in values:
         values["role"] = BrokerRole(values["role"]).value
     if roles is Role.broker:

@@ -162,7 +162,7 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
     (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
     options = NodeOptions(
         directory=tmp_path,
-        doors=frozenset({"rocketmq"}),
+        protocols=frozenset({"rocketmq"}),
         admin_port=None,
         rocketmq_port=0,
         namesrv_port=0,

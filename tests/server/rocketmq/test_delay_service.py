@@ -21,7 +21,7 @@ OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_en
 
 
 class Node:
-    """A store, what the doors share, and the service."""
+    """A store, what the protocols share, and the service."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""Both doors of a node over sockets: ports, TLS, name servers, topics of either door."""
+"""Both protocols of a node over sockets: ports, TLS, name servers, topics of either door."""
 
 from __future__ import annotations
 
@@ -378,8 +378,8 @@ ROCKETMQ = frozenset({"rocketmq"})
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"doors": frozenset()}, "doors"),
-        ({"doors": ROCKETMQ, "namesrv_port": None}, "needs `namesrv`"),
+        ({"protocols": frozenset()}, "protocols"),
+        ({"protocols": ROCKETMQ, "namesrv_port": None}, "needs `namesrv`"),
         ({"role": "SLAVE", "rocketmq_broker_id": 1}, "needs the name servers"),
         ({"rocketmq_broker_id": 1}, "a master's is 0"),
         ({"role": "SYNC_MASTER"}, "ha_port"),
@@ -391,7 +391,7 @@ def test_options_that_do_not_fit(given: dict[str, Any], why: str) -> None:
 
 
 async def test_rocketmq_alone(tmp_path: Path) -> None:
-    async with Node(options(tmp_path, doors=ROCKETMQ)) as node:
+    async with Node(options(tmp_path, protocols=ROCKETMQ)) as node:
         assert (node.master, node.broker, node.master_port, node.broker_port) == (
             None,
             None,

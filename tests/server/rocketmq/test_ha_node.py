@@ -42,7 +42,7 @@ class Stage:
 
     async def node(self, name: str, **options: Any) -> Node:
         usual: dict[str, Any] = {
-            "doors": frozenset({"rocketmq"}),
+            "protocols": frozenset({"rocketmq"}),
             "admin_port": None,
             "rocketmq_port": 0,
             "segment_bytes": 1 << 20,

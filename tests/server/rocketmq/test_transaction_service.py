@@ -36,7 +36,7 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
 class Node:
-    """A store, what the doors share, the service, and a client."""
+    """A store, what the protocols share, the service, and a client."""
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock

@@ -105,7 +105,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             administration over HTTP.
         advertised_admin_port: the port of it that clients use, where something stands in between
             (a container's published port, a proxy); None for its own.
-        doors: which protocols are spoken. The options above that name a master or a broker are
+        protocols: which protocols are spoken. The options above that name a master or a broker are
             TubeMQ's.
         rocketmq_port: the port of the RocketMQ broker; 0 for any free ones, None for no such door.
         rocketmq_fast_port: where it serves everything but pulls; None for the port two below.
@@ -175,7 +175,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     admin_names: frozenset[str] = frozenset()
     advertised_admin_port: int | None = None
     unprotected: frozenset[Protected] = frozenset()
-    doors: frozenset[Literal["tubemq", "rocketmq"]] = frozenset({"tubemq", "rocketmq"})
+    protocols: frozenset[Literal["tubemq", "rocketmq"]] = frozenset({"tubemq", "rocketmq"})
     rocketmq_port: int | None = 10911
     rocketmq_fast_port: int | None = None
     advertised_rocketmq_port: int | None = None
@@ -198,8 +198,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.roles or not self.roles <= {"master", "broker"}:
             raise UsageError("A node is a master, a broker, or both.")
-        if not self.doors or not self.doors <= {"tubemq", "rocketmq"}:
-            raise UsageError("The doors of a node are tubemq, rocketmq, or both.")
+        if not self.protocols or not self.protocols <= {"tubemq", "rocketmq"}:
+            raise UsageError("The protocols of a node are tubemq, rocketmq, or both.")
         if self.has_tubemq and ("master" in self.roles) == (self.master is not None):
             raise UsageError(
                 "A node that is no master needs `master`, and no other does.",
@@ -312,7 +312,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_tubemq(self) -> bool:
         """Whether TubeMQ is spoken; a slave only copies what its master has."""
-        return "tubemq" in self.doors and not self.is_slave
+        return "tubemq" in self.protocols and not self.is_slave
 
     @property
     def own_master(self) -> bool:
@@ -322,14 +322,14 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_name_server(self) -> int | None:
         """The port of the name server here; None without one."""
-        here = "rocketmq" in self.doors and "master" in self.roles and not self.name_servers
+        here = "rocketmq" in self.protocols and "master" in self.roles and not self.name_servers
         return self.namesrv_port if here else None
 
     @property
     def rocketmq_broker(self) -> int | None:
         """The port of the RocketMQ broker here; None without one."""
         findable = self.own_name_server is not None or self.name_servers
-        here = "rocketmq" in self.doors and "broker" in self.roles and findable
+        here = "rocketmq" in self.protocols and "broker" in self.roles and findable
         return self.rocketmq_port if here else None
 
     @property
