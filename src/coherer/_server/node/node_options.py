@@ -437,7 +437,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.ha_port is not None and self.rocketmq_broker is not None and not self.is_slave
 
     @property
-    def held_ms(self) -> int:
+    def hold_timeout_ms(self) -> int:
         """How long a get that finds nothing waits."""
         if self.hold_ms is not None:
             return self.hold_ms

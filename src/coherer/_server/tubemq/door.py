@@ -102,7 +102,7 @@ class TubeDoor:
                 tls_port=None if options.tls is None else self.broker_tls_port,
                 web_port=web_port,
                 lease_timeout_ms=options.lease_timeout_ms,
-                hold_ms=options.held_ms,
+                hold_ms=options.hold_timeout_ms,
                 transfer_bytes=options.transfer_bytes,
             ),
             core,
