@@ -45,11 +45,11 @@ class Consumer:
     def receive(self, *, timeout_ms: int) -> MessageBatch | None:
         return cast("MessageBatch", self.batches.pop(0)) if self.batches else None
 
-    def confirm(self, batch: MessageBatch) -> None:
-        self.log.append(f"confirm {len(batch)}")
+    def ack(self, batch: MessageBatch) -> None:
+        self.log.append(f"ack {len(batch)}")
 
-    def leave(self, batch: MessageBatch, printed: int) -> None:
-        self.log.append(f"leave {len(batch)} after {printed}")
+    def stop_after(self, batch: MessageBatch, printed: int) -> None:
+        self.log.append(f"stop after {printed} of {len(batch)}")
 
 
 def package(*bodies: bytes, first: int = 0) -> Batch:
@@ -75,7 +75,7 @@ def printed(form: Form, consumer: Consumer, maximum: int | None = None) -> tuple
 
 def test_text(consumer: Consumer) -> None:
     assert printed(Form.text, consumer) == (b"a\nb\nc\n\xff\ne\n", None)
-    assert consumer.log == ["confirm 2", "confirm 3"]
+    assert consumer.log == ["ack 2", "ack 3"]
 
 
 def test_hex(consumer: Consumer) -> None:
@@ -93,10 +93,10 @@ def test_json(consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     ("maximum", "out", "rest", "log"),
     [
-        (1, b"a\n", (b"a", 0), ["leave 2 after 1"]),
-        (2, b"a\nb\n", None, ["confirm 2"]),
-        (3, b"a\nb\nc\n", (b"c", 2), ["confirm 2", "leave 3 after 1"]),
-        (5, b"a\nb\nc\n\xff\ne\n", None, ["confirm 2", "confirm 3"]),
+        (1, b"a\n", (b"a", 0), ["stop after 1 of 2"]),
+        (2, b"a\nb\n", None, ["ack 2"]),
+        (3, b"a\nb\nc\n", (b"c", 2), ["ack 2", "stop after 1 of 3"]),
+        (5, b"a\nb\nc\n\xff\ne\n", None, ["ack 2", "ack 3"]),
     ],
 )
 def test_no_more_than_wanted(
@@ -106,7 +106,7 @@ def test_no_more_than_wanted(
     assert consumer.log == log
 
 
-def test_what_cannot_be_printed_is_not_confirmed(consumer: Consumer) -> None:
+def test_messages_that_cannot_be_printed_are_not_acknowledged(consumer: Consumer) -> None:
     def write(data: bytes) -> None:
         raise BrokenPipeError
 

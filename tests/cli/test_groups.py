@@ -96,7 +96,7 @@ def test_what_is_not_there(coherer_node: EmbeddedNode) -> None:
     done = groups(coherer_node, "describe", "nosuch")
     assert (done.exit_code, done.stderr) == (
         1,
-        "error: There is no group nosuch, or it has read nothing yet.\n",
+        "error: There is no group nosuch, or it has consumed nothing yet.\n",
     )
     done = groups(coherer_node, "reset", "nosuch", "--topic", "nosuch", "--to", "latest")
     assert done.exit_code == 1

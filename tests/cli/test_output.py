@@ -6,25 +6,25 @@ import json
 
 import pytest
 
-from coherer.cli.output import fail, say_json, say_table
+from coherer.cli.common import fail, print_json, print_table
 from coherer.errors import ConnectError, UsageError
 
 
 def test_a_table_is_never_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
-    say_table(("name", "lag"), [(long, 12345), ("[b]", None)], empty="nothing")
+    print_table(("name", "lag"), [(long, 12345), ("[b]", None)], empty="nothing")
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[0] == ["name", "lag"]
     assert lines[2:] == [[long, "12,345"], ["[b]", "?"]]
 
 
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    say_table(("name",), [], empty="There is nothing.")
+    print_table(("name",), [], empty="There is nothing.")
     assert capsys.readouterr() == ("", "There is nothing.\n")
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say_json({"a": None, "b": "ä\n"})
+    print_json({"a": None, "b": "ä\n"})
     out = capsys.readouterr().out
     assert (out.count("\n"), json.loads(out)) == (1, {"a": None, "b": "ä\n"})
 

@@ -100,7 +100,7 @@ def test_a_bad_line_ends_it_and_what_was_sent_is_said(
     assert done.exit_code == 2
     said, error = done.stderr.splitlines()
     assert said.startswith("1 message, ")
-    assert error.startswith(f"error: {files[1]}, line 3 is no message in JSON")
+    assert error.startswith(f"error: {files[1]}, line 3 is not a JSON message")
 
 
 def test_a_pipe_can_be_named(
@@ -123,7 +123,7 @@ def test_what_cannot_be_read_is_said_before_anything_is_sent(
     for wrong in (tmp_path, tmp_path / "none"):
         done = produce(coherer_node, coherer_topic, str(tmp_path / "good"), str(wrong))
         assert done.exit_code == 2
-        assert done.stderr == f"error: {wrong} is no file that can be read.\n"
+        assert done.stderr == f"error: {wrong} is not a readable file.\n"
 
 
 def test_a_line_is_sent_when_it_is_there(coherer_node: EmbeddedNode, coherer_topic: str) -> None:

@@ -79,7 +79,7 @@ def test_json_goes_before_the_options() -> None:
     [b"plain text", b"{}", b'{"body": 1}', b'{"base64": "%"}', b'{"body": "x', b"[1]", b"\xff"],
 )
 def test_what_is_no_message_is_shown(line: bytes) -> None:
-    with pytest.raises(UsageError, match=r"^f, line 2 is no message in JSON"):
+    with pytest.raises(UsageError, match=r"^f, line 2 is not a JSON message"):
         list(messages([b"\n" + line], "json", STAMP, "f"))
 
 

@@ -129,7 +129,7 @@ def test_a_group_goes_on_behind_what_was_printed(run: Run, name: str) -> None:
     (state,) = [group for group in run.json("groups", "list") if group["group"] == name]
     assert (state["topics"], state["members"], state["lag"]) == ([name], [], 3)
     shown = run("groups", "describe", name)
-    assert f"Nobody is in {name} now." in shown.stderr
+    assert f"{name} has no members now." in shown.stderr
     assert shown.stdout.split()[-7:] == [name, "broker-a", "0", "2", "5", "3", "-"]
     moved = run.json("groups", "reset", name, "--topic", name, "--to", "4")
     assert moved == {f"broker-a:{name}:0": 4}

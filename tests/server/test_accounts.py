@@ -309,7 +309,7 @@ def test_no_options_show_their_secrets(tmp_path: Path) -> None:
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._rules.rocketmq.acl import Account
     from coherer._server.tubemq.master.options import MasterOptions
-    from coherer.cli.asking import Whom
+    from coherer.cli.common import AdminTarget
     from coherer.spark.options import Access
 
     address = (("127.0.0.1", 1),)
@@ -326,7 +326,7 @@ def test_no_options_show_their_secrets(tmp_path: Path) -> None:
         Account(access_key="operator", secret_key=SECRET),
         ClientOptions(addresses=address, user="ann", password=SECRET, tls=tls),
         RocketOptions(addresses=address, user="ann", password=SECRET, token=SECRET, tls=tls),
-        Whom("tubemq://a", None, SECRET, "ann", SECRET),
+        AdminTarget("tubemq://a", None, SECRET, "ann", SECRET),
         Access(url=f"tubemq://ann:{SECRET}@a", user="ann", password=SECRET, tls=tls),
         Admin("http://127.0.0.1:1", SECRET, user="ann", password=SECRET),
     ]  # fmt: skip

@@ -145,7 +145,7 @@ async def test_what_is_in_use_is_not_taken(tmp_path: Path) -> None:
         ({"host": "0.0.0.0"}, "advertised_host"),
         ({"broker_id": 0}, "broker_id"),
         ({"broker_id": 40_000}, "broker_id"),
-        ({"default_partitions": 0}, "`default_partitions` is 0; it is 1 to 10000"),
+        ({"default_partitions": 0}, "`default_partitions` is 0; it must be 1 to 10000"),
         ({"heartbeat_ms": 0}, "heartbeat_ms"),
     ],
 )

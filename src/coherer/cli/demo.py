@@ -41,9 +41,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coherer.cli import demo_data
+from coherer.cli.common import INTERRUPTED, signals_interrupt
 from coherer.cli.demo_node import DemoNode
-from coherer.cli.output import INTERRUPTED
-from coherer.cli.signals import signals_interrupt
 from coherer.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:

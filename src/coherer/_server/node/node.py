@@ -29,6 +29,7 @@ from coherer._server.core.saving import Saver
 from coherer._server.node.admin import AdminService, Guard
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.node_options import SCHEME, NodeOptions
+from coherer._server.node.part_options import store_options
 from coherer._server.rocketmq.door import RocketDoor
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
@@ -346,7 +347,7 @@ class Node:
         check_owner(owner, options)
         store = Store.open(
             options.directory,
-            options.store_options(),
+            store_options(options),
             now_ms=self._wall_ms,
             steady_ms=self._now_ms,
             open_files=net.spare_files,

@@ -11,6 +11,7 @@ from coherer._server.core.adoption import Adoption
 from coherer._server.core.core import Core
 from coherer._server.core.saving import Saver
 from coherer._server.node.node_options import NodeOptions
+from coherer._server.node.part_options import master_options
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.link import EmbeddedLink, Registration, RemoteLink, RemoteMasters
 from coherer._server.tubemq.broker.state import BrokerOptions
@@ -131,7 +132,7 @@ class TubeDoor:
         self._access = access
         passwords = None if access is None else access.passwords
         self.master = Master(
-            options.master_options(passwords, web_port),
+            master_options(options, passwords, web_port),
             lambda: load(MASTER_FILE, check_saved),
             lambda take: files.save(MASTER_FILE, take),
             now_ms=self._now_ms,
