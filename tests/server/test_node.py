@@ -183,13 +183,13 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
         ({"users": {"a": "b"}}, None),
         ({"users": {"a": "b"}, "unprotected": frozenset({"tubemq"})}, "TubeMQ is served without"),
         ({"users": {"a": "b"}, "unprotected": frozenset({"rocketmq"})}, "RocketMQ is served with"),
-        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "`namesrv` out of"),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "namesrv from"),
         (
             {"users": {"a": "b"}, "admin_port": 0, "unprotected": frozenset({"admin"})},
             "Queries over HTTP are",
         ),
         ({"users": {"a": "b"}, "admin_token": "abc"}, "well-known abc"),
-        ({"users": {"a": "b"}, "ha_port": 0}, "replication has no accounts"),
+        ({"users": {"a": "b"}, "ha_port": 0}, "replication protocol has no accounts"),
     ],
 )
 async def test_what_is_open_without_accounts_is_warned_of(

@@ -50,9 +50,7 @@ class Form(StrEnum):
 
 Keys = Annotated[
     list[str] | None,
-    typer.Option(
-        "--key", metavar="KEY", help="RocketMQ: key to look them up by; may be repeated."
-    ),
+    typer.Option("--key", metavar="KEY", help="RocketMQ: key to look them up by; may be repeated."),
 ]
 Moment = Annotated[
     datetime | None,
@@ -65,9 +63,7 @@ Moment = Annotated[
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option(
-        "--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."
-    ),
+    typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
 ]
 
 

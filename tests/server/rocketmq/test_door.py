@@ -381,7 +381,7 @@ ROCKETMQ = frozenset({"rocketmq"})
         ({"protocols": frozenset()}, "protocols"),
         ({"protocols": ROCKETMQ, "namesrv_port": None}, "needs `namesrv`"),
         ({"role": "SLAVE", "rocketmq_broker_id": 1}, "needs the name servers"),
-        ({"rocketmq_broker_id": 1}, "a master's is 0"),
+        ({"rocketmq_broker_id": 1}, "0 for a master"),
         ({"role": "SYNC_MASTER"}, "ha_port"),
     ],
 )

@@ -524,7 +524,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self._replicates and self.protects("replication"):
             found.append(
                 f"The replication protocol has no accounts: port {self.ha_port} serves the whole "
-                "log to trusted addresses, and to addresses from which an account with all permissions "
+                "log to trusted addresses, and to those from which an account with all permissions "
                 "has signed a request."
             )
         if self.admin_token == JAVA_TOKEN:
