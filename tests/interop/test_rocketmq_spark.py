@@ -23,7 +23,7 @@ from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
 from coherer.spark.planning import Range, between, bounded, cut
-from coherer.spark.reading import Reading, rows
+from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
@@ -83,7 +83,9 @@ def read(queue: RocketMQQueue, start: Offsets, end: Offsets, topic: str) -> list
     ranges, lost = between(start, end, bounds)
     assert lost == []
     pieces = cut(ranges, min_shares=9, max_rows=None)
-    reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
+    reading = ReadSettings(
+        arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never
+    )
     return [
         value
         for batch in rows(queue, pieces, reading)
@@ -122,7 +124,9 @@ async def test_rows_of_what_java_sent(
         await producer.batch(topic, ["b1", "b2"])
     bounds = await held(queue, topic, 3)
     ranges, _ = between(earliest(bounds), latest(bounds), bounds)
-    reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
+    reading = ReadSettings(
+        arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never
+    )
     found = await asyncio.to_thread(
         lambda: [row for batch in rows(queue, ranges, reading) for row in batch.to_pylist()]
     )

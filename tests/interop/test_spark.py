@@ -14,7 +14,7 @@ from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access, read_options
 from coherer.spark.planning import Range, between, bounded, cut
-from coherer.spark.reading import Reading, rows
+from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.source import StreamReader
 from coherer.spark.tubemq import TubeMQQueue
 from tests.interop.peers.clients import closing
@@ -34,7 +34,9 @@ def read(queue: TubeMQQueue, start: Offsets, end: Offsets, topic: str) -> list[b
     ranges, lost = between(start, end, bounds)
     assert lost == []
     pieces = cut(ranges, min_shares=5, max_rows=None)
-    reading = Reading(arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never)
+    reading = ReadSettings(
+        arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never
+    )
     return [
         value
         for batch in rows(queue, pieces, reading)

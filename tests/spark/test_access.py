@@ -13,7 +13,7 @@ from coherer.errors import CohererError, RefusedError, UnavailableError
 from coherer.spark.columns import arrow_schema
 from coherer.spark.options import read_options, write_options
 from coherer.spark.planning import Range
-from coherer.spark.reading import Reading, rows
+from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.testing import EmbeddedNode, embedded_node
 
@@ -58,7 +58,7 @@ def test_with_the_right_options_rows_go_in_and_out(node: EmbeddedNode, tmp_path:
     )
     try:
         assert queue.send([Message("t", b"%d" % number) for number in range(9)], 5) == 9
-        reading = Reading(arrow_schema(include_headers=False), True, print)
+        reading = ReadSettings(arrow_schema(include_headers=False), True, print)
         ((_, high),) = queue.bounds("t").values()
         found = rows(queue, [Range("t", "broker-a", 0, 0, high)], reading)
         values = [value for batch in found for value in batch.column("value").to_pylist()]

@@ -59,7 +59,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
 
 
 def test_a_checkpoint_of_another_topic_is_an_error() -> None:
-    for call in (Cursor.look_from, lambda cursor, start: cursor.next_end(start, None)):
+    for call in (Cursor.bounds_for, lambda cursor, start: cursor.next_end(start, None)):
         with pytest.raises(UsageError, match="checkpoint is of u, v, and the stream reads t"):
             call(Brokers(failOnDataLoss="false").cursor, {"u": {"1:0": 40}, "v": {}})
     matching = Brokers(topicsPattern="t|w").cursor
@@ -78,7 +78,7 @@ def test_a_checkpoint_of_another_cluster_is_an_error() -> None:
 def test_only_the_first_start_can_be_a_strangers() -> None:
     brokers = Brokers()
     start = {"t": {"1:0": 40, "2:0": 7}}
-    assert brokers.cursor.look_from(start) == brokers.bounds
+    assert brokers.cursor.bounds_for(start) == brokers.bounds
     brokers.bounds = {"t": {"3:0": (0, 2)}}
     assert brokers.cursor.next_end(start, None)["t"] == {"1:0": 40, "2:0": 7, "3:0": 2}
     assert Brokers().cursor.next_end({}, None) == {"t": {"1:0": 100, "1:1": 25}}

@@ -11,14 +11,14 @@ import pytest
 from coherer.errors import DisconnectedError
 from coherer.spark.columns import arrow_schema
 from coherer.spark.planning import DataLossError, Range
-from coherer.spark.reading import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, Reading, joined, rows
+from coherer.spark.reading import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, ReadSettings, joined, rows
 
 if TYPE_CHECKING:
     from conftest import ListQueue
 
 
-def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> Reading:
-    return Reading(arrow_schema(headers), fail, lost.append)
+def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> ReadSettings:
+    return ReadSettings(arrow_schema(headers), fail, lost.append)
 
 
 def offsets_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:

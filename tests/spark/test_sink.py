@@ -22,7 +22,15 @@ from coherer.message import Message
 from coherer.spark import workers
 from coherer.spark.columns import names
 from coherer.spark.options import Access, WriteOptions
-from coherer.spark.sink import COLUMNS, GIVEN, BatchSink, Sent, StreamSink, check_columns, messages
+from coherer.spark.sink import (
+    BROKER_COLUMNS,
+    COLUMNS,
+    BatchSink,
+    StreamSink,
+    TaskCommit,
+    check_columns,
+    messages,
+)
 
 if TYPE_CHECKING:
     from conftest import ListQueue
@@ -117,7 +125,7 @@ def test_good_columns_pass_and_a_topic_is_needed() -> None:
 
 def test_each_column_of_rows_that_were_read_is_sent_or_refused() -> None:
     sent = names(include_headers=True)
-    assert set(sent) == set(COLUMNS) | set(GIVEN)
+    assert set(sent) == set(COLUMNS) | set(BROKER_COLUMNS)
 
 
 def test_keys_are_one_or_an_array() -> None:
@@ -142,11 +150,11 @@ def test_a_task_counts_what_has_receipts_and_marks_where_rows_came_from(
 ) -> None:
     monkeypatch.setitem(workers.OPENERS, "list", lambda _access: list_queue)
     monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "settle", lambda: None)
+    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
     sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
     parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]
     done = sink.write(iter(parts))
-    assert isinstance(done, Sent)
+    assert isinstance(done, TaskCommit)
     assert done.count == 3
     assert [message.properties["spark.seq"] for message in list_queue.sent] == ["0", "1", "2"]
     assert len({message.properties["spark.query"] for message in list_queue.sent}) == 1

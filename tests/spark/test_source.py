@@ -39,7 +39,7 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     for protocol in ("tubemq", "rocketmq"):
         monkeypatch.setitem(workers.OPENERS, protocol, lambda _access: list_queue)
     monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "settle", lambda: None)
+    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
     return
 

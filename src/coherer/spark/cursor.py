@@ -23,12 +23,12 @@ from coherer.spark.offsets import (
     Bounds,
     Offsets,
     canonical,
+    flatten,
     latest,
     resolve,
-    walk,
 )
 from coherer.spark.options import ReadOptions
-from coherer.spark.planning import DataLossError, backlog_rows, bounded, went_back, with_new
+from coherer.spark.planning import DataLossError, backlog_rows, bounded, truncated, with_new
 
 
 class Cursor:
@@ -67,7 +67,7 @@ class Cursor:
         self._bounds = self._ask()
         return self._bounds
 
-    def look_from(self, start: Offsets) -> Bounds:
+    def bounds_for(self, start: Offsets) -> Bounds:
         """Asks the brokers what they hold, for a batch that begins at `start`.
 
         Raises:
@@ -105,8 +105,8 @@ class Cursor:
             UsageError: `start` comes from a checkpoint of another topic or cluster.
             DataLossError: a partition ends before `start`, and `failOnDataLoss` is set.
         """
-        bounds = self.look_from(start)
-        lost = went_back(start, bounds)
+        bounds = self.bounds_for(start)
+        lost = truncated(start, bounds)
         if lost and self._options.fail_on_data_loss:
             raise DataLossError.of(lost)
         begin = with_new(start, bounds)
@@ -148,7 +148,7 @@ def batch_ends(options: ReadOptions, bounds: Bounds) -> tuple[Offsets, Offsets]:
         options.starting_offsets or EARLIEST, bounds, "startingOffsets", unnamed=EARLIEST
     )
     end = resolve(options.ending_offsets or LATEST, bounds, "endingOffsets", unnamed=LATEST)
-    for topic, key, first in walk(start):
+    for topic, key, first in flatten(start):
         # Where the start is the first message held, retention may have passed the end.
         if end[topic][key] < first and first > bounds[topic][key][0]:
             raise UsageError(

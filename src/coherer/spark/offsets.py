@@ -85,7 +85,7 @@ def with_start(end: Offsets, start: Offsets) -> Offsets:
     >>> with_start({"t": {"1:0": 9}}, {"t": {"1:0": 4}})
     {':start': {'t:1:0': 4}, 't': {'1:0': 9}}
     """
-    return canonical({**end, START: {f"{topic}:{key}": at for topic, key, at in walk(start)}})
+    return canonical({**end, START: {f"{topic}:{key}": at for topic, key, at in flatten(start)}})
 
 
 def split_start(offsets: Offsets) -> tuple[Offsets, Offsets | None]:
@@ -130,7 +130,7 @@ def from_json(text: str, option: str) -> Offsets:
         offsets = canonical(split_start(given)[0])
     except (msgspec.DecodeError, UsageError) as error:
         raise UsageError(f"Option {option}: {error}", hint=hint) from error
-    for topic, key, offset in walk(offsets):
+    for topic, key, offset in flatten(offsets):
         if offset < EARLIEST_MARK:
             raise UsageError(
                 f"Option {option}: {offset} is no offset.", topic=topic, hint=f"See {key}. {hint}"
@@ -138,7 +138,7 @@ def from_json(text: str, option: str) -> Offsets:
     return offsets
 
 
-def walk(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
+def flatten(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
     """Every (topic, key, offset)."""
     for topic, places in offsets.items():
         for key, offset in places.items():
@@ -147,7 +147,7 @@ def walk(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, i
 
 def total(offsets: Mapping[str, Mapping[str, int]]) -> int:
     """The sum of all offsets."""
-    return sum(offset for _, _, offset in walk(offsets))
+    return sum(offset for _, _, offset in flatten(offsets))
 
 
 def bounds_of(topic: str, found: Mapping[tuple[str, int], tuple[int, int]]) -> Bounds:
@@ -202,7 +202,7 @@ def _place(offset: int, low: int, high: int) -> int:
 
 
 def _check_named(wanted: Offsets, bounds: Bounds, option: str) -> None:
-    for topic, key, offset in walk(wanted):
+    for topic, key, offset in flatten(wanted):
         places = bounds.get(topic, {})
         if key not in places:
             raise UsageError(

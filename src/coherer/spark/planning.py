@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from coherer.errors import CohererError
-from coherer.spark.offsets import Bounds, Offsets, canonical, split_key, walk
+from coherer.spark.offsets import Bounds, Offsets, canonical, flatten, split_key
 
 PACK_ROWS: Final = 5_000
 """Smaller ranges share a task: a task costs 5 to 40 ms, which is time for this many rows."""
@@ -85,7 +85,7 @@ def bounded(start: Offsets, end: Offsets, max_rows: int) -> Offsets:
         return end
     waiting = {
         (topic, key): high - start[topic][key]
-        for topic, key, high in walk(end)
+        for topic, key, high in flatten(end)
         if high > start[topic][key]
     }
     shares = {place: rows * max_rows // backlog for place, rows in waiting.items()}
@@ -108,7 +108,7 @@ def backlog_rows(start: Offsets, end: Offsets) -> int:
     >>> backlog_rows({"t": {"1:0": 4}}, {"t": {"1:0": 9, "1:1": 2}})
     7
     """
-    return sum(max(0, high - start.get(topic, {}).get(key, 0)) for topic, key, high in walk(end))
+    return sum(max(0, high - start.get(topic, {}).get(key, 0)) for topic, key, high in flatten(end))
 
 
 def with_new(start: Offsets, bounds: Bounds) -> Offsets:
@@ -125,23 +125,23 @@ def with_new(start: Offsets, bounds: Bounds) -> Offsets:
     return canonical(full)
 
 
-def went_back(start: Offsets, bounds: Bounds) -> list[Range]:
+def truncated(start: Offsets, bounds: Bounds) -> list[Range]:
     """What is lost of partitions whose end lies before `start` now: they were cut or made anew.
 
-    >>> went_back({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": (0, 4), "1:1": (0, 5)}})
+    >>> truncated({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": (0, 4), "1:1": (0, 5)}})
     [t 1:0 [4, 9)]
     """
     return [
         Range(topic, *split_key(key), bounds[topic][key][1], at)
-        for topic, key, at in walk(start)
+        for topic, key, at in flatten(start)
         if key in bounds.get(topic, {}) and bounds[topic][key][1] < at
     ]
 
 
-def not_behind(start: Offsets, end: Offsets) -> Offsets:
+def clamped(start: Offsets, end: Offsets) -> Offsets:
     """`start`, moved back to `end` where it lies behind it.
 
-    >>> not_behind({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": 4, "1:1": 5}})
+    >>> clamped({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": 4, "1:1": 5}})
     {'t': {'1:0': 4, '1:1': 2}}
     """
     return {
@@ -168,7 +168,7 @@ def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], 
     """
     ranges: list[Range] = []
     lost: list[Range] = []
-    for topic, key, stop in walk(end):
+    for topic, key, stop in flatten(end):
         broker, partition = split_key(key)
         first = start.get(topic, {}).get(key)
         unknown = (stop, stop) if first is None else (first, max(first, stop))

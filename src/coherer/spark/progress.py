@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from coherer.spark.offsets import Offsets, split_start, walk
+from coherer.spark.offsets import Offsets, flatten, split_start
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -38,11 +38,11 @@ def lag(progress: Mapping[str, object]) -> Lag:
     behind: Offsets = {}
     for source in cast("list[Mapping[str, object]]", progress["sources"]):
         end, newest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        for topic, key, offset in walk(newest):
+        for topic, key, offset in flatten(newest):
             rows = max(0, offset - end.get(topic, {}).get(key, 0))
             places = behind.setdefault(topic, {})
             places[key] = places.get(key, 0) + rows
-    return Lag(sum(rows for _, _, rows in walk(behind)), behind)
+    return Lag(sum(rows for _, _, rows in flatten(behind)), behind)
 
 
 def _offsets(told: object) -> Offsets:

@@ -28,7 +28,7 @@ BATCH_ROWS: Final = 10_000
 """And for not more rows than this."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ReadSettings(msgspec.Struct, frozen=True):
     """What does not change from range to range.
 
     Args:
@@ -42,7 +42,7 @@ class Reading(msgspec.Struct, frozen=True):
     on_loss: Callable[[Range], None]
 
 
-def rows(queue: Queue, ranges: Sequence[Range], reading: Reading) -> Iterator[pa.RecordBatch]:
+def rows(queue: Queue, ranges: Sequence[Range], reading: ReadSettings) -> Iterator[pa.RecordBatch]:
     """All rows of `ranges`, in order.
 
     Raises:
@@ -56,7 +56,7 @@ def rows(queue: Queue, ranges: Sequence[Range], reading: Reading) -> Iterator[pa
     yield from joined(pieces())
 
 
-def _range_rows(queue: Queue, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _range_rows(queue: Queue, one: Range, reading: ReadSettings) -> Iterator[pa.RecordBatch]:
     with queue.reader(one) as reader:
         if reader.exact:
             yield from _counted_rows(reader, one, reading)
@@ -64,7 +64,9 @@ def _range_rows(queue: Queue, one: Range, reading: Reading) -> Iterator[pa.Recor
             yield from _indexed_rows(reader, one, reading)
 
 
-def _counted_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _counted_rows(
+    reader: RangeReader, one: Range, reading: ReadSettings
+) -> Iterator[pa.RecordBatch]:
     """The rows of a broker whose offsets count messages: each offset must be there."""
     at = one.start
     while at < one.end:
@@ -83,7 +85,9 @@ def _counted_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator
         _lose(one, at, one.end, reading)
 
 
-def _indexed_rows(reader: RangeReader, one: Range, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _indexed_rows(
+    reader: RangeReader, one: Range, reading: ReadSettings
+) -> Iterator[pa.RecordBatch]:
     """The rows of a broker whose offsets are places in an index.
 
     Whether rows are missing shows at the start, and where the client left out what came damaged.
@@ -123,7 +127,7 @@ def _before(found: pa.RecordBatch, end: int) -> pa.RecordBatch:
     return found.filter(pc.less(found.column("offset"), end))
 
 
-def _lose(one: Range, start: int, end: int, reading: Reading) -> None:
+def _lose(one: Range, start: int, end: int, reading: ReadSettings) -> None:
     lost = msgspec.structs.replace(one, start=start, end=end)
     if reading.fail_on_data_loss:
         raise DataLossError.of([lost])

@@ -23,7 +23,7 @@ from coherer._wire.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
 from coherer.blocking import connect_rocketmq
 from coherer.blocking.rocketmq import RocketClient, RocketProducer, RocketReader
 from coherer.message import Message
-from coherer.spark.offsets import Offsets, split_key, walk
+from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 
@@ -90,7 +90,7 @@ class RocketMQQueue:
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""
-        places = {Queue(topic, *split_key(key)): offset for topic, key, offset in walk(offsets)}
+        places = {Queue(topic, *split_key(key)): offset for topic, key, offset in flatten(offsets)}
         self._client.admin().set_offsets(group, places)
 
     def close(self) -> None:

@@ -50,11 +50,11 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The columns that a sink takes, and their types."""
 
-GIVEN: Final = ("broker", "partition", "offset", "id")
+BROKER_COLUMNS: Final = ("broker", "partition", "offset", "id")
 """Columns of rows that were read, which brokers give anew."""
 
 
-class Sent(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task reports: how many messages have receipts."""
 
     def __init__(self, count: int) -> None:
@@ -68,7 +68,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         UsageError: a column is unknown, missing, or has the wrong type.
     """
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if read := [name for name in GIVEN if name in given]:
+    if read := [name for name in BROKER_COLUMNS if name in given]:
         names = ", ".join(f'"{name}"' for name in read)
         raise UsageError(
             f"The sink cannot set {', '.join(read)}: brokers give them.", hint=f".drop({names})"
@@ -165,7 +165,7 @@ def _local(context: TaskContext | None, name: str) -> str | None:
     return context.getLocalProperty(name) if context else None
 
 
-def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> Sent:
+def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> TaskCommit:
     """Sends all rows and waits for all receipts."""
     count = 0
     origin = _origin(query, options.include_origin)
@@ -174,7 +174,7 @@ def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> S
         for batch in rows:
             found = messages(batch, options.topic, origin, count, keys=keys)
             count += queue.send(found, options.window)
-    return Sent(count)
+    return TaskCommit(count)
 
 
 class BatchSink(DataSourceArrowWriter):

@@ -37,8 +37,8 @@ from coherer.spark.columns import arrow_schema, spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
-from coherer.spark.planning import DataLossError, Range, between, not_behind, shares_of
-from coherer.spark.reading import Reading, rows
+from coherer.spark.planning import DataLossError, Range, between, clamped, shares_of
+from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.sink import BatchSink, StreamSink
 from coherer.spark.topics import Topics
 
@@ -140,7 +140,9 @@ def _left_out(one: Range) -> None:
 
 
 def _read(options: ReadOptions, share: InputPartition) -> Iterator[pa.RecordBatch]:
-    reading = Reading(arrow_schema(options.include_headers), options.fail_on_data_loss, _left_out)
+    reading = ReadSettings(
+        arrow_schema(options.include_headers), options.fail_on_data_loss, _left_out
+    )
     # Spark makes one InputPartition(None) of an empty list of partitions.
     if isinstance(share, Share):
         with workers.queue(options.access) as queue:
@@ -238,12 +240,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = begun
         elif start == self._initial:
             # Only the checkpoint of an older version has a batch 0 that does not tell its start.
-            begin = not_behind(start, end)
+            begin = clamped(start, end)
             if begin != start:
                 log.warning("The checkpoint does not tell where batch 0 starts: it reads nothing.")
         else:
             begin, _ = split_start(start)
-        return _planned(self._options, begin, end, self._at().look_from(begin))
+        return _planned(self._options, begin, end, self._at().bounds_for(begin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""

@@ -23,7 +23,7 @@ from coherer._wire.tubemq.names import Partition
 from coherer.blocking import Client, Producer, Reader, connect_tubemq
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
-from coherer.spark.offsets import Offsets, walk
+from coherer.spark.offsets import Offsets, flatten
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import Batch
@@ -80,7 +80,7 @@ class TubeMQQueue:
         """Sets the offsets of a group."""
         keys = {
             f"{broker}:{topic}:{partition}": offset
-            for topic, key, offset in walk(offsets)
+            for topic, key, offset in flatten(offsets)
             for broker, _, partition in [key.rpartition(":")]
         }
         self._client.admin(self._admin_token).set_offsets(group, keys)

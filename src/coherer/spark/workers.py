@@ -56,7 +56,7 @@ def queue(access: Access) -> Generator[Queue]:
     place = (os.getpid(), access)
     if place not in _queues:
         _queues[place] = OPENERS[access.protocol](access)
-        settle()
+        freeze_heap()
     held = _queues[place]
     try:
         yield held
@@ -71,7 +71,7 @@ def queue(access: Access) -> Generator[Queue]:
         raise
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Takes what is loaded by now out of the garbage collector's sight, once per process."""
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())
