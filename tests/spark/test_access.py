@@ -10,10 +10,9 @@ import pytest
 from coherer import Message
 from coherer._net import TlsOptions
 from coherer.errors import CohererError, RefusedError, UnavailableError
-from coherer.spark.columns import arrow_schema
 from coherer.spark.options import read_options, write_options
 from coherer.spark.planning import Range
-from coherer.spark.reading import ReadSettings, rows
+from coherer.spark.reading import ReadSettings, arrow_schema, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.testing import EmbeddedNode, embedded_node
 

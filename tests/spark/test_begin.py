@@ -24,11 +24,11 @@ from tests.spark.beginning import check_unbroken, forget_commits, land, landed
 from tests.spark.landing import WAIT_S, feed
 
 if TYPE_CHECKING:
-    from conftest import Door
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 
@@ -38,8 +38,8 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def client(door: Door) -> Iterator[Client | RocketClient]:
-    with door.connect() as client:
+def client(endpoint: Endpoint) -> Iterator[Client | RocketClient]:
+    with endpoint.connect() as client:
         yield client
 
 
@@ -58,7 +58,11 @@ def end_of(home: Path, batch: int) -> dict[int, int]:
 
 
 def test_it_runs_while_messages_come(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     def some_batches(query: StreamingQuery) -> bool:
         deadline = time.monotonic() + WAIT_S
@@ -69,44 +73,52 @@ def test_it_runs_while_messages_come(
         return True
 
     with feed(client, topic):
-        land(spark, door.format, door.url, topic, tmp_path, some_batches)
-        land(spark, door.format, door.url, topic, tmp_path)
+        land(spark, endpoint.format, endpoint.url, topic, tmp_path, some_batches)
+        land(spark, endpoint.format, endpoint.url, topic, tmp_path)
         found = landed(spark, tmp_path)
     assert sorted(found) == list(range(PARTITIONS))
     check_unbroken(found)
 
 
 def test_a_first_batch_that_was_not_committed_starts_where_it_did(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     with feed(client, topic):
         for _ in range(2):
-            land(spark, door.format, door.url, topic, tmp_path)
+            land(spark, endpoint.format, endpoint.url, topic, tmp_path)
             forget_commits(tmp_path)
-        land(spark, door.format, door.url, topic, tmp_path)
-        land(spark, door.format, door.url, topic, tmp_path)
+        land(spark, endpoint.format, endpoint.url, topic, tmp_path)
+        land(spark, endpoint.format, endpoint.url, topic, tmp_path)
     check_unbroken(landed(spark, tmp_path))
 
 
 @pytest.mark.slow
 def test_killed_at_each_step_of_the_first_batch(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     checkpoint, seen = tmp_path / "checkpoint", tmp_path / "seen"
     with feed(client, topic):
-        kill_when(door, topic, tmp_path, (checkpoint / "metadata").exists)  # nothing is planned
+        kill_when(endpoint, topic, tmp_path, (checkpoint / "metadata").exists)  # nothing is planned
         assert not (checkpoint / "offsets" / "0").exists()
-        kill_when(door, topic, tmp_path, (checkpoint / "offsets" / "0").exists)
+        kill_when(endpoint, topic, tmp_path, (checkpoint / "offsets" / "0").exists)
         end = end_of(tmp_path, 0)
         seen.unlink(missing_ok=True)
-        kill_when(door, topic, tmp_path, seen.exists)  # tasks read; nothing is written
+        kill_when(endpoint, topic, tmp_path, seen.exists)  # tasks read; nothing is written
         read = {tuple(map(int, line.split())) for line in seen.read_text().splitlines()}
         (tmp_path / "go").touch()
         commits = checkpoint / "commits" / "0"
-        kill_when(door, topic, tmp_path, commits.exists)
+        kill_when(endpoint, topic, tmp_path, commits.exists)
         forget_commits(tmp_path)  # files are written, Spark does not know
-        land(spark, door.format, door.url, topic, tmp_path)
-        land(spark, door.format, door.url, topic, tmp_path)
+        land(spark, endpoint.format, endpoint.url, topic, tmp_path)
+        land(spark, endpoint.format, endpoint.url, topic, tmp_path)
     found = landed(spark, tmp_path)
     check_unbroken(found)
     assert read, "tasks had rows of batch 0"
@@ -116,11 +128,11 @@ def test_killed_at_each_step_of_the_first_batch(
     assert any(found[partition][0] < end[partition] for partition in end)
 
 
-def kill_when(door: Door, topic: str, home: Path, reached: Callable[[], bool]) -> None:
+def kill_when(endpoint: Endpoint, topic: str, home: Path, reached: Callable[[], bool]) -> None:
     """Runs the job until a step is reached, and kills all its processes."""
     with (home / "errors").open("ab") as errors:
         job = subprocess.Popen(
-            [sys.executable, *JOB, door.format, door.url, topic, str(home)],
+            [sys.executable, *JOB, endpoint.format, endpoint.url, topic, str(home)],
             stdout=errors,
             stderr=errors,
             start_new_session=True,

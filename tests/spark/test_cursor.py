@@ -60,16 +60,16 @@ def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
 
 def test_a_checkpoint_of_another_topic_is_an_error() -> None:
     for call in (Cursor.bounds_for, lambda cursor, start: cursor.next_end(start, None)):
-        with pytest.raises(UsageError, match="checkpoint is of u, v, and the stream reads t"):
+        with pytest.raises(UsageError, match="checkpoint is for u, v, and the stream reads t"):
             call(Brokers(failOnDataLoss="false").cursor, {"u": {"1:0": 40}, "v": {}})
     matching = Brokers(topicsPattern="t|w").cursor
-    with pytest.raises(UsageError, match=r"of u, and the stream reads what matches t\|w"):
+    with pytest.raises(UsageError, match=r"for u, and the stream reads topics that match t\|w"):
         matching.next_end({"u": {"1:0": 40}}, None)
 
 
 def test_a_checkpoint_of_another_cluster_is_an_error() -> None:
     start = {"t": {"7:0": 40, "7:1": 3}}
-    with pytest.raises(UsageError, match="of partitions 7:0, 7:1, and tubemq://h:1 has only 1:0"):
+    with pytest.raises(UsageError, match="for partitions 7:0, 7:1, and tubemq://h:1 has only 1:0"):
         Brokers().cursor.next_end(start, None)
     end = Brokers(failOnDataLoss="false").cursor.next_end(start, None)
     assert end == {"t": {"1:0": 100, "1:1": 25, **start["t"]}}

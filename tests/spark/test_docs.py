@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coherer.spark.columns import names
 from coherer.spark.options import ACCESS_TABLE, READ_TABLE, WRITE_TABLE, Option
+from coherer.spark.reading import names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 

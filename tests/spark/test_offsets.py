@@ -58,7 +58,7 @@ def test_what_spark_reads_back_is_what_we_wrote() -> None:
 
 @pytest.mark.parametrize("key", ["", "1", ":1", "1:", "1:x", "1:-1", "1:²", "1:1 "])
 def test_a_bad_key_is_named(key: str) -> None:
-    with pytest.raises(UsageError, match="names no partition"):
+    with pytest.raises(UsageError, match="is not a partition"):
         split_key(key)
 
 

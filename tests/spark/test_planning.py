@@ -16,9 +16,9 @@ from coherer.spark.planning import (
     backlog_rows,
     between,
     bounded,
-    cut,
     packed,
     shares_of,
+    split,
     with_new,
 )
 
@@ -38,7 +38,7 @@ def rows_of(ranges: list[Range]) -> set[tuple[int, int]]:
 @given(SIZES, st.integers(1, 30), st.none() | st.integers(500, 30_000))
 def test_cutting_keeps_every_row_once(sizes: list[int], least: int, most: int | None) -> None:
     ranges = ranges_of(sizes)
-    pieces = cut(ranges, min_shares=least, max_rows=most)
+    pieces = split(ranges, min_shares=least, max_rows=most)
     assert rows_of(pieces) == rows_of(ranges)
     assert all(one.rows > 0 for one in pieces)
     if most:
@@ -62,7 +62,7 @@ def test_shares_hold_every_row_once(
 
 
 def test_skew_is_cut_away() -> None:
-    pieces = cut(ranges_of([90_000, 10_000]), min_shares=10, max_rows=None)
+    pieces = split(ranges_of([90_000, 10_000]), min_shares=10, max_rows=None)
     assert [one.rows for one in pieces] == [10_000] * 10
 
 

@@ -9,12 +9,19 @@ import pyarrow as pa
 import pytest
 
 from coherer.errors import DisconnectedError
-from coherer.spark.columns import arrow_schema
 from coherer.spark.planning import DataLossError, Range
-from coherer.spark.reading import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, ReadSettings, joined, rows
+from coherer.spark.reading import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ENOUGH_BYTES,
+    ReadSettings,
+    arrow_schema,
+    joined,
+    rows,
+)
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
+    from tests.spark.queues import ListQueue
 
 
 def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> ReadSettings:

@@ -19,9 +19,9 @@ from pyspark.sql.types import (
 
 from coherer.errors import UsageError
 from coherer.message import Message
-from coherer.spark import workers
-from coherer.spark.columns import names
+from coherer.spark import queue
 from coherer.spark.options import Access, WriteOptions
+from coherer.spark.reading import names
 from coherer.spark.sink import (
     BROKER_COLUMNS,
     COLUMNS,
@@ -33,7 +33,7 @@ from coherer.spark.sink import (
 )
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
+    from tests.spark.queues import ListQueue
 
 OPTIONS = WriteOptions(access=Access(url="list://x"), topic="t")
 VALUE = StructField("value", BinaryType())
@@ -93,17 +93,17 @@ def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ([], "no column value"),
-        ([VALUE, StructField("vlaue", BinaryType())], "knows no column 'vlaue'"),
+        ([], "Column value is missing"),
+        ([VALUE, StructField("vlaue", BinaryType())], "has no column 'vlaue'"),
         ([StructField("value", LongType())], "Column value is bigint.*binary or string"),
         ([VALUE, StructField("tag", LongType())], "Column tag is bigint"),
         ([VALUE, StructField("partition", LongType())], r'cannot set partition.*drop\("partition"'),
         (
             [VALUE, StructField("id", LongType()), StructField("broker", StringType())],
-            r'cannot set broker, id: brokers give them. .drop\("broker", "id"\)',
+            r'cannot set broker, id: brokers assign them. .drop\("broker", "id"\)',
         ),
         ([VALUE, StructField("offset", LongType())], "cannot set offset"),
-        ([VALUE, StructField("topic", StringType())], "Option topic says t, and column topic"),
+        ([VALUE, StructField("topic", StringType())], "Option topic is t, but column topic"),
         ([VALUE, StructField("key", LongType())], "Column key is bigint.*string or array<string>"),
         (
             [VALUE, StructField("properties", MapType(StringType(), LongType()))],
@@ -119,7 +119,7 @@ def test_columns_are_checked_before_a_task_starts(fields: list[StructField], sai
 def test_good_columns_pass_and_a_topic_is_needed() -> None:
     time = StructField("timestamp", TimestampType())
     check_columns(schema(VALUE, time), OPTIONS)
-    with pytest.raises(UsageError, match="which topic"):
+    with pytest.raises(UsageError, match="topic is missing"):
         check_columns(schema(VALUE), WriteOptions(access=OPTIONS.access))
 
 
@@ -148,9 +148,9 @@ def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> No
 def test_a_task_counts_what_has_receipts_and_marks_where_rows_came_from(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(workers.OPENERS, "list", lambda _access: list_queue)
-    monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
+    monkeypatch.setitem(queue.OPENERS, "list", lambda _access: list_queue)
+    monkeypatch.setattr(queue, "_queues", {})
+    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
     parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]
     done = sink.write(iter(parts))

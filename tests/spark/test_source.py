@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
-from coherer.spark import source, workers
+from coherer.spark import queue, source
 from coherer.spark.offsets import with_start
 from coherer.spark.options import Access
 from coherer.spark.planning import DataLossError
@@ -27,9 +27,8 @@ from coherer.spark.source import (
 )
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
-
     from coherer.spark.offsets import Offsets
+    from tests.spark.queues import ListQueue
 
 KINDS = {"int": "integer", "bigint": "long"}
 
@@ -37,9 +36,9 @@ KINDS = {"int": "integer", "bigint": "long"}
 @pytest.fixture(autouse=True)
 def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
     for protocol in ("tubemq", "rocketmq"):
-        monkeypatch.setitem(workers.OPENERS, protocol, lambda _access: list_queue)
-    monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
+        monkeypatch.setitem(queue.OPENERS, protocol, lambda _access: list_queue)
+    monkeypatch.setattr(queue, "_queues", {})
+    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
     return
 
@@ -104,17 +103,17 @@ def test_a_read_from_one_time_to_another() -> None:
     assert stream(url=url, startingTimestamp="24000").initialOffset() == {
         "t": {"1:0": 24, "1:1": 24}
     }
-    with pytest.raises(UsageError, match="a stream has no end"):
+    with pytest.raises(UsageError, match="are for batches only"):
         stream(url=url, endingTimestamp="24000").initialOffset()
 
 
 def test_nothing_begins_while_a_part_of_the_topic_is_out_of_reach(list_queue: ListQueue) -> None:
     list_queue.down = ["2"]
     with pytest.raises(
-        UnavailableError, match=r"brokers 2 are away.*topic t.*failOnDataLoss=false"
+        UnavailableError, match=r"brokers 2 are down.*topic t.*failOnDataLoss=false"
     ):
         batch().partitions()
-    with pytest.raises(UnavailableError, match="brokers 2 are away"):
+    with pytest.raises(UnavailableError, match="brokers 2 are down"):
         stream().initialOffset()
     assert len(batch(failOnDataLoss="false").partitions()) == 1
     assert stream(failOnDataLoss="false").initialOffset() == {"t": {"1:0": 100, "1:1": 25}}
@@ -253,7 +252,7 @@ def test_the_checkpoint_of_an_older_version_goes_on_from_the_end_of_its_batch_0(
     """It holds an end without a start, and the end lies before what is "latest" now."""
     reader, end = stream(), {"t": {"1:0": 90, "1:1": 20}}
     assert rows_of(reader, list(reader.partitions(as_told(reader.initialOffset()), end))) == set()
-    assert "does not tell where batch 0 starts" in caplog.text
+    assert "lacks the start of batch 0" in caplog.text
     after = as_told(reader.latestOffset(end, ReadAllAvailable()))
     assert rows_of(reader, list(reader.partitions(end, after))) == {
         *((0, at) for at in range(90, 100)),
@@ -286,11 +285,11 @@ def test_progress_is_shown_once_per_batch_and_never_in_the_way(
 
     monkeypatch.setattr(list_queue, "commit", fail)
     reader.latestOffset({"t": {"1:0": 11, "1:1": 5}}, ReadAllAvailable())
-    assert "could not be shown: No master." in caplog.text
+    assert "Cannot commit the progress of group" in caplog.text
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UsageError, match="stream has no end"):
+    with pytest.raises(UsageError, match="are for batches only"):
         stream(endingOffsets="latest").initialOffset()
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         with pytest.raises(UsageError, match=f"{name} is for streams"):
@@ -313,5 +312,5 @@ def test_each_format_has_its_urls(kind: type[QueueDataSource], format_: str) -> 
             if protocol == format_:
                 assert data.schema().startswith("topic string")
             else:
-                with pytest.raises(UsageError, match=f"is for {format_}://"):
+                with pytest.raises(UsageError, match=f"needs a url {format_}://"):
                     data.schema()

@@ -15,11 +15,11 @@ from coherer.blocking.rocketmq import RocketClient
 from coherer.spark import lag
 
 if TYPE_CHECKING:
-    from conftest import Door
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 
@@ -27,8 +27,8 @@ WAIT_S = 120
 
 
 @pytest.fixture
-def client(door: Door) -> Iterator[Client | RocketClient]:
-    with door.connect() as client:
+def client(endpoint: Endpoint) -> Iterator[Client | RocketClient]:
+    with endpoint.connect() as client:
         yield client
 
 
@@ -44,10 +44,10 @@ def send(client: Client | RocketClient, topic: str, numbers: range) -> None:
         producer.send_many(Message(topic, b"%d" % number) for number in numbers).check()
 
 
-def stream(spark: SparkSession, door: Door, topic: str, **options: object) -> DataFrame:
+def stream(spark: SparkSession, endpoint: Endpoint, topic: str, **options: object) -> DataFrame:
     given = {"startingOffsets": "earliest", **options}
     texts = {name: str(value) for name, value in given.items()}
-    rows = spark.readStream.format(door.format).option("url", door.url)
+    rows = spark.readStream.format(endpoint.format).option("url", endpoint.url)
     return rows.options(**texts).load(topic)
 
 
@@ -85,10 +85,14 @@ def forget_last_commit(home: Path) -> None:
 
 
 def test_available_now_takes_what_is_there_in_bounded_batches(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     send(client, topic, range(1000))
-    query = land(stream(spark, door, topic, maxOffsetsPerTrigger=400), tmp_path)
+    query = land(stream(spark, endpoint, topic, maxOffsetsPerTrigger=400), tmp_path)
     assert landed(spark, tmp_path) == once(range(1000))
     progress = [one for one in query.recentProgress if one["numInputRows"]]
     assert [one["numInputRows"] for one in progress] == [400, 400, 200]
@@ -96,19 +100,23 @@ def test_available_now_takes_what_is_there_in_bounded_batches(
 
 
 def test_it_goes_on_from_its_checkpoint(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     send(client, topic, range(100))
-    land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, endpoint, topic), tmp_path)
     send(client, topic, range(100, 150))
-    land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, endpoint, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(150))
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["done", "planned"])
 def test_a_checkpoint_of_another_topic_is_not_taken(
     spark: SparkSession,
-    door: Door,
+    endpoint: Endpoint,
     client: Client | RocketClient,
     topic: str,
     tmp_path: Path,
@@ -119,32 +127,40 @@ def test_a_checkpoint_of_another_topic_is_not_taken(
     other = f"{topic}_other"
     for one in (topic, other):
         send(client, one, range(10))
-    land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, endpoint, topic), tmp_path)
     if planned:
         forget_last_commit(tmp_path)
     with pytest.raises(
-        StreamingQueryException, match=f"checkpoint is of {topic}, and the stream reads {other}"
+        StreamingQueryException, match=f"checkpoint is for {topic}, and the stream reads {other}"
     ):
-        land(stream(spark, door, other), tmp_path)
+        land(stream(spark, endpoint, other), tmp_path)
     assert landed(spark, tmp_path) == once(range(10))
 
 
 def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     send(client, topic, range(100))
-    land(stream(spark, door, topic, maxOffsetsPerTrigger=60), tmp_path)
+    land(stream(spark, endpoint, topic, maxOffsetsPerTrigger=60), tmp_path)
     send(client, topic, range(100, 120))
     forget_last_commit(tmp_path)
-    land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, endpoint, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(120))
 
 
 def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
-    spark: SparkSession, door: Door, client: Client | RocketClient, topic: str, tmp_path: Path
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     query = (
-        stream(spark, door, topic)
+        stream(spark, endpoint, topic)
         .selectExpr("cast(value as string) number")
         .writeStream.format("memory")
         .queryName("seen")
@@ -165,7 +181,7 @@ def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
 def test_a_topic_is_copied_into_another(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
-    door: Door,
+    endpoint: Endpoint,
     client: Client | RocketClient,
     topic: str,
     tmp_path: Path,
@@ -174,17 +190,17 @@ def test_a_topic_is_copied_into_another(
     coherer_node.create_topic(copy, 2)
     send(client, topic, range(300))
     query = (
-        stream(spark, door, topic)
+        stream(spark, endpoint, topic)
         .drop("topic", "broker", "partition", "offset", "id")
-        .writeStream.format(door.format)
-        .option("url", door.url)
+        .writeStream.format(endpoint.format)
+        .option("url", endpoint.url)
         .option("topic", copy)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     assert query.awaitTermination(WAIT_S)
-    rows = spark.read.format(door.format).options(url=door.url, includeHeaders="true")
+    rows = spark.read.format(endpoint.format).options(url=endpoint.url, includeHeaders="true")
     found = rows.load(copy).toArrow().to_pylist()
     assert Counter(int(row["value"]) for row in found) == once(range(300))
     (name,) = {dict(row["properties"])["spark.query"] for row in found}
@@ -194,7 +210,7 @@ def test_a_topic_is_copied_into_another(
 def test_lost_messages_stop_the_stream_unless_told_otherwise(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
-    door: Door,
+    endpoint: Endpoint,
     client: Client | RocketClient,
     topic: str,
     tmp_path: Path,
@@ -202,31 +218,31 @@ def test_lost_messages_stop_the_stream_unless_told_otherwise(
     from pyspark.errors import StreamingQueryException
 
     send(client, topic, range(90))
-    land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, endpoint, topic), tmp_path)
     coherer_node.call(lambda: coherer_node.node.delete_topic(topic))
     coherer_node.create_topic(topic, 3)
     send(client, topic, range(1000, 1030))
-    with pytest.raises(StreamingQueryException, match=r"Messages are gone.*failOnDataLoss=false"):
-        land(stream(spark, door, topic), tmp_path)
-    land(stream(spark, door, topic, failOnDataLoss="false"), tmp_path)
+    with pytest.raises(StreamingQueryException, match=r"Messages were lost.*failOnDataLoss=false"):
+        land(stream(spark, endpoint, topic), tmp_path)
+    land(stream(spark, endpoint, topic, failOnDataLoss="false"), tmp_path)
     send(client, topic, range(90, 120))
-    land(stream(spark, door, topic), tmp_path)
+    land(stream(spark, endpoint, topic), tmp_path)
     assert landed(spark, tmp_path) == once(range(120)), "it goes on from the new end"
 
 
 def test_progress_is_shown_to_the_broker(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
-    door: Door,
+    endpoint: Endpoint,
     client: Client | RocketClient,
     topic: str,
     tmp_path: Path,
 ) -> None:
     send(client, topic, range(90))
-    group = f"shown_{door.format}"
-    options = {**door.admin, "group": group, "commitOffsets": "true"}
-    land(stream(spark, door, topic, **options), tmp_path)
-    # Whichever door set them: the offsets of a group are one.
+    group = f"shown_{endpoint.format}"
+    options = {**endpoint.admin, "group": group, "commitOffsets": "true"}
+    land(stream(spark, endpoint, topic, **options), tmp_path)
+    # Whichever endpoint set them: the offsets of a group are one.
     with connect_tubemq(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
         (found,) = admin_client.admin().groups(group)
     assert found.lag == 0
