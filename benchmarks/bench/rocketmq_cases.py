@@ -1,14 +1,14 @@
-"""What is measured of RocketMQ: keys begin with `rocketmq-`.
+"""The cases of RocketMQ; their keys begin with `rocketmq-`.
 
-Both brokers let a pull take 1,000 messages, so that what a client asks for decides: 32, which is
-Java's default limit of a broker, or 1,000.
+Both brokers allow 1,000 messages per pull, so the client's request decides: 32, the default limit
+of Java's broker, or 1,000.
 """
 
 from __future__ import annotations
 
-from bench.cases import CPP, JAVA, OURS, Case, spread
+from bench.cases import COHERER, CPP, JAVA, Case, spread
 
-ALL = (JAVA, OURS, CPP)
+ALL = (JAVA, COHERER, CPP)
 KIB = {"size": 1024}
 
 
@@ -24,10 +24,10 @@ def _produce(window: int, goal: float) -> Case:
 
 
 def _sync(callers: int, count: int, goal_cpp: float) -> Case:
-    who = "1 caller" if callers == 1 else f"{callers} callers"
+    callers_text = "1 caller" if callers == 1 else f"{callers} callers"
     return Case(
         f"rocketmq-sync-{callers}",
-        f"send and wait, {who}",
+        f"send and wait, {callers_text}",
         "sync",
         count,
         KIB | {"threads": callers},
@@ -37,10 +37,10 @@ def _sync(callers: int, count: int, goal_cpp: float) -> Case:
 
 
 def _batch(callers: int, count: int) -> Case:
-    who = "1 caller" if callers == 1 else f"{callers} callers"
+    callers_text = "1 caller" if callers == 1 else f"{callers} callers"
     return Case(
         f"rocketmq-batch-{callers}",
-        f"batches of 32, {who}",
+        f"batches of 32, {callers_text}",
         "batch",
         count,
         KIB | {"threads": callers, "batch": 32},
@@ -71,8 +71,10 @@ CASES = [
     _batch(16, 400_000),
     _consume("pull", 32, "pull, message by message", 1.0, clients=ALL, goal_cpp=3.0),
     _consume("pull", 1000, "pull, message by message", 1.0),
-    _consume("batches", 32, "in batches", None, clients=(OURS,), reference="rocketmq-pull-32"),
-    _consume("batches", 1000, "in batches", None, clients=(OURS,), reference="rocketmq-pull-1000"),
+    _consume("batches", 32, "in batches", None, clients=(COHERER,), reference="rocketmq-pull-32"),
+    _consume(
+        "batches", 1000, "in batches", None, clients=(COHERER,), reference="rocketmq-pull-1000"
+    ),
     _consume("push", 32, "push", None, clients=ALL, goal_cpp=10.0),
     _consume("push", 1000, "push", None),
     Case(
@@ -85,4 +87,4 @@ CASES = [
         goal=1.0,
     ),
 ]
-"""In the order of the table."""
+"""The cases, in the order of the table."""

@@ -1,8 +1,8 @@
-"""What is measured of TubeMQ."""
+"""The cases of TubeMQ."""
 
 from __future__ import annotations
 
-from bench.cases import OURS, Case, spread
+from bench.cases import COHERER, Case, spread
 
 
 def _produce(size: int, window: int, count: int) -> Case:
@@ -34,7 +34,7 @@ CASES = [
         "consume_batches",
         400_000,
         topic="consume",
-        clients=(OURS,),
+        clients=(COHERER,),
         reference="pull",
         goal=1.0,
     ),
@@ -44,7 +44,7 @@ CASES = [
         "consume_arrow",
         400_000,
         topic="consume",
-        clients=(OURS,),
+        clients=(COHERER,),
         reference="pull",
     ),
     Case("push", "consume with a handler (Java: push)", "consume_push", 400_000, topic="consume"),
@@ -58,4 +58,4 @@ CASES = [
         goal_ms=2.0,
     ),
 ]
-"""In the order of the table."""
+"""The cases, in the order of the table."""
