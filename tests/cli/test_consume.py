@@ -1,4 +1,4 @@
-"""`coherer consume`: what is printed, what is confirmed; then for real."""
+"""`coherer consume`: printing and acknowledging, and the command against a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coherer.testing import EmbeddedNode
 
 @dataclass
 class Batch:
-    """As much of a package as is needed to print it."""
+    """A batch that can be printed."""
 
     messages: list[ReceivedMessage]
 
@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass
 class Consumer:
-    """Hands out packages and remembers what became of them."""
+    """A source that records calls."""
 
     batches: list[Batch]
     log: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def test_json(consumer: Consumer) -> None:
         (5, b"a\nb\nc\n\xff\ne\n", None, ["ack 2", "ack 3"]),
     ],
 )
-def test_no_more_than_wanted(
+def test_the_maximum_is_never_exceeded(
     consumer: Consumer, maximum: int, out: bytes, rest: object, log: list[str]
 ) -> None:
     assert printed(Form.text, consumer, maximum) == (out, rest)
@@ -135,14 +135,14 @@ def consume(node: EmbeddedNode, *words: str) -> Result:
     return CliRunner().invoke(app, ["consume", *words, *place], catch_exceptions=False)
 
 
-def test_from_the_beginning(coherer_node: EmbeddedNode, filled: str) -> None:
+def test_a_topic_is_read_from_the_beginning(coherer_node: EmbeddedNode, filled: str) -> None:
     done = consume(coherer_node, filled, "--timeout", "1")
     assert done.exit_code == 0
     assert done.stdout == "".join(f"m{number}\n" for number in range(10))
     assert done.stderr == "10 messages\n"
 
 
-def test_a_group_goes_on_where_it_stopped(coherer_node: EmbeddedNode, filled: str) -> None:
+def test_a_group_continues_where_it_stopped(coherer_node: EmbeddedNode, filled: str) -> None:
     words = (filled, "--group", f"g_{filled}", "--max", "4", "--json")
     for first in (0, 4):
         done = consume(coherer_node, *words)
@@ -157,6 +157,6 @@ def test_filters(coherer_node: EmbeddedNode, filled: str) -> None:
     assert found == [b"m1", b"m3", b"m5", b"m7", b"m9"]
 
 
-def test_nothing_of_the_past(coherer_node: EmbeddedNode, filled: str) -> None:
+def test_latest_skips_old_messages(coherer_node: EmbeddedNode, filled: str) -> None:
     done = consume(coherer_node, filled, "--from", "latest", "--timeout", "0.5")
     assert (done.exit_code, done.stdout) == (0, "")

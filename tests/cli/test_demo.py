@@ -1,4 +1,4 @@
-"""`coherer demo`, as a user runs it: to the end, again, and stopped in the middle."""
+"""`coherer demo` as a user runs it: to the end, again, and interrupted."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_directory_with_other_files_is_not_touched(tmp_path: Path) -> None:
 def test_wrong_options_are_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     wrong = {
-        "--chart": (tmp_path / "none" / "chart.png", "there is not a directory"),
+        "--chart": (tmp_path / "none" / "chart.png", "there is no directory"),
         "--keep": (tmp_path / "file", "is not a directory"),
     }
     for option, (path, words) in wrong.items():

@@ -66,7 +66,7 @@ def test_without_the_package_the_error_says_what_to_install(
 
 
 @pytest.mark.spark
-def test_questions_are_answered(spark: SparkSession, tmp_path: Path) -> None:
+def test_answers_match_a_table_counted_by_hand(spark: SparkSession, tmp_path: Path) -> None:
     flights = [
         ("UA", "EWR", 5, DRY, 10.0),
         ("UA", "EWR", 5, DRY, 20.0),

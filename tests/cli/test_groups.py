@@ -92,7 +92,7 @@ def test_reset(
     client.close()
 
 
-def test_what_is_not_there(coherer_node: EmbeddedNode) -> None:
+def test_missing_names_are_errors(coherer_node: EmbeddedNode) -> None:
     done = groups(coherer_node, "describe", "nosuch")
     assert (done.exit_code, done.stderr) == (
         1,

@@ -166,7 +166,7 @@ def servers() -> Iterator[list[Served]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_told_to_stop(
+def test_it_serves_until_a_signal(
     tmp_path: Path, servers: list[Served], number: signal.Signals
 ) -> None:
     served = Served("--directory", str(tmp_path), *FREE)
@@ -181,7 +181,7 @@ def test_it_serves_until_told_to_stop(
     assert not (tmp_path / "abort").exists(), "the store was closed in order"
 
 
-def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
+def test_the_banner_shows_addresses_and_files(tmp_path: Path, servers: list[Served]) -> None:
     served = Served("--directory", str(tmp_path), *FREE)
     servers.append(served)
     words = ["-m", "coherer.cli", "serve", "--no-admin", "--flush", "sync", *FREE[:8]]
@@ -207,7 +207,7 @@ def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
 @pytest.mark.parametrize(
     ("required", "how"), [(False, ", or rocketmqs:// on the same ports"), (True, "")]
 )
-def test_the_banner_tells_of_tls(
+def test_the_banner_shows_tls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], required: bool, how: str
 ) -> None:
     options = {"tls": TlsOptions(certificate=PEM, trust=PEM), "tls_required": required}
@@ -218,7 +218,7 @@ def test_the_banner_tells_of_tls(
         assert f"rocketmq   {node.rocketmq_url}{how}\n" in text
 
 
-def test_a_directory_belongs_to_one_node(tmp_path: Path, servers: list[Served]) -> None:
+def test_two_nodes_cannot_share_a_directory(tmp_path: Path, servers: list[Served]) -> None:
     servers.append(Served("--directory", str(tmp_path), *FREE))
     servers[0].ready()
     servers.append(Served("--directory", str(tmp_path), *FREE))
@@ -228,7 +228,7 @@ def test_a_directory_belongs_to_one_node(tmp_path: Path, servers: list[Served]) 
     assert err.count("\n") == 1
 
 
-def test_master_and_broker_apart(tmp_path: Path, servers: list[Served]) -> None:
+def test_master_and_broker_run_in_separate_processes(tmp_path: Path, servers: list[Served]) -> None:
     master = Served("--role", "master", "--directory", str(tmp_path / "m"), *FREE)
     servers.append(master)
     url = master.ready().url
@@ -278,7 +278,7 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
     assert again.end(signal.SIGTERM)[0] == 0
 
 
-def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Served]) -> None:
+def test_a_broker_stops_without_its_master(tmp_path: Path, servers: list[Served]) -> None:
     words = ("--role", "broker", "--master", "127.0.0.1:1", *FREE)
     broker = Served("--directory", str(tmp_path), *words, "--log", "info")
     servers.append(broker)
@@ -300,7 +300,7 @@ def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Se
         (["--set", "heartbeat_ms"], "Write name=value"),
     ],
 )
-def test_errors_name_options_as_the_command_line_does(
+def test_errors_spell_options_as_on_the_command_line(
     tmp_path: Path, words: list[str], expected: str
 ) -> None:
     free = [word for name in _PORTS if name not in words for word in (name, "0")]
@@ -310,7 +310,7 @@ def test_errors_name_options_as_the_command_line_does(
     assert expected in " ".join(result.stderr.split())
 
 
-def test_a_port_that_is_taken_is_named_with_its_option(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_with_its_option(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         free = [word for name in _PORTS if name != "--admin-port" for word in (name, "0")]

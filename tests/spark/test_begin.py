@@ -51,13 +51,13 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
 
 
 def end_of(home: Path, batch: int) -> dict[int, int]:
-    """Where a batch of a checkpoint ends, by partition."""
+    """The end of a batch in a checkpoint, by partition."""
     text = (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
     ((_, places),) = from_json(text, "the checkpoint").items()
     return {int(key.rpartition(":")[2]): offset for key, offset in places.items()}
 
 
-def test_it_runs_while_messages_come(
+def test_a_stream_starts_while_messages_arrive(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -80,7 +80,7 @@ def test_it_runs_while_messages_come(
     check_unbroken(found)
 
 
-def test_a_first_batch_that_was_not_committed_starts_where_it_did(
+def test_an_uncommitted_first_batch_keeps_its_start(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,

@@ -1,4 +1,4 @@
-"""A stream whose processes are killed loses nothing and repeats nothing, by either endpoint."""
+"""A stream whose processes are killed neither loses nor repeats messages, over each protocol."""
 
 from __future__ import annotations
 

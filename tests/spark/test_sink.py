@@ -1,4 +1,4 @@
-"""The sink: rows to messages."""
+"""The sink: converting rows to messages, and sending them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sent_by(rows: pa.RecordBatch, topic: str | None = "t") -> list[Message]:
     return list(messages(rows, topic, lambda number: {"n": str(number)}, 10))
 
 
-def test_every_column_has_its_place_in_the_message() -> None:
+def test_every_column_sets_an_attribute_of_the_message() -> None:
     time = datetime(2013, 1, 1, 10, tzinfo=UTC)
     rows = batch(
         value=pa.array([b"a", b"b"], pa.binary()),
@@ -72,7 +72,7 @@ def test_text_is_sent_as_utf8() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary()])
-def test_wide_columns_are_taken_too(kind: pa.DataType) -> None:
+def test_wide_columns_are_accepted(kind: pa.DataType) -> None:
     assert sent_by(batch(value=pa.array([b"a"], kind)))[0].body == b"a"
 
 
@@ -123,7 +123,7 @@ def test_good_columns_pass_and_a_topic_is_needed() -> None:
         check_columns(schema(VALUE), WriteOptions(access=OPTIONS.access))
 
 
-def test_each_column_of_rows_that_were_read_is_sent_or_refused() -> None:
+def test_every_column_that_sources_return_is_sent_or_refused() -> None:
     sent = names(include_headers=True)
     assert set(sent) == set(COLUMNS) | set(BROKER_COLUMNS)
 
@@ -145,7 +145,7 @@ def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> No
         kind(OPTIONS, schema(VALUE), overwrite=True)
 
 
-def test_a_task_counts_what_has_receipts_and_marks_where_rows_came_from(
+def test_a_task_counts_acknowledged_messages_and_adds_their_origin(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(queue.OPENERS, "list", lambda _access: list_queue)

@@ -1,4 +1,4 @@
-"""`spark.readStream` and `df.writeStream` against a node, by each of its doors."""
+"""`spark.readStream` and `df.writeStream` against a node, over each protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stream(spark: SparkSession, endpoint: Endpoint, topic: str, **options: objec
 
 
 def land(rows: DataFrame, home: Path) -> StreamingQuery:
-    """Lands what is there now in a table, and goes on from where the last call ended."""
+    """Lands the present messages in a table, continuing where the last call ended."""
     query = (
         rows.selectExpr("cast(value as string) number", "broker", "partition", "offset")
         .writeStream.format("parquet")
@@ -75,7 +75,7 @@ def once(numbers: range) -> Counter[int]:
 
 
 def forget_last_commit(home: Path) -> None:
-    """As after a crash between the end of the last batch and its commit."""
+    """Restore the state after a crash between the end of the last batch and its commit."""
     commits = home / "checkpoint" / "commits"
     last = max(
         (file for file in commits.iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
@@ -84,7 +84,7 @@ def forget_last_commit(home: Path) -> None:
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_available_now_takes_what_is_there_in_bounded_batches(
+def test_available_now_reads_in_bounded_batches(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -99,7 +99,7 @@ def test_available_now_takes_what_is_there_in_bounded_batches(
     assert [lag(one).total for one in progress] == [600, 200, 0]
 
 
-def test_it_goes_on_from_its_checkpoint(
+def test_a_stream_continues_from_its_checkpoint(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -114,7 +114,7 @@ def test_it_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["done", "planned"])
-def test_a_checkpoint_of_another_topic_is_not_taken(
+def test_a_checkpoint_of_another_topic_is_refused(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -152,7 +152,7 @@ def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
     assert landed(spark, tmp_path) == once(range(120))
 
 
-def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
+def test_a_running_stream_reads_messages_soon_and_idles_quietly(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -207,7 +207,7 @@ def test_a_topic_is_copied_into_another(
     assert name == str(query.id)
 
 
-def test_lost_messages_stop_the_stream_unless_told_otherwise(
+def test_lost_messages_stop_the_stream_by_default(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
     endpoint: Endpoint,
@@ -230,7 +230,7 @@ def test_lost_messages_stop_the_stream_unless_told_otherwise(
     assert landed(spark, tmp_path) == once(range(120)), "it goes on from the new end"
 
 
-def test_progress_is_shown_to_the_broker(
+def test_progress_is_committed_to_the_broker(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
     endpoint: Endpoint,

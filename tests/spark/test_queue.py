@@ -1,4 +1,4 @@
-"""Connections of a process: kept, and dropped when something went wrong."""
+"""Connections of a Spark process: reused, and closed after errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     gc.unfreeze()
 
 
-def test_the_next_task_finds_the_connection_of_the_last(opened: list[Access]) -> None:
+def test_tasks_reuse_a_connection(opened: list[Access]) -> None:
     with queue.shared_queue(ACCESS) as first:
         pass
     with queue.shared_queue(Access(url="list://x")) as second:
@@ -42,7 +42,7 @@ def test_the_next_task_finds_the_connection_of_the_last(opened: list[Access]) ->
         assert len(opened) == 2
 
 
-def test_an_error_drops_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
+def test_an_error_closes_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
     with pytest.raises(DisconnectedError), queue.shared_queue(ACCESS):
         raise DisconnectedError("The broker is gone.")
     assert list_queue.closed
@@ -50,7 +50,7 @@ def test_an_error_drops_the_connection(opened: list[Access], list_queue: ListQue
         assert len(opened) == 2
 
 
-def test_stopping_early_keeps_it(opened: list[Access], list_queue: ListQueue) -> None:
+def test_stopping_early_keeps_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
     def task() -> Iterator[int]:
         with queue.shared_queue(ACCESS):
             yield 1
@@ -65,7 +65,7 @@ def test_stopping_early_keeps_it(opened: list[Access], list_queue: ListQueue) ->
         assert len(opened) == 1
 
 
-def test_a_child_process_has_its_own(opened: list[Access], forked) -> None:
+def test_a_child_process_opens_its_own_connection(opened: list[Access], forked) -> None:
     with queue.shared_queue(ACCESS):
         pass
     with forked(), queue.shared_queue(ACCESS):
