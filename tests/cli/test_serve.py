@@ -33,8 +33,8 @@ FREE = ("--master-port", "0", "--broker-port", "0", *ROCKETMQ, "--admin-port", "
 
 def test_every_option_of_a_node_can_be_given() -> None:
     given = {parameter.name for parameter in get_command(app).params}
-    sections = {one.name.partition(".")[0] for one in SETTINGS}
-    assert sections == set(NodeOptions.__struct_fields__), "each field has a setting"
+    fields = {one.name.partition(".")[0] for one in SETTINGS}
+    assert fields == set(NodeOptions.__struct_fields__), "each field has a setting"
     assert {one.key for one in SETTINGS if one.setting.panel} < given
     for one in SETTINGS:
         if one.setting.panel is None:

@@ -1,4 +1,4 @@
-"""What all commands share: connection options, output, administration, and signals.
+"""Shared by all commands: connection options, output, administration, and signals.
 
 Tables are for people, JSON is for programs, and an error is one line on stderr.
 """

@@ -66,7 +66,9 @@ def extras(
             rich_help_panel=ROCKETMQ,
         ),
     ] = None,
-    log: Annotated[Level, typer.Option("--log", help="What to log on stderr.")] = Level.warning,
+    log: Annotated[
+        Level, typer.Option("--log", help="Lowest severity to log on stderr.")
+    ] = Level.warning,
     as_json: Json = False,
 ) -> None:
     """Declares the options of `serve` that are not fields of `NodeOptions`."""
@@ -121,7 +123,7 @@ def node_options(given: Mapping[str, object]) -> NodeOptions:
         if value is None:
             continue
         section, _, name = one.name.rpartition(".")
-        (tls if section else values)[name] = one.value(_plain(value))
+        (tls if section else values)[name] = one.parse(_plain(value))
     if tls:
         values["tls"] = TlsOptions(**tls)
     if values.get("roles") == {"broker"}:
@@ -167,20 +169,20 @@ def _assignments(texts: Iterable[str]) -> dict[str, Any]:
     Raises:
         UsageError: there is no such option, or the value does not fit its type.
     """
-    types = {one.name: one.type for one in msgspec.structs.fields(NodeOptions)}
+    known = {one.name: one for one in SETTINGS if "." not in one.name}
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {name!r} has no value.", hint="Write name=value.")
-        if name not in types:
-            close = get_close_matches(name, types, n=1)
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
             raise UsageError(
                 f"--set {name!r}: a node has no such option.",
-                hint=f"Did you mean {close[0]}?" if close else f"It has {', '.join(types)}.",
+                hint=f"Did you mean {close[0]}?" if close else f"It has {', '.join(known)}.",
             )
         try:
-            found[name] = msgspec.convert(value, types[name], strict=False)
+            found[name] = known[name].convert(value)
         except (msgspec.ValidationError, TypeError) as error:
             raise UsageError(f"--set {name!r}: {error}.") from error
     return found

@@ -159,7 +159,7 @@ def bounds_of(topic: str, found: Mapping[tuple[str, int], tuple[int, int]]) -> B
     >>> bounds_of("t", {("1", 1): (0, 9), ("1", 0): (5, 7)})
     {'t': {'1:0': (5, 7), '1:1': (0, 9)}}
     """
-    return {topic: {partition_key(*place): found[place] for place in sorted(found)}}
+    return {topic: {partition_key(*key): found[key] for key in sorted(found)}}
 
 
 def earliest(bounds: Bounds) -> Offsets:

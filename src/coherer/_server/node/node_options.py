@@ -71,7 +71,7 @@ def _hours(hours: float) -> float | None:
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a node; the `Setting` of each field says what it does.
+    """The options of a node; the `Setting` of each field documents it.
 
     Options that name a master or a broker are TubeMQ's, unless their name says RocketMQ.
 
@@ -490,7 +490,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> list[str]:
-        """What is open to everyone who can reach the node, and how to protect it.
+        """The parts of the node that are open to everyone, and how to protect them.
 
         >>> NodeOptions(directory=Path(".")).warnings
         []

@@ -3,8 +3,8 @@
 Each field carries a `Setting` in its annotation; the struct is the only list. `settings` reads it
 and returns, for every field, its name, type, default and `Setting`. The command line of
 `coherer serve` derives from that; a configuration file can, too: the key is `Field.name` (its dots
-are tables), the value converts with `Field.type`, and an error about a value says where it came
-from through `Setting.flag` or the key.
+are tables), `Field.convert` converts the value, and errors name the source of a value by the key or
+by `Field.flag`.
 
 >>> class Options(msgspec.Struct):
 ...     port: Annotated[int, Setting("The port.", panel="Network", port=True)] = 8715
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -37,7 +38,7 @@ class Setting:
         short: a one-letter option.
         metavar: what help texts show for the value.
         env: the environment variable that sets it.
-        default: the default in words, for fields whose value does not say it.
+        default: the default in words, if the value alone is unclear.
         choices: the words to choose from, if the type does not list them.
         parse: turns text, number or list as the user gives it into the field's value.
         maximum: the upper limit of a number that must be above 0.
@@ -74,7 +75,7 @@ class Field:
 
     Args:
         name: of the field; `section.name` in a section.
-        type: what `msgspec.convert` converts a value to.
+        type: of the field, without the annotation.
         default: the value when nobody sets it; `msgspec.NODEFAULT` if it is required.
         setting: how users see it.
     """
@@ -120,8 +121,16 @@ class Field:
         default = self.setting.default or _in_words(self)
         return f"{self.setting.help} Default: {default}." if default else self.setting.help
 
-    def value(self, given: object) -> object:
-        """The field's value, from what the user gives as text, number or list."""
+    def convert(self, given: object) -> object:
+        """The field's value, from a value of its type in TOML, or from text.
+
+        Raises:
+            msgspec.ValidationError: it does not fit the type.
+        """
+        return msgspec.convert(given, self.type, strict=False, dec_hook=_path)
+
+    def parse(self, given: object) -> object:
+        """The field's value, from a value of the command line: text, number or list."""
         if self.setting.parse is not None:
             return self.setting.parse(given)
         return frozenset(cast("list[str]", given)) if isinstance(given, list) else given
@@ -142,12 +151,18 @@ def settings(options: type[msgspec.Struct]) -> Iterator[Field]:
                         yield Field(name, part.type, part.default, mark.settings[part.name])
 
 
+def _path(kind: type, given: object) -> object:
+    if kind is Path and isinstance(given, str):
+        return Path(given)
+    raise TypeError(f"Expected `{kind.__name__}`")
+
+
 def _default(one: msgspec.structs.FieldInfo) -> object:
     return one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
 
 
 def _in_words(one: Field) -> str:
-    """The default for people; empty if there is nothing to say."""
+    """The default as text; empty if there is none."""
     match one.default:
         case bool(on):
             return "on" if on else "off"
