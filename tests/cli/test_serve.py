@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from coherer._net import TlsOptions
 from coherer._server.node.node_options import SETTINGS, NodeOptions
-from coherer.blocking import connect_tubemq
+from coherer.blocking import connect
 from coherer.cli import main, serve_options
 from coherer.cli.serve import Ready, announce, app
 from coherer.errors import UsageError
@@ -257,7 +257,7 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
     broker = Served(*words)
     servers.append(broker)
     broker.ready()
-    with connect_tubemq(url) as client, client.producer("flights") as producer:
+    with connect(url) as client, client.producer("flights") as producer:
         producer.send_many(Message("flights", b"%d" % one) for one in range(10)).check()
     master.process.send_signal(signal.SIGSTOP)
     try:
@@ -272,7 +272,7 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
     again = Served(*words)
     servers.append(again)
     again.ready()
-    with connect_tubemq(url) as client:
+    with connect(url) as client:
         held = client.offsets("flights")
     assert sum(end for _, end in held.values()) == 10
     assert again.end(signal.SIGTERM)[0] == 0

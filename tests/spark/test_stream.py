@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer.blocking import Client, connect_tubemq
+from coherer.blocking import Client, connect
 from coherer.blocking.rocketmq import RocketClient
 from coherer.spark import lag
 
@@ -243,6 +243,6 @@ def test_progress_is_committed_to_the_broker(
     options = {**endpoint.admin, "group": group, "commitOffsets": "true"}
     land(stream(spark, endpoint, topic, **options), tmp_path)
     # Whichever endpoint set them: the offsets of a group are one.
-    with connect_tubemq(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
+    with connect(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
         (found,) = admin_client.admin().groups(group)
     assert found.lag == 0
