@@ -95,8 +95,8 @@ def test_an_unknown_lag_is_explained(coherer_node: EmbeddedNode, group: str) -> 
     with coherer.blocking.connect(coherer_node.rocketmq_url) as client:
         client.admin().create_group(group)
     listed = run(coherer_node, "rocketmq", "groups", "list")
-    [said] = [line for line in listed.stderr.splitlines() if group in line]
-    assert said.endswith("is unknown: it has not confirmed anything yet.")
+    [reason] = [line for line in listed.stderr.splitlines() if group in line]
+    assert reason.endswith("is unknown: it has not confirmed anything yet.")
     [line] = [line for line in listed.stdout.splitlines() if line.startswith(group)]
     assert line.split()[-1] == "?"
 

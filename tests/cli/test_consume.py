@@ -52,7 +52,7 @@ class Consumer:
         self.log.append(f"stop after {printed} of {len(batch)}")
 
 
-def package(*bodies: bytes, first: int = 0) -> Batch:
+def batch_of(*bodies: bytes, first: int = 0) -> Batch:
     return Batch(
         [
             ReceivedMessage("t", body, tag="a", broker="1", partition=2, offset=first + number)
@@ -63,7 +63,7 @@ def package(*bodies: bytes, first: int = 0) -> Batch:
 
 @pytest.fixture
 def consumer() -> Consumer:
-    return Consumer([package(b"a", b"b"), package(b"c", b"\xff", b"e", first=2)])
+    return Consumer([batch_of(b"a", b"b"), batch_of(b"c", b"\xff", b"e", first=2)])
 
 
 def printed(form: Form, consumer: Consumer, maximum: int | None = None) -> tuple[bytes, object]:
@@ -85,9 +85,9 @@ def test_hex(consumer: Consumer) -> None:
 def test_json(consumer: Consumer) -> None:
     out, _ = printed(Form.json, consumer)
     first, _, _, binary, _ = map(json.loads, out.splitlines())
-    place = {"tag": "a", "topic": "t", "broker": "1", "partition": 2}
-    assert first == {"body": "a", **place, "offset": 0}
-    assert binary == {"base64": "/w==", **place, "offset": 3}
+    origin = {"tag": "a", "topic": "t", "broker": "1", "partition": 2}
+    assert first == {"body": "a", **origin, "offset": 0}
+    assert binary == {"base64": "/w==", **origin, "offset": 3}
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def filled(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
 
 
 def consume(node: EmbeddedNode, *words: str) -> Result:
-    place = ("--url", node.url, "--admin", node.admin_url)
-    return CliRunner().invoke(app, ["consume", *words, *place], catch_exceptions=False)
+    cluster = ("--url", node.url, "--admin", node.admin_url)
+    return CliRunner().invoke(app, ["consume", *words, *cluster], catch_exceptions=False)
 
 
 def test_a_topic_is_read_from_the_beginning(coherer_node: EmbeddedNode, filled: str) -> None:

@@ -41,21 +41,21 @@ def test_members_offsets_and_lag(
     coherer_node: EmbeddedNode, coherer_topic: str, group: str, client: Client
 ) -> None:
     with client, client.consumer(group, coherer_topic, start="earliest") as consumer:
-        package = consumer.receive(timeout_ms=10_000)
-        assert package is not None
-        consumer.confirm(package)
+        batch = consumer.receive(timeout_ms=10_000)
+        assert batch is not None
+        consumer.confirm(batch)
         state = described(coherer_node, group)
         assert (state["group"], state["topics"]) == (group, [coherer_topic])
         (member,) = state["members"]  # type: ignore[misc]
         (partition,) = state["partitions"]  # type: ignore[misc]
-        left = 10 - len(package)
+        left = 10 - len(batch)
         assert partition == {
             "topic": coherer_topic,
             "broker": 1,
             "partition": 0,
             "min_offset": 0,
             "max_offset": 10,
-            "committed": len(package),
+            "committed": len(batch),
             "lag": left,
             "owner": member["id"],
         }
@@ -86,9 +86,9 @@ def test_reset(
     assert described(coherer_node, group)["lag"] == 10 - offset
     if offset < 10:
         with client, client.consumer(group, coherer_topic, start="latest") as consumer:
-            package = consumer.receive(timeout_ms=10_000)
-            assert package is not None
-            assert package.bodies()[0] == b"%d" % offset
+            batch = consumer.receive(timeout_ms=10_000)
+            assert batch is not None
+            assert batch.bodies()[0] == b"%d" % offset
     client.close()
 
 

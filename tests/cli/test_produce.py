@@ -98,8 +98,8 @@ def test_a_bad_line_ends_the_run_with_its_totals(
     files = (str(tmp_path / "good"), str(tmp_path / "bad"))
     done = produce(coherer_node, coherer_topic, *files, "--format", "json")
     assert done.exit_code == 2
-    said, error = done.stderr.splitlines()
-    assert said.startswith("1 message, ")
+    totals, error = done.stderr.splitlines()
+    assert totals.startswith("1 message, ")
     assert error.startswith(f"error: {files[1]}, line 3 is not a JSON message")
 
 

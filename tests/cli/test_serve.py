@@ -235,7 +235,7 @@ def test_master_and_broker_run_in_separate_processes(tmp_path: Path, servers: li
     words = ("--role", "broker", "--master", url, "--broker-id", "7", *FREE)
     broker = Served("--directory", str(tmp_path / "b"), *words)
     servers.append(broker)
-    ready = broker.ready()  # it is said when the master has accepted the broker
+    ready = broker.ready()  # printed once the master has accepted the broker
     assert (ready.url, ready.master_port) == (url, -1)
     assert ready.broker_port > 0
     assert broker.end(signal.SIGTERM)[0] == 0

@@ -25,7 +25,7 @@ def land(
     """Lands messages in a table until `wait` returns; without it, the present messages."""
     rows = spark.readStream.format(format_).option("url", url).load(topic)
     to_table = (
-        rows.selectExpr("partition || ' ' || offset place")
+        rows.selectExpr("partition || ' ' || offset position")
         .writeStream.format("parquet")
         .option("path", str(home / "table"))
         .option("checkpointLocation", str(home / "checkpoint"))
@@ -39,7 +39,7 @@ def landed(spark: SparkSession, home: Path) -> dict[int, list[int]]:
     """The offsets that are in the table, by partition."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for row in spark.read.parquet(str(home / "table")).collect():
-        partition, offset = row.place.split()
+        partition, offset = row.position.split()
         found[int(partition)].append(int(offset))
     return {partition: sorted(found[partition]) for partition in sorted(found)}
 

@@ -1,7 +1,7 @@
 """A stream with its default start on a topic that is being written to, on both formats.
 
-"Latest" is another place each time that Spark asks for it. The first answer holds: nothing behind
-it is left out and nothing is read twice, whenever the stream is killed.
+"Latest" differs each time that Spark asks for it. The first answer counts: no message after it is
+skipped and none is read twice, whenever the stream is killed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
 def end_of(home: Path, batch: int) -> dict[int, int]:
     """The end of a batch in a checkpoint, by partition."""
     text = (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
-    ((_, places),) = from_json(text, "the checkpoint").items()
-    return {int(key.rpartition(":")[2]): offset for key, offset in places.items()}
+    ((_, partitions),) = from_json(text, "the checkpoint").items()
+    return {int(key.rpartition(":")[2]): offset for key, offset in partitions.items()}
 
 
 def test_a_stream_starts_while_messages_arrive(

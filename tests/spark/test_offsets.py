@@ -41,7 +41,7 @@ def test_the_text_does_not_depend_on_insertion_order(
         random.shuffle(items)  # type: ignore[attr-defined]
         return dict(items)
 
-    other = {topic: shuffled(places) for topic, places in shuffled(offsets).items()}
+    other = {topic: shuffled(partitions) for topic, partitions in shuffled(offsets).items()}
     assert json.dumps(canonical(other)) == json.dumps(canonical(offsets))
     assert canonical(other) == offsets
     assert total(canonical(other)) == total(offsets)
@@ -90,15 +90,15 @@ def test_wanted_offsets_are_resolved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
         ({"t": {"9:9": 1}}, r"partition 9:9.*There are: 1:0, 1:1"),
         ({"u": {"1:0": 1}}, r"partition 1:0.*There are: none"),
         ({"t": {"1:1": 5}}, r"offset 5 of partition 1:1, which ends at 4"),
     ],
 )
-def test_impossible_offsets_are_refused(wanted: dict[str, dict[str, int]], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_impossible_offsets_are_refused(wanted: dict[str, dict[str, int]], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         resolve(wanted, BOUNDS, "startingOffsets", unnamed="latest")
 
 

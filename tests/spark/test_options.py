@@ -80,7 +80,7 @@ def test_options_that_spark_adds_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "topic or topicsPattern"),
         ({"topic": "a", "topicsPattern": "b"}, "topic or topicsPattern"),
@@ -111,8 +111,8 @@ def test_options_that_spark_adds_are_ignored() -> None:
         ({"topic": "a", "tls": "false", "tlsKey": "f"}, "Option tlsKey needs tls=true"),
     ],
 )
-def test_mistakes_are_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_mistakes_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_options({"url": URL, **options})
 
 

@@ -85,9 +85,9 @@ def test_there_are_no_shares_without_rows() -> None:
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=9),
     st.integers(1, 5000),
 )
-def test_the_row_limit_is_exact(places: list[tuple[int, int]], limit: int) -> None:
-    start = canonical({"t": {f"1:{n}": low for n, (low, _) in enumerate(places)}})
-    end = canonical({"t": {f"1:{n}": low + rows for n, (low, rows) in enumerate(places)}})
+def test_the_row_limit_is_exact(partitions: list[tuple[int, int]], limit: int) -> None:
+    start = canonical({"t": {f"1:{n}": low for n, (low, _) in enumerate(partitions)}})
+    end = canonical({"t": {f"1:{n}": low + rows for n, (low, rows) in enumerate(partitions)}})
     stop = bounded(start, end, limit)
     assert backlog_rows(start, stop) == min(limit, backlog_rows(start, end))
     assert list(stop["t"]) == list(end["t"])

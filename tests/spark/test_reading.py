@@ -68,9 +68,9 @@ def test_rows_deleted_between_planning_and_reading_are_reported(
     one = Range("t", "1", 0, start, end)
     with pytest.raises(DataLossError, match=rf"t 1:0 \[{lost[0]}, {lost[1]}\)"):
         list(rows(list_queue, [one], reading([])))
-    told: list[Range] = []
-    found = list(rows(list_queue, [one], reading(told, fail=False)))
-    assert told == [Range("t", "1", 0, *lost)]
+    reported: list[Range] = []
+    found = list(rows(list_queue, [one], reading(reported, fail=False)))
+    assert reported == [Range("t", "1", 0, *lost)]
     wanted = [(0, at) for at in range(start, end) if not lost[0] <= at < lost[1]]
     assert offsets_of(found) == wanted
 
@@ -83,10 +83,10 @@ def test_rows_that_the_client_skipped_are_reported(
     one = Range("t", "1", 0, 0, 30)
     with pytest.raises(DataLossError):
         list(rows(list_queue, [one], reading([])))
-    told: list[Range] = []
-    found = list(rows(list_queue, [one], reading(told, fail=False)))
+    reported: list[Range] = []
+    found = list(rows(list_queue, [one], reading(reported, fail=False)))
     assert offsets_of(found) == [(0, at) for at in range(30) if at not in damaged]
-    assert {at for lost in told for at in range(lost.start, lost.end)} == damaged
+    assert {at for lost in reported for at in range(lost.start, lost.end)} == damaged
 
 
 def test_with_index_offsets_the_client_reports_skipped_messages(
@@ -99,9 +99,9 @@ def test_with_index_offsets_the_client_reports_skipped_messages(
     list_queue.damaged = {50}
     with pytest.raises(DataLossError, match=r"t 1:0 \[49, 56\)"):
         list(rows(list_queue, [one], reading([])))
-    told: list[Range] = []
-    (batch,) = rows(list_queue, [one], reading(told, fail=False))
-    assert (batch.num_rows, told) == (99, [Range("t", "1", 0, 49, 56)])
+    reported: list[Range] = []
+    (batch,) = rows(list_queue, [one], reading(reported, fail=False))
+    assert (batch.num_rows, reported) == (99, [Range("t", "1", 0, 49, 56)])
     list_queue.damaged = set()
     list_queue.held["t"]["1", 0] = (28, 100)
     with pytest.raises(DataLossError, match=r"t 1:0 \[0, 28\)"):

@@ -38,13 +38,13 @@ class ListClient:
     def send_many(self, messages: Iterable[Message]) -> SendReport:
         errors = self.rounds.pop(0) if self.rounds else []
         failed: list[tuple[Message, CohererError]] = []
-        for place, message in enumerate(messages):
-            error = errors[place] if place < len(errors) else None
+        for index, message in enumerate(messages):
+            error = errors[index] if index < len(errors) else None
             if error is None:
                 self.taken.append(message.body)
             else:
                 failed.append((message, error))
-        return SendReport(place + 1 - len(failed), failed)
+        return SendReport(index + 1 - len(failed), failed)
 
     def admin(self) -> ListClient:
         return self

@@ -45,8 +45,8 @@ def test_settings_for_a_local_session(builder: Builder) -> None:
         assert configure(builder) is builder  # type: ignore[arg-type, comparison-overlap]
     assert session.ANYWHERE.items() <= builder.settings.items()
     assert session.LOCAL.items() <= builder.settings.items()
-    place = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
-    assert "rootLogger.level = error" in Path(place).read_text()
+    settings_file = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
+    assert "rootLogger.level = error" in Path(settings_file).read_text()
     assert session.QUIET.items() <= builder.settings.items()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"

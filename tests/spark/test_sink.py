@@ -77,7 +77,7 @@ def test_wide_columns_are_accepted(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         (batch(value=pa.array([None], pa.binary())), "no value"),
         (batch(value=pa.array([b""], pa.binary())), "no value"),
@@ -85,13 +85,13 @@ def test_wide_columns_are_accepted(kind: pa.DataType) -> None:
         (batch(value=pa.array([b"a"]), topic=pa.array([None], pa.string())), "no topic"),
     ],
 )
-def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        sent_by(rows, topic=None if "topic" in said else "t")
+def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        sent_by(rows, topic=None if "topic" in message else "t")
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ([], "Column value is missing"),
         ([VALUE, StructField("vlaue", BinaryType())], "has no column 'vlaue'"),
@@ -111,8 +111,8 @@ def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -
         ),
     ],
 )
-def test_columns_are_checked_before_a_task_starts(fields: list[StructField], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_columns_are_checked_before_a_task_starts(fields: list[StructField], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         check_columns(schema(*fields), OPTIONS)
 
 
