@@ -1,4 +1,4 @@
-"""Our client and broker beside Java's, in one run on one machine: see README.md here.
+"""Compares Coherer's client and broker with Java's, in one run on one machine: see README.md.
 
 python benchmarks/run.py [--quick] [--only produce,sync,latency] [--json FILE]
 """
@@ -33,9 +33,9 @@ WARM_SHARE = 0.25
 CASE_TIMEOUT_S = 180.0
 FREE_GB = 20
 ENOUGH = 0.98
-"""Callers and batches share the messages, and leave a rest."""
+"""Share of the messages that is enough: callers and batches may leave a remainder."""
 CPP_COUNT_MAX = 40_000
-"""The C++ client takes a minute for what the others do in seconds."""
+"""The C++ client takes a minute for messages that others handle in seconds."""
 
 console = Console(width=max(Console().width, 150))
 _groups = itertools.count(1)
@@ -43,13 +43,13 @@ _groups = itertools.count(1)
 
 @dataclass(frozen=True)
 class Suite:
-    """What is measured of one protocol.
+    """The benchmarks of one protocol.
 
     Args:
         name: of the protocol, and of its Java system.
         title: for the tables.
-        cases: what is measured.
-        bench: brings up the processes.
+        cases: to measure.
+        bench: starts the processes.
         pairs: client and broker, in the order of the table.
     """
 
@@ -67,15 +67,15 @@ SUITES = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, shows, and writes."""
+    """Measures, prints the tables, and writes files."""
     options = _options(arguments)
     about: dict[str, object] = {"machine": machine()}
     folder = Path(tempfile.mkdtemp(prefix="coherer-bench-", dir=options.folder))
-    alone = Results("ours alone", [])
+    alone = Results("Coherer alone", [])
     everything = [alone]
     java: JavaSystem | None = None
     try:
-        _check_room(folder, quick=options.quick)
+        _check_disk(folder, quick=options.quick)
         _measure_singles(alone, options, folder)
         for suite in SUITES:
             cases = [case for case in suite.cases if _wanted(case.key, options.only)]
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with suite.bench(java, folder, _log) as bench:
                 _measure(bench, results, suite, options)
                 for kind, system in bench.systems.items():
-                    title = f"memory of the broker after all of it, {kind}, {suite.title}"
+                    title = f"memory of the broker after all cases, {kind}, {suite.title}"
                     alone.singles += memory(title, f"{suite.name}-{kind}-memory", system.pids)
                 if spark_too:
                     _measure_spark(bench, results, suite, options)
@@ -116,23 +116,23 @@ def _java(name: str) -> JavaSystem | None:
     try:
         return prepare(name, _log)
     except UnavailableError as reason:
-        console.print(f"[red]No Java {name}, ours alone is measured:[/] {reason}")
+        console.print(f"[red]No Java {name}; measuring Coherer alone:[/] {reason}")
         return None
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Our client and broker beside Java's.")
+    parser = argparse.ArgumentParser(description="Compare Coherer's client and broker with Java's.")
     parser.add_argument("--quick", action="store_true", help="few messages, one repetition")
-    parser.add_argument("--only", default="", help="comma separated beginnings of names of cases")
-    parser.add_argument("--repetitions", type=int)
-    parser.add_argument("--json", type=Path, help="where to write everything")
-    parser.add_argument("--markdown", type=Path, help="where to write the tables as Markdown")
-    parser.add_argument("--folder", type=Path, help="for data; the system's temporary folder")
-    parser.add_argument("--without-java", action="store_true")
+    parser.add_argument("--only", default="", help="prefixes of case names, separated by commas")
+    parser.add_argument("--repetitions", type=int, help="of each case, after a warm-up")
+    parser.add_argument("--json", type=Path, help="file for all results, with samples")
+    parser.add_argument("--markdown", type=Path, help="file for the tables as Markdown")
+    parser.add_argument("--folder", type=Path, help="for data; default: the temporary directory")
+    parser.add_argument("--without-java", action="store_true", help="measure Coherer alone")
     options = parser.parse_args(arguments)
     options.only = [name for name in options.only.split(",") if name]
-    usual = QUICK_REPETITIONS if options.quick else REPETITIONS
-    options.repetitions = options.repetitions or usual
+    default = QUICK_REPETITIONS if options.quick else REPETITIONS
+    options.repetitions = options.repetitions or default
     return options
 
 
@@ -144,14 +144,14 @@ def _log(text: str) -> None:
     console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}", highlight=False)
 
 
-def _check_room(folder: Path, *, quick: bool) -> None:
+def _check_disk(folder: Path, *, quick: bool) -> None:
     free_gb = shutil.disk_usage(folder).free / 1e9
     if free_gb < (FREE_GB / 10 if quick else FREE_GB):
-        sys.exit(f"{folder} has {free_gb:.0f} GB free; {FREE_GB} are needed. See --folder.")
+        sys.exit(f"{folder} has {free_gb:.0f} GB free, but {FREE_GB} are needed. See --folder.")
 
 
 def _measure(bench: Bench, results: Results, suite: Suite, options: argparse.Namespace) -> None:
-    """Every case with every pair, once to warm up, then interleaved."""
+    """Measures every case with every pair: a warm-up, then interleaved repetitions."""
     todo = [
         (case, client, broker)
         for case in results.cases
@@ -164,14 +164,14 @@ def _measure(bench: Bench, results: Results, suite: Suite, options: argparse.Nam
         for case, client, broker in todo:
             warm = repetition == 0
             count = case.counted(quick=options.quick)
-            if warm:  # as many in a quick run: Java's figures need it
+            if warm:  # the same in a quick run, since Java needs it
                 count = min(int(case.count * WARM_SHARE), _consumed(suite, options))
             if client == CPP:
                 count = min(count, CPP_COUNT_MAX)
-            sample = _one(bench, case, client, broker, count)
-            what = "warm-up" if warm else f"{repetition}/{options.repetitions}"
+            sample = _run_case(bench, case, client, broker, count)
+            phase = "warm-up" if warm else f"{repetition}/{options.repetitions}"
             figure = f"{sample.rate:,.0f}/s" if sample.rate else f"p50 {sample.p50_ms:.2f} ms"
-            _log(f"{what} {case.title}, {client} client, {broker} broker: {figure}")
+            _log(f"{phase} {case.title}, {client} client, {broker} broker: {figure}")
             if not warm:
                 results.add(case, client, broker, sample)
 
@@ -181,24 +181,24 @@ def _consumed(suite: Suite, options: argparse.Namespace) -> int:
 
 
 def _fill(bench: Bench, suite: Suite, options: argparse.Namespace) -> None:
-    """What is consumed from the beginning, sent by each broker's own client."""
+    """Sends the messages to be consumed, with each broker's own client."""
     count = int(_consumed(suite, options) * 1.02)
     for kind in bench.systems:
-        _log(f"{count:,} messages of 1 KiB are sent to the {kind} broker, to be consumed")
+        _log(f"sending {count:,} messages of 1 KiB to the {kind} broker, to be consumed")
         name = bench.clients[kind, kind]
-        asked = bench.driver(kind).call(
+        pending = bench.driver(kind).call(
             name, "produce", topic="consume", count=count, size=1024, window=500
         )
-        answer = asked.result(CASE_TIMEOUT_S)
+        answer = pending.result(CASE_TIMEOUT_S)
         assert isinstance(answer, dict)
         assert answer["failed"] == 0, answer
 
 
-def _one(bench: Bench, case: Case, client: str, broker: str, count: int) -> Sample:
+def _run_case(bench: Bench, case: Case, client: str, broker: str, count: int) -> Sample:
     driver = bench.driver(client)
     pids = bench.systems[broker].pids
     before = _cpu([driver.child.pid]), _cpu(pids)
-    asked = driver.call(
+    pending = driver.call(
         bench.clients[client, broker],
         case.action,
         topic=case.topic,
@@ -206,7 +206,7 @@ def _one(bench: Bench, case: Case, client: str, broker: str, count: int) -> Samp
         group=f"bench{next(_groups)}",
         **case.parameters,
     )
-    answer = asked.result(CASE_TIMEOUT_S)
+    answer = pending.result(CASE_TIMEOUT_S)
     assert isinstance(answer, dict)
     after = _cpu([driver.child.pid]), _cpu(pids)
     done = int(str(answer["count"]))
@@ -233,7 +233,7 @@ def _cpu(pids: Sequence[int]) -> float:
 
 
 def _measure_singles(results: Results, options: argparse.Namespace, folder: Path) -> None:
-    """Start and memory, before anything else runs."""
+    """Measures start and memory, before anything else runs."""
     for key, measure in (("embedded", embedded), ("idle", idle)):
         if _wanted(key, options.only):
             _log(f"{key}: {options.repetitions} fresh processes")
@@ -243,11 +243,11 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
 def _measure_spark(
     bench: Bench, results: Results, suite: Suite, options: argparse.Namespace
 ) -> None:
-    """Rows into Spark, from the topic that is consumed."""
+    """Measures rows into Spark, from the topic to be consumed."""
     if _wanted("spark", options.only):
         if not any(case.topic == "consume" for case in results.cases):
             _fill(bench, suite, options)
-        _log("Spark reads")
+        _log("reading with Spark")
         url = f"{bench.scheme}://{bench.systems[COHERER].address}"
         results.singles += spark(url, "consume", _consumed(suite, options), options.repetitions)
 

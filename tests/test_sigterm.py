@@ -1,4 +1,4 @@
-"""SIGTERM in `consumer.run()`: the batch in hand is finished and confirmed before it returns."""
+"""SIGTERM in `consumer.run()`: it finishes and acknowledges the current batch, then returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logging.getLogger("coherer._client.engine.handling").setLevel("INFO")
 
 def handle(batch):
     for message in batch:
-        print("in hand", message.body.decode(), flush=True)
+        print("current", message.body.decode(), flush=True)
     sys.stdin.readline()
 
 async def in_asyncio(url):
@@ -63,7 +63,7 @@ def send(url: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["asyncio", "uvloop", "blocking"])
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
-def test_the_batch_in_hand_is_finished_and_confirmed(
+def test_the_current_batch_is_finished_and_acknowledged(
     node: EmbeddedNode, protocol: str, kind: str
 ) -> None:
     if kind == "uvloop":
@@ -75,7 +75,7 @@ def test_the_batch_in_hand_is_finished_and_confirmed(
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        assert worker.stdout.readline() == "in hand first\n"
+        assert worker.stdout.readline() == "current first\n"
         send(url, b"second")
         worker.send_signal(signal.SIGTERM)
         assert worker.stdout.readline().startswith("SIGTERM")
@@ -99,7 +99,7 @@ def test_a_second_sigterm_ends_the_process(node: EmbeddedNode) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
         assert worker.stdout is not None
-        assert worker.stdout.readline() == "in hand first\n"
+        assert worker.stdout.readline() == "current first\n"
         worker.send_signal(signal.SIGTERM)
         while worker.poll() is None:
             worker.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What `run.py` is made of. The Java system is that of `tests/interop`."""
+"""The parts of `run.py`. The Java systems are those of `tests/interop`."""
 
 import sys
 from pathlib import Path

@@ -1,33 +1,33 @@
-"""A case names what a client process is asked to do, and with how much."""
+"""Benchmark cases: an action of a client process, with its parameters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 JAVA = "java"
-COHERER = "ours"
+COHERER = "coherer"
 CPP = "cpp"
 QUICK = 0.15
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table.
+    """A row of the table.
 
     Args:
         key: for `--only` and the JSON.
         title: for the table.
-        action: what the client process does.
-        count: how many messages, in a full run.
-        parameters: what else it is told.
-        topic: from which topic's settings and content it lives.
-        clients: who can do it.
-        brokers: with which brokers it is done.
-        reference: the case of the Java pair that it is compared with.
-        baseline: the case of our own pair that it is compared with instead.
-        goal: the least ratio to the reference or the baseline.
-        goal_ms: the highest p50, for latency.
-        goal_cpp: the least ratio of our client to the C++ client, both with Java's broker.
+        action: of the client process.
+        count: number of messages in a full run.
+        parameters: of the action.
+        topic: that it uses.
+        clients: that support it.
+        brokers: to measure it with.
+        reference: the case of the Java pair to compare with.
+        baseline: the case of Coherer's own pair to compare with instead.
+        goal: minimum ratio to the reference or the baseline.
+        goal_ms: maximum p50, for latency.
+        goal_cpp: minimum ratio of Coherer's client to the C++ client, both with Java's broker.
     """
 
     key: str
@@ -45,15 +45,15 @@ class Case:
     goal_cpp: float | None = None
 
     def counted(self, *, quick: bool) -> int:
-        """How many messages in this run."""
+        """The number of messages in this run."""
         return max(int(self.count * QUICK), 1000) if quick else self.count
 
 
 def spread(prefix: str, count: int) -> list[Case]:
-    """The same messages, sent to one topic, and in turns to many.
+    """The same messages, sent to one topic, and round-robin to many topics.
 
-    Ours alone, compared with the rate of one topic. A node lets its clients create 10,000 topics,
-    its own and those of the other cases included.
+    Measures Coherer alone, compared with the rate of one topic. A node lets its clients create
+    10,000 topics, including its own and those of other cases.
     """
     goals = {1: None, 1_000: 0.9, 9_990: 0.8}
     return [

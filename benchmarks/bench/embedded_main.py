@@ -1,4 +1,4 @@
-"""An embedded node, from its start to the first acknowledged message, and its memory when idle."""
+"""An embedded node: the time from start to the first message, and its memory when idle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coherer._server.node.node import Node, NodeOptions
 
 
 def options_in(directory: Path) -> NodeOptions:
-    """A node with both doors, on free ports."""
+    """Options of a node with both protocols, on free ports."""
     return NodeOptions(
         directory=directory,
         master_port=0,
@@ -28,7 +28,7 @@ def options_in(directory: Path) -> NodeOptions:
 
 
 async def first_message(directory: Path, protocol: str) -> dict[str, float]:
-    """Milliseconds from the start of a fresh node to a first receipt, and to its message."""
+    """Milliseconds from the start of a new node to the first receipt, and to the first message."""
     begin = time.perf_counter()
     async with Node(options_in(directory)) as node:
         node.create_topic("first", 4)
@@ -42,7 +42,7 @@ async def first_message(directory: Path, protocol: str) -> dict[str, float]:
 
 
 async def serve(directory: Path) -> None:
-    """A node with a topic that only idles, until stdin ends."""
+    """Runs an idle node with one topic, until stdin ends."""
     async with Node(options_in(directory)) as node:
         node.create_topic("idle", 8)
         print(json.dumps({"ready": True}), flush=True)

@@ -1,4 +1,4 @@
-"""Samples, their medians, and the table of them."""
+"""Samples, their medians, and tables of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAIRS = [(JAVA, JAVA), (COHERER, JAVA), (JAVA, COHERER), (COHERER, COHERER)]
 """Client and broker, in the order of the table."""
 
 CPP_PAIR = (CPP, JAVA)
-NAMES = {JAVA: "Java", COHERER: "ours", CPP: "C++"}
+NAMES = {JAVA: "Java", COHERER: "Coherer", CPP: "C++"}
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Single:
-    """A figure that has no Java beside it.
+    """A measurement without a Java counterpart.
 
     Args:
         key: for the JSON.
         title: for the table.
         unit: of the values.
         values: one per repetition.
-        goal: the highest (or, with `at_least`, lowest) value wanted.
-        at_least: whether more is better.
+        goal: maximum value; with `at_least`, minimum.
+        at_least: whether higher values are better.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Single:
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median of the values."""
         return statistics.median(self.values)
 
     @property
@@ -72,11 +72,11 @@ class Single:
 
 @dataclass
 class Results:
-    """All that was measured of one protocol.
+    """The results of one protocol.
 
     Args:
         name: of the protocol.
-        cases: what was run.
+        cases: that were run.
         pairs: client and broker, in the order of the table.
     """
 
@@ -87,44 +87,44 @@ class Results:
     singles: list[Single] = field(default_factory=list)
 
     def add(self, case: Case, client: str, broker: str, sample: Sample) -> None:
-        """Notes a repetition."""
+        """Adds a repetition."""
         self.samples.setdefault((case.key, client, broker), []).append(sample)
 
-    def median(self, key: str, client: str, broker: str, what: str) -> float | None:
+    def median(self, key: str, client: str, broker: str, name: str) -> float | None:
         """The median of one field over the repetitions."""
         samples = self.samples.get((key, client, broker), [])
-        values = [value for sample in samples if (value := getattr(sample, what)) is not None]
+        values = [value for sample in samples if (value := getattr(sample, name)) is not None]
         return statistics.median(values) if values else None
 
     def ratio(self, case: Case) -> float | None:
-        """Our pair to Java's; of latencies Java's to ours, so that more is better.
+        """The ratio of Coherer's pair to Java's, inverted for latencies, so that more is better.
 
-        Of a case with a baseline, our pair to our pair.
+        A case with a baseline is compared with Coherer's own pair.
         """
         if case.baseline:
-            ours = self.median(case.key, COHERER, COHERER, "rate")
+            coherer = self.median(case.key, COHERER, COHERER, "rate")
             before = self.median(case.baseline, COHERER, COHERER, "rate")
-            return ours / before if ours and before else None
-        what = "p50_ms" if case.action == "latency" else "rate"
-        ours = self.median(case.key, COHERER, COHERER, what)
-        java = self.median(case.reference or case.key, JAVA, JAVA, what)
-        if not ours or not java:
+            return coherer / before if coherer and before else None
+        unit = "p50_ms" if case.action == "latency" else "rate"
+        coherer = self.median(case.key, COHERER, COHERER, unit)
+        java = self.median(case.reference or case.key, JAVA, JAVA, unit)
+        if not coherer or not java:
             return None
-        return java / ours if what == "p50_ms" else ours / java
+        return java / coherer if unit == "p50_ms" else coherer / java
 
     def ratio_cpp(self, case: Case) -> float | None:
-        """Our client to the C++ client, both with Java's broker."""
-        ours = self.median(case.key, COHERER, JAVA, "rate")
+        """The ratio of Coherer's client to the C++ client, both with Java's broker."""
+        coherer = self.median(case.key, COHERER, JAVA, "rate")
         cpp = self.median(case.key, *CPP_PAIR, "rate")
-        return ours / cpp if ours and cpp else None
+        return coherer / cpp if coherer and cpp else None
 
     def met_cpp(self, case: Case) -> bool | None:
-        """Whether that ratio is what it should be; None without a goal, or without a figure."""
+        """Whether that ratio reaches its goal; None without a goal or a result."""
         ratio = self.ratio_cpp(case)
         return None if case.goal_cpp is None or ratio is None else ratio >= case.goal_cpp
 
     def met(self, case: Case) -> bool | None:
-        """Whether the case's goal is reached; None without one, or without a figure."""
+        """Whether the case reaches its goal; None without a goal or a result."""
         if case.goal_ms is not None:
             p50 = self.median(case.key, COHERER, COHERER, "p50_ms")
             return None if p50 is None else p50 <= case.goal_ms
@@ -132,7 +132,7 @@ class Results:
         return None if case.goal is None or ratio is None else ratio >= case.goal
 
     def json(self) -> dict[str, object]:
-        """Everything, for a file."""
+        """All results, for a file."""
         return {
             "protocol": self.name,
             "cases": [self._case(case) for case in self.cases],
@@ -167,12 +167,12 @@ class Results:
         }
 
     def tables(self) -> list[Table]:
-        """Rates, CPU, and single figures."""
+        """The tables of rates, CPU, and single measurements."""
         tables = [self._rates(), self._cpu()] if self.cases else []
         return [*tables, self._singles()] if self.singles else tables
 
     def markdown(self) -> str:
-        """The same tables, for a page."""
+        """The tables as Markdown."""
         return "\n\n".join(map(_markdown, self.tables())) + "\n"
 
     def _rates(self) -> Table:
@@ -181,11 +181,11 @@ class Results:
         table.add_column("")
         for client, broker in self.pairs:
             table.add_column(f"{NAMES[client]} \u2192 {NAMES[broker]}", justify="right")
-        table.add_column("ours / Java", justify="right")
+        table.add_column("Coherer / Java", justify="right")
         table.add_column("goal", justify="right")
         with_cpp = CPP_PAIR in self.pairs
         if with_cpp:
-            table.add_column("ours / C++", justify="right")
+            table.add_column("Coherer / C++", justify="right")
             table.add_column("goal", justify="right")
         for case in self.cases:
             cells = [self._cell(case, client, broker) for client, broker in self.pairs]
@@ -206,12 +206,12 @@ class Results:
 
     def _goal_text(self, case: Case) -> str:
         if case.goal_ms is not None:
-            wanted = f"\u2264 {case.goal_ms:g} ms"
+            goal = f"\u2264 {case.goal_ms:g} ms"
         elif case.goal is not None:
-            wanted = f"\u2265 {case.goal:g}"
+            goal = f"\u2265 {case.goal:g}"
         else:
             return ""
-        return f"{wanted} {mark(self.met(case))}"
+        return f"{goal} {mark(self.met(case))}"
 
     def _goal_cpp_text(self, case: Case) -> str:
         if case.goal_cpp is None:
@@ -229,10 +229,10 @@ class Results:
         for case in self.cases:
             cells = []
             for pair in self.pairs:
-                of_client = self.median(case.key, *pair, "client_us")
-                of_broker = self.median(case.key, *pair, "broker_us")
-                known = of_client is not None and of_broker is not None
-                cells.append(f"{of_client:.1f} + {of_broker:.1f}" if known else "")
+                client_us = self.median(case.key, *pair, "client_us")
+                broker_us = self.median(case.key, *pair, "broker_us")
+                known = client_us is not None and broker_us is not None
+                cells.append(f"{client_us:.1f} + {broker_us:.1f}" if known else "")
             table.add_row(case.title, *cells)
         return table
 
@@ -260,5 +260,5 @@ def _ratio(value: float | None) -> str:
 
 
 def mark(met: bool | None) -> str:
-    """Whether a goal is reached, as a sign."""
+    """A check mark or a cross: whether a goal is reached."""
     return "" if met is None else "\u2713" if met else "\u2717"

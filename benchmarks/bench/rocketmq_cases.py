@@ -1,7 +1,7 @@
-"""What is measured of RocketMQ: keys begin with `rocketmq-`.
+"""The cases of RocketMQ; their keys begin with `rocketmq-`.
 
-Both brokers let a pull take 1,000 messages, so that what a client asks for decides: 32, which is
-Java's default limit of a broker, or 1,000.
+Both brokers allow 1,000 messages per pull, so the client's request decides: 32, the default limit
+of Java's broker, or 1,000.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def _produce(window: int, goal: float) -> Case:
 
 
 def _sync(callers: int, count: int, goal_cpp: float) -> Case:
-    who = "1 caller" if callers == 1 else f"{callers} callers"
+    callers_text = "1 caller" if callers == 1 else f"{callers} callers"
     return Case(
         f"rocketmq-sync-{callers}",
-        f"send and wait, {who}",
+        f"send and wait, {callers_text}",
         "sync",
         count,
         KIB | {"threads": callers},
@@ -37,10 +37,10 @@ def _sync(callers: int, count: int, goal_cpp: float) -> Case:
 
 
 def _batch(callers: int, count: int) -> Case:
-    who = "1 caller" if callers == 1 else f"{callers} callers"
+    callers_text = "1 caller" if callers == 1 else f"{callers} callers"
     return Case(
         f"rocketmq-batch-{callers}",
-        f"batches of 32, {who}",
+        f"batches of 32, {callers_text}",
         "batch",
         count,
         KIB | {"threads": callers, "batch": 32},
@@ -87,4 +87,4 @@ CASES = [
         goal=1.0,
     ),
 ]
-"""In the order of the table."""
+"""The cases, in the order of the table."""

@@ -1,4 +1,4 @@
-"""What is measured of ours alone: start, memory, Spark."""
+"""Measurements of Coherer alone: start, memory, Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPARK_TIMEOUT_S = 300.0
 
 
 def embedded(folder: Path, repetitions: int) -> list[Single]:
-    """From the start of a node to a first message, by either door; each in a fresh process."""
+    """Time from start to the first message, for both protocols; each run in a new process."""
     found = []
     for protocol, title in (("tubemq", "TubeMQ"), ("rocketmq", "RocketMQ")):
         command = [sys.executable, str(HERE / "embedded_main.py"), "first", str(folder), protocol]
@@ -29,24 +29,24 @@ def embedded(folder: Path, repetitions: int) -> list[Single]:
             done = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=True)
             whole_ms = (time.perf_counter() - begin) * 1000
             runs.append({**json.loads(done.stdout), "whole_ms": whole_ms})
-        for key, what, goal in (
+        for key, text, goal in (
             ("first_ms", "embedded node, start to first receipt", 300),
             ("received_ms", "embedded node, start to first message received", None),
             ("whole_ms", "a whole process: Python, imports, node, message, stop", None),
         ):
             values = [run[key] for run in runs]
-            found.append(Single(f"{protocol}-{key}", f"{what} ({title})", "ms", values, goal=goal))
+            found.append(Single(f"{protocol}-{key}", f"{text} ({title})", "ms", values, goal=goal))
     return found
 
 
 def memory(name: str, key: str, pids: list[int]) -> list[Single]:
-    """Resident memory of a system's broker now."""
+    """Resident memory of a system's broker."""
     sizes = [size for size in map(resident_mb, pids) if size is not None]
     return [Single(key, name, "MB", [sum(sizes)])] if sizes else []
 
 
 def idle(folder: Path, repetitions: int) -> list[Single]:
-    """Resident memory of a node that does nothing."""
+    """Resident memory of an idle node."""
     values = []
     for number in range(repetitions):
         command = [sys.executable, str(HERE / "embedded_main.py"), "idle", str(folder)]
@@ -66,13 +66,13 @@ def idle(folder: Path, repetitions: int) -> list[Single]:
 
 
 def spark(url: str, topic: str, rows: int, repetitions: int) -> list[Single]:
-    """Rows per second into Spark, local[2], written nowhere."""
+    """Rows per second into Spark, local[2], which discards them."""
     command = [sys.executable, str(HERE / "spark_main.py"), url, topic, str(repetitions)]
     done = subprocess.run(command, capture_output=True, timeout=SPARK_TIMEOUT_S, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.decode("utf-8", "replace")[-3000:])
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["rows"] < rows:
-        raise RuntimeError(f"Spark saw {answer['rows']:,} rows of at least {rows:,}")
+        raise RuntimeError(f"Spark read {answer['rows']:,} rows, expected {rows:,} or more")
     rates = [answer["rows"] / seconds for seconds in answer["seconds"]]
     return [Single("spark", "1 KiB rows into Spark, local[2]", "rows/s", rates, at_least=True)]

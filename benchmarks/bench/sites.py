@@ -1,4 +1,4 @@
-"""The systems that are compared, and the client processes."""
+"""The systems to compare, and their client processes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WRITABLE_WAIT_MS = 90_000
 PULL_MAX = 1_000
 PULL_BYTES_MAX = 8 * 1024 * 1024
 
-# With Java's default of 3 MB of write cache a window of 5,000 x 1 KiB is refused with code 419.
+# With Java's default write cache of 3 MB, its broker refuses a window of 5,000 x 1 KiB (419).
 JAVA_TOPIC = {"memCacheMsgSizeInMB": 64, "memCacheMsgCntInK": 256}
 
-# What decides benchmarks of pulls, and a queue where 5,000 sends may wait for more than 200 ms.
+# Limits of pulls, and a send queue in which 5,000 sends may wait for more than 200 ms.
 JAVA_PULLS = {
     "maxTransferCountOnMessageInMemory": PULL_MAX,
     "maxTransferCountOnMessageInDisk": PULL_MAX,
@@ -67,7 +67,7 @@ SETTINGS: dict[str, object] = {
         "acknowledges": "when the message is in its mapped file",
         "flush": "ASYNC_FLUSH, the default: twice a second",
     },
-    "our broker": COHERER_BROKER,
+    "coherer broker": COHERER_BROKER,
     "balance_ms": BALANCE_MS,
     "heartbeat_ms": HEARTBEAT_MS,
 }
@@ -75,12 +75,12 @@ SETTINGS: dict[str, object] = {
 
 @dataclass
 class System:
-    """Servers that run.
+    """Running servers.
 
     Args:
         kind: JAVA or COHERER.
         address: of the master or the name server, host:port.
-        pids: the processes of its broker (ours has the rest in it).
+        pids: the processes of its broker; a Coherer node is one process.
     """
 
     kind: str
@@ -89,26 +89,26 @@ class System:
 
 
 class Bench(ABC):
-    """All processes of a run. Use it with `with`.
+    """All processes of a run; use it in a `with` block.
 
     Args:
-        java: the Java system; None measures ours alone.
+        java: the Java system; None to measure Coherer alone.
         folder: for data and logs.
-        say: told of progress.
+        log: prints progress.
 
     Attributes:
         scheme: of the URL of a cluster.
-        address_name: what the Java clients call the address of a cluster.
+        address_name: name of the cluster's address in calls of the Java clients.
     """
 
     scheme: str
     address_name: str
 
-    def __init__(self, java: JavaSystem | None, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, java: JavaSystem | None, folder: Path, log: Callable[[str], None]) -> None:
         self._java = java
         self._folder = folder / self.scheme
-        self._log = say
-        self._tubemq_url = ""  # of our node, where its clients' URL is another one
+        self._log = log
+        self._tubemq_url = ""  # of the node, if clients use another URL
         self._stack = contextlib.ExitStack()
         self.systems: dict[str, System] = {}
         self.drivers: dict[str, Driver] = {}
@@ -117,7 +117,7 @@ class Bench(ABC):
     def __enter__(self) -> Self:
         self._folder.mkdir()
         try:
-            self._start_ours()
+            self._start_node()
             if self._java is not None:
                 self._start_java(self._java)
             self._start_clients()
@@ -130,27 +130,27 @@ class Bench(ABC):
         self._stack.close()
 
     def driver(self, kind: str) -> Driver:
-        """The process of a kind of client."""
+        """The client process of a kind."""
         return self.drivers[kind]
 
     @abstractmethod
     def _node_ports(self) -> tuple[int, dict[str, object]]:
-        """The port that clients connect to, and the options of our node."""
+        """The port for clients, and the options of the node."""
 
     @abstractmethod
     def _start_java(self, java: JavaSystem) -> None:
-        """Starts the Java servers, and makes the topics."""
+        """Starts the Java servers, and creates the topics."""
 
     @abstractmethod
     def _java_driver(self, java: JavaSystem) -> Driver:
         """A JVM with clients."""
 
-    def _start_ours(self) -> None:
-        self._log("our node starts")
+    def _start_node(self) -> None:
+        self._log("starting the node")
         port, options = self._node_ports()
         child = start_node(
-            "our-node",
-            self._folder / "ours",
+            "node",
+            self._folder / "node",
             HOST,
             admin_port=None,
             topics=dict.fromkeys(TOPICS, PARTITIONS),
@@ -163,7 +163,7 @@ class Bench(ABC):
 
     def _start_clients(self) -> None:
         command = [sys.executable, "-c", CLIENT_PROGRAM]
-        self.drivers[COHERER] = Driver("our-client", command, self._folder)
+        self.drivers[COHERER] = Driver("coherer-client", command, self._folder)
         self._stack.callback(self.drivers[COHERER].stop)
         if self._java is not None:
             self.drivers[JAVA] = self._java_driver(self._java)
@@ -175,7 +175,7 @@ class Bench(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """What is to be done before clients are opened, with a Java system there."""
+        """Prepares the Java system before clients are opened."""
 
     def _open(self, kind: str, driver: Driver, system: System) -> None:
         address = {self.address_name: system.address, "url": f"{self.scheme}://{system.address}"}
@@ -184,13 +184,13 @@ class Bench(ABC):
         name, opened = driver.open("bench", heartbeat_ms=HEARTBEAT_MS, **address)
         opened.result(60)
         for topic in TOPICS:
-            asked = driver.call(name, "publish", topic=topic, wait_ms=WRITABLE_WAIT_MS)
-            asked.result(WRITABLE_WAIT_MS / 1000 + 10)
+            pending = driver.call(name, "publish", topic=topic, wait_ms=WRITABLE_WAIT_MS)
+            pending.result(WRITABLE_WAIT_MS / 1000 + 10)
         self.clients[kind, system.kind] = name
 
 
 class TubeMQBench(Bench):
-    """TubeMQ: our client and node, Java's client, master and broker."""
+    """TubeMQ: Coherer's client and node, Java's client, master and broker."""
 
     scheme = "tubemq"
     address_name = "master"
@@ -204,7 +204,7 @@ class TubeMQBench(Bench):
         return JavaDriver(java, self._folder, "java-client", heap_mb=HEAP_MB)
 
     def _start_java(self, java: JavaSystem) -> None:
-        self._log("the Java master and broker start")
+        self._log("starting the Java master and broker")
         master = JavaMaster(java, self._folder / "java-master", balance_ms=BALANCE_MS)
         self._stack.callback(master.stop)
         master.wait()
@@ -226,7 +226,7 @@ class TubeMQBench(Bench):
 
 
 class RocketMQBench(Bench):
-    """RocketMQ: our client and node, Java's client, name server and broker, and the C++ client."""
+    """RocketMQ: Coherer's client and node, Java's client and servers, and the C++ client."""
 
     scheme = "rocketmq"
     address_name = "namesrv"
@@ -242,7 +242,7 @@ class RocketMQBench(Bench):
         return RocketDriver(java, self._folder / "java-client", "java-client", heap_mb=HEAP_MB)
 
     def _start_java(self, java: JavaSystem) -> None:
-        self._log("the Java name server and broker start")
+        self._log("starting the Java name server and broker")
         names = JavaNameServer(java, self._folder / "java-names")
         self._stack.callback(names.stop)
         names.wait()
@@ -255,7 +255,7 @@ class RocketMQBench(Bench):
         self.systems[JAVA] = System(JAVA, names.address, [broker.child.pid])
 
     def _prepare(self) -> None:
-        self._make_topics()
+        self._create_topics()
         try:
             python = cpp_python(self._log)
         except UnavailableError as reason:
@@ -266,10 +266,10 @@ class RocketMQBench(Bench):
         self._open(CPP, self._cpp, self.systems[JAVA])
 
     def driver(self, kind: str) -> Driver:
-        """The process of a kind of client."""
+        """The client process of a kind."""
         return self._cpp if kind == CPP else self.drivers[kind]
 
-    def _make_topics(self) -> None:
+    def _create_topics(self) -> None:
         driver, address = self.drivers[JAVA], self.systems[JAVA].address
         admin, opened = driver.open("admin", namesrv=address)
         opened.result(60)

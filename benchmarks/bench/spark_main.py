@@ -1,4 +1,4 @@
-"""Reads a topic with Spark, several times, and writes the rows nowhere."""
+"""Reads a topic with Spark several times, and discards the rows."""
 
 from __future__ import annotations
 

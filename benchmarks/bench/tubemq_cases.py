@@ -1,4 +1,4 @@
-"""What is measured of TubeMQ."""
+"""The cases of TubeMQ."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ CASES = [
         goal_ms=2.0,
     ),
 ]
-"""In the order of the table."""
+"""The cases, in the order of the table."""

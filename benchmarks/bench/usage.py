@@ -1,4 +1,4 @@
-"""What processes use, and what machine this is, without further packages."""
+"""CPU and memory of processes, and a description of the machine, without other packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time of a process and its threads so far; None where /proc does not tell."""
+    """CPU time of a process and its threads so far; None without /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("ascii")
     except OSError:
@@ -44,7 +44,7 @@ def machine() -> dict[str, object]:
 
 
 def versions(java: str) -> dict[str, str]:
-    """What ran."""
+    """Versions of Python, Java and packages."""
     found = {"python": sys.version.split()[0], "java": java}
     for package in ("coherer", "uvloop", "protobuf", "msgspec", "pyarrow", "pyspark"):
         try:

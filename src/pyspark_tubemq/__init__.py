@@ -1,8 +1,8 @@
 """Lets Spark find `format("tubemq")` with nothing registered.
 
-Spark imports every top-level module named `pyspark_*` and takes its `DefaultSource`. One that fails
-to import hides all others, so this one never does: without what the source needs there is no
-`DefaultSource`, and Spark says that the format is unknown.
+Spark imports every top-level module named `pyspark_*` and uses its `DefaultSource`. A module that
+fails to import hides all others, so this one never fails: without the packages of the data source
+it has no `DefaultSource`, and Spark reports an unknown format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Fixtures of the tests of commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Catches = Callable[[int, signal.Signals], bool]
 
 @pytest.fixture
 def catches() -> Catches:
-    """Whether a process has a handler: with the first signal our commands take theirs away."""
+    """Whether a process has a handler; commands remove theirs at the first signal."""
 
     def ask(pid: int, number: signal.Signals) -> bool:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")

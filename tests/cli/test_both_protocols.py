@@ -1,4 +1,4 @@
-"""Commands that have to say the same over TubeMQ and over RocketMQ, and leave nothing behind."""
+"""Commands that behave the same over TubeMQ and RocketMQ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fill(node: EmbeddedNode, topic: str, count: int = 3) -> None:
         producer.send_many(Message(topic, b"%d" % n) for n in range(count)).check()
 
 
-def test_all_topics_are_those_of_the_system_too(
+def test_list_all_includes_system_topics(
     coherer_node: EmbeddedNode, coherer_topic: str, group: str
 ) -> None:
     fill(coherer_node, coherer_topic)
@@ -65,7 +65,7 @@ def test_all_topics_are_those_of_the_system_too(
     assert not [name for name in shown if name.startswith("%")]
 
 
-def test_the_lag_of_a_group_is_the_same_over_both(
+def test_the_lag_of_a_group_is_the_same_over_both_protocols(
     coherer_node: EmbeddedNode, coherer_topic: str, group: str
 ) -> None:
     fill(coherer_node, coherer_topic, 7)
@@ -91,18 +91,18 @@ def test_the_lag_of_a_group_is_the_same_over_both(
     }
 
 
-def test_why_a_lag_is_unknown_is_said(coherer_node: EmbeddedNode, group: str) -> None:
-    with coherer.blocking.connect_rocketmq(coherer_node.rocketmq_url) as client:
+def test_an_unknown_lag_is_explained(coherer_node: EmbeddedNode, group: str) -> None:
+    with coherer.blocking.connect(coherer_node.rocketmq_url) as client:
         client.admin().create_group(group)
     listed = run(coherer_node, "rocketmq", "groups", "list")
-    [said] = [line for line in listed.stderr.splitlines() if group in line]
-    assert said.endswith("is unknown: it has not confirmed anything yet.")
+    [reason] = [line for line in listed.stderr.splitlines() if group in line]
+    assert reason.endswith("is unknown: it has not confirmed anything yet.")
     [line] = [line for line in listed.stdout.splitlines() if line.startswith(group)]
     assert line.split()[-1] == "?"
 
 
 @BOTH
-def test_to_consume_a_missing_topic_does_not_create_it(
+def test_consuming_a_missing_topic_does_not_create_it(
     coherer_node: EmbeddedNode, coherer_topic: str, protocol: str
 ) -> None:
     missing = f"{coherer_topic}_missing"
@@ -118,7 +118,7 @@ def test_to_consume_a_missing_topic_does_not_create_it(
 
 
 @BOTH
-def test_to_consume_without_a_group_leaves_none_behind(
+def test_consuming_without_a_group_creates_none(
     coherer_node: EmbeddedNode, coherer_topic: str, protocol: str
 ) -> None:
     fill(coherer_node, coherer_topic)
@@ -129,9 +129,7 @@ def test_to_consume_without_a_group_leaves_none_behind(
     assert group_names(coherer_node) == before
 
 
-def test_without_a_group_tags_are_chosen_too(
-    coherer_node: EmbeddedNode, coherer_topic: str
-) -> None:
+def test_filters_work_without_a_group(coherer_node: EmbeddedNode, coherer_topic: str) -> None:
     with (
         coherer.blocking.connect(coherer_node.url) as client,
         client.producer(coherer_topic) as producer,
@@ -186,13 +184,13 @@ def test_a_group_is_reset_to_a_time(
 
 
 @BOTH
-def test_a_place_that_makes_no_sense_is_refused(coherer_node: EmbeddedNode, protocol: str) -> None:
+def test_a_malformed_position_is_refused(coherer_node: EmbeddedNode, protocol: str) -> None:
     result = run(coherer_node, protocol, "groups", "reset", "g", "-t", "t", "--to", "now")
     assert result.exit_code == 2
     assert "a time such as 2026-01-31T18:30" in " ".join(result.stderr.split())
 
 
-def test_the_module_is_the_command() -> None:
+def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "coherer", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"coherer {coherer.__version__}\n"

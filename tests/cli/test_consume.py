@@ -1,4 +1,4 @@
-"""`coherer consume`: what is printed, what is confirmed; then for real."""
+"""`coherer consume`: printing and acknowledging, and the command against a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coherer.testing import EmbeddedNode
 
 @dataclass
 class Batch:
-    """As much of a package as is needed to print it."""
+    """A batch that can be printed."""
 
     messages: list[ReceivedMessage]
 
@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass
 class Consumer:
-    """Hands out packages and remembers what became of them."""
+    """A source that records calls."""
 
     batches: list[Batch]
     log: list[str] = field(default_factory=list)
@@ -45,14 +45,14 @@ class Consumer:
     def receive(self, *, timeout_ms: int) -> MessageBatch | None:
         return cast("MessageBatch", self.batches.pop(0)) if self.batches else None
 
-    def confirm(self, batch: MessageBatch) -> None:
-        self.log.append(f"confirm {len(batch)}")
+    def ack(self, batch: MessageBatch) -> None:
+        self.log.append(f"ack {len(batch)}")
 
-    def leave(self, batch: MessageBatch, printed: int) -> None:
-        self.log.append(f"leave {len(batch)} after {printed}")
+    def stop_after(self, batch: MessageBatch, printed: int) -> None:
+        self.log.append(f"stop after {printed} of {len(batch)}")
 
 
-def package(*bodies: bytes, first: int = 0) -> Batch:
+def batch_of(*bodies: bytes, first: int = 0) -> Batch:
     return Batch(
         [
             ReceivedMessage("t", body, tag="a", broker="1", partition=2, offset=first + number)
@@ -63,7 +63,7 @@ def package(*bodies: bytes, first: int = 0) -> Batch:
 
 @pytest.fixture
 def consumer() -> Consumer:
-    return Consumer([package(b"a", b"b"), package(b"c", b"\xff", b"e", first=2)])
+    return Consumer([batch_of(b"a", b"b"), batch_of(b"c", b"\xff", b"e", first=2)])
 
 
 def printed(form: Form, consumer: Consumer, maximum: int | None = None) -> tuple[bytes, object]:
@@ -75,7 +75,7 @@ def printed(form: Form, consumer: Consumer, maximum: int | None = None) -> tuple
 
 def test_text(consumer: Consumer) -> None:
     assert printed(Form.text, consumer) == (b"a\nb\nc\n\xff\ne\n", None)
-    assert consumer.log == ["confirm 2", "confirm 3"]
+    assert consumer.log == ["ack 2", "ack 3"]
 
 
 def test_hex(consumer: Consumer) -> None:
@@ -85,28 +85,28 @@ def test_hex(consumer: Consumer) -> None:
 def test_json(consumer: Consumer) -> None:
     out, _ = printed(Form.json, consumer)
     first, _, _, binary, _ = map(json.loads, out.splitlines())
-    place = {"tag": "a", "topic": "t", "broker": "1", "partition": 2}
-    assert first == {"body": "a", **place, "offset": 0}
-    assert binary == {"base64": "/w==", **place, "offset": 3}
+    origin = {"tag": "a", "topic": "t", "broker": "1", "partition": 2}
+    assert first == {"body": "a", **origin, "offset": 0}
+    assert binary == {"base64": "/w==", **origin, "offset": 3}
 
 
 @pytest.mark.parametrize(
     ("maximum", "out", "rest", "log"),
     [
-        (1, b"a\n", (b"a", 0), ["leave 2 after 1"]),
-        (2, b"a\nb\n", None, ["confirm 2"]),
-        (3, b"a\nb\nc\n", (b"c", 2), ["confirm 2", "leave 3 after 1"]),
-        (5, b"a\nb\nc\n\xff\ne\n", None, ["confirm 2", "confirm 3"]),
+        (1, b"a\n", (b"a", 0), ["stop after 1 of 2"]),
+        (2, b"a\nb\n", None, ["ack 2"]),
+        (3, b"a\nb\nc\n", (b"c", 2), ["ack 2", "stop after 1 of 3"]),
+        (5, b"a\nb\nc\n\xff\ne\n", None, ["ack 2", "ack 3"]),
     ],
 )
-def test_no_more_than_wanted(
+def test_the_maximum_is_never_exceeded(
     consumer: Consumer, maximum: int, out: bytes, rest: object, log: list[str]
 ) -> None:
     assert printed(Form.text, consumer, maximum) == (out, rest)
     assert consumer.log == log
 
 
-def test_what_cannot_be_printed_is_not_confirmed(consumer: Consumer) -> None:
+def test_messages_that_cannot_be_printed_are_not_acknowledged(consumer: Consumer) -> None:
     def write(data: bytes) -> None:
         raise BrokenPipeError
 
@@ -131,18 +131,18 @@ def filled(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
 
 
 def consume(node: EmbeddedNode, *words: str) -> Result:
-    place = ("--url", node.url, "--admin", node.admin_url)
-    return CliRunner().invoke(app, ["consume", *words, *place], catch_exceptions=False)
+    cluster = ("--url", node.url, "--admin", node.admin_url)
+    return CliRunner().invoke(app, ["consume", *words, *cluster], catch_exceptions=False)
 
 
-def test_from_the_beginning(coherer_node: EmbeddedNode, filled: str) -> None:
+def test_a_topic_is_read_from_the_beginning(coherer_node: EmbeddedNode, filled: str) -> None:
     done = consume(coherer_node, filled, "--timeout", "1")
     assert done.exit_code == 0
     assert done.stdout == "".join(f"m{number}\n" for number in range(10))
     assert done.stderr == "10 messages\n"
 
 
-def test_a_group_goes_on_where_it_stopped(coherer_node: EmbeddedNode, filled: str) -> None:
+def test_a_group_continues_where_it_stopped(coherer_node: EmbeddedNode, filled: str) -> None:
     words = (filled, "--group", f"g_{filled}", "--max", "4", "--json")
     for first in (0, 4):
         done = consume(coherer_node, *words)
@@ -157,6 +157,6 @@ def test_filters(coherer_node: EmbeddedNode, filled: str) -> None:
     assert found == [b"m1", b"m3", b"m5", b"m7", b"m9"]
 
 
-def test_nothing_of_the_past(coherer_node: EmbeddedNode, filled: str) -> None:
+def test_latest_skips_old_messages(coherer_node: EmbeddedNode, filled: str) -> None:
     done = consume(coherer_node, filled, "--from", "latest", "--timeout", "0.5")
     assert (done.exit_code, done.stdout) == (0, "")

@@ -1,4 +1,4 @@
-"""`coherer demo`, as a user runs it: to the end, again, and stopped in the middle."""
+"""`coherer demo` as a user runs it: to the end, again, and interrupted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_proc = pytest.mark.skipif(
 
 
 class Run:
-    """A demo in a process of its own, with everything that it starts marked."""
+    """A demo in a process of its own; a mark in the environment finds everything it starts."""
 
     def __init__(self, home: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
         self.mark = f"COHERER_TEST_MARK={uuid.uuid4()}"
@@ -48,11 +48,11 @@ class Run:
         assert any(text in line for line in self.process.stdout), self.process.communicate()
 
     def finish(self) -> tuple[int, str, str]:
-        said, errors = self.process.communicate(timeout=WAIT_S)
-        return self.process.returncode, said, errors
+        output, errors = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, output, errors
 
     def left_over(self) -> list[str]:
-        """What it started and what has not ended, after a moment's grace for each."""
+        """Processes that it started and that do not end within 20 seconds."""
         left = []
         for entry in Path("/proc").iterdir():
             try:
@@ -73,11 +73,11 @@ class Run:
 
 
 def without_java(home: Path) -> dict[str, str]:
-    """A PATH with everything that the machine has, except Java."""
+    """A PATH with all programs of the machine except Java."""
     tools = home / "tools"
     tools.mkdir()
-    for place in (Path("/usr/bin"), Path("/bin")):
-        for program in place.iterdir():
+    for directory in (Path("/usr/bin"), Path("/bin")):
+        for program in directory.iterdir():
             if program.name != "java" and not (tools / program.name).is_symlink():
                 (tools / program.name).symlink_to(program)
     return {"PATH": str(tools), "JAVA_HOME": ""}
@@ -93,11 +93,11 @@ def test_it_runs_twice_on_the_same_directory_with_and_without_a_java_on_the_path
     kept = tmp_path / "kept"
     for env in (without_java(tmp_path), {}):
         run = Run(tmp_path, "--rows", "3000", "--keep", str(kept), env=env)
-        code, said, errors = run.finish()
-        assert (code, errors) == (0, ""), said
-        assert said.split().count("3,000") == 5, "source, acknowledged, stored, landed, distinct"
-        assert "nothing lost, nothing doubled" in said
-        assert "JetBlue Airways" in said
+        code, output, errors = run.finish()
+        assert (code, errors) == (0, ""), output
+        assert output.split().count("3,000") == 5, "source, acknowledged, stored, landed, distinct"
+        assert "nothing lost, nothing duplicated" in output
+        assert "JetBlue Airways" in output
         assert run.left_over() == []
         assert list(run.temporary.glob("coherer-*")) == []
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
@@ -115,18 +115,18 @@ def test_it_runs_twice_on_the_same_directory_with_and_without_a_java_on_the_path
         ("both", {"sent by tubemq": "1500/1500", "sent by rocketmq": "1500/1500"}),
     ],
 )
-def test_flights_go_through_either_door_or_both(
+def test_flights_are_sent_over_either_protocol_or_both(
     tmp_path: Path, via: str, sent: dict[str, str]
 ) -> None:
     run = Run(tmp_path, "--rows", "3000", "--via", via)
-    code, said, errors = run.finish()
-    assert (code, errors) == (0, ""), said
-    assert said.split().count("3,000") == 5, "source, acknowledged, stored, landed, distinct"
-    assert "nothing lost, nothing doubled" in said
-    lines = [line for line in said.splitlines() if "sent by" in line]
+    code, output, errors = run.finish()
+    assert (code, errors) == (0, ""), output
+    assert output.split().count("3,000") == 5, "source, acknowledged, stored, landed, distinct"
+    assert "nothing lost, nothing duplicated" in output
+    lines = [line for line in output.splitlines() if "sent by" in line]
     assert len(lines) == len(sent)
-    for line, (door, count) in zip(lines, sent.items(), strict=True):
-        assert door in line
+    for line, (sender, count) in zip(lines, sent.items(), strict=True):
+        assert sender in line
         assert count in line
     assert run.left_over() == []
 
@@ -142,13 +142,13 @@ def test_flights_go_through_either_door_or_both(
         ("Counting", signal.SIGTERM),
     ],
 )
-def test_ctrl_c_leaves_nothing(tmp_path: Path, phase: str, number: signal.Signals) -> None:
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str, number: signal.Signals) -> None:
     run = Run(tmp_path, "--rows", "50000" if phase == "Sending" else "500")
     run.read_until(phase)
     run.process.send_signal(number)
-    code, said, errors = run.finish()
-    assert (code, errors) == (130, ""), said
-    assert "Stopped; nothing is left running." in said
+    code, output, errors = run.finish()
+    assert (code, errors) == (130, ""), output
+    assert "Stopped; nothing is left running." in output
     assert run.left_over() == []
     assert list(run.temporary.glob("coherer-*")) == []
 
@@ -166,9 +166,9 @@ def test_a_second_signal_leaves_no_process(
     while catches(run.process.pid, signal.SIGTERM):
         assert run.process.poll() is None
     run.process.send_signal(second)
-    code, said, _ = run.finish()
+    code, output, _ = run.finish()
     assert code in {-second, 130}, "130 if it had come to its end already"
-    assert ("Stopped" in said) == (code == 130)
+    assert ("Stopped" in output) == (code == 130)
     assert run.left_over() == []
 
 
@@ -185,24 +185,24 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
 
 def test_the_audit_compares_all_counts() -> None:
     assert demo.Audit(5, 5, 5, 5, 5).clean
-    for place in range(5):
+    for index in range(5):
         counts = [5] * 5
-        counts[place] = 4
+        counts[index] = 4
         assert not demo.Audit(*counts).clean
 
 
-def test_a_directory_with_something_else_in_it_is_not_touched(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(UsageError, match="not empty"), demo.workspace(tmp_path):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 
 
-def test_what_cannot_work_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_wrong_options_are_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     wrong = {
         "--chart": (tmp_path / "none" / "chart.png", "there is no directory"),
-        "--keep": (tmp_path / "file", "is no directory"),
+        "--keep": (tmp_path / "file", "is not a directory"),
     }
     for option, (path, words) in wrong.items():
         done = CliRunner().invoke(app, ["demo", option, str(path)], catch_exceptions=False)

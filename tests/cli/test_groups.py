@@ -41,21 +41,21 @@ def test_members_offsets_and_lag(
     coherer_node: EmbeddedNode, coherer_topic: str, group: str, client: Client
 ) -> None:
     with client, client.consumer(group, coherer_topic, start="earliest") as consumer:
-        package = consumer.receive(timeout_ms=10_000)
-        assert package is not None
-        consumer.confirm(package)
+        batch = consumer.receive(timeout_ms=10_000)
+        assert batch is not None
+        consumer.confirm(batch)
         state = described(coherer_node, group)
         assert (state["group"], state["topics"]) == (group, [coherer_topic])
         (member,) = state["members"]  # type: ignore[misc]
         (partition,) = state["partitions"]  # type: ignore[misc]
-        left = 10 - len(package)
+        left = 10 - len(batch)
         assert partition == {
             "topic": coherer_topic,
             "broker": 1,
             "partition": 0,
             "min_offset": 0,
             "max_offset": 10,
-            "committed": len(package),
+            "committed": len(batch),
             "lag": left,
             "owner": member["id"],
         }
@@ -86,17 +86,17 @@ def test_reset(
     assert described(coherer_node, group)["lag"] == 10 - offset
     if offset < 10:
         with client, client.consumer(group, coherer_topic, start="latest") as consumer:
-            package = consumer.receive(timeout_ms=10_000)
-            assert package is not None
-            assert package.bodies()[0] == b"%d" % offset
+            batch = consumer.receive(timeout_ms=10_000)
+            assert batch is not None
+            assert batch.bodies()[0] == b"%d" % offset
     client.close()
 
 
-def test_what_is_not_there(coherer_node: EmbeddedNode) -> None:
+def test_missing_names_are_errors(coherer_node: EmbeddedNode) -> None:
     done = groups(coherer_node, "describe", "nosuch")
     assert (done.exit_code, done.stderr) == (
         1,
-        "error: There is no group nosuch, or it has read nothing yet.\n",
+        "error: There is no group nosuch, or it has consumed nothing yet.\n",
     )
     done = groups(coherer_node, "reset", "nosuch", "--topic", "nosuch", "--to", "latest")
     assert done.exit_code == 1

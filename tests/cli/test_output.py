@@ -7,10 +7,11 @@ import json
 import pytest
 from coherer.cli.common import fail, print_json, print_table
 
+from coherer.cli.common import fail, print_json, print_table
 from coherer.errors import ConnectError, UsageError
 
 
-def test_a_table_is_never_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_not_truncated_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
     print_table(("name", "lag"), [(long, 12345), ("[b]", None)], empty="nothing")
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
@@ -18,7 +19,7 @@ def test_a_table_is_never_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) 
     assert lines[2:] == [[long, "12,345"], ["[b]", "?"]]
 
 
-def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_prints_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name",), [], empty="There is nothing.")
     assert capsys.readouterr() == ("", "There is nothing.\n")
 

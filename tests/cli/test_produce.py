@@ -1,4 +1,4 @@
-"""`coherer produce`: counting, and for real; together with `consume` it copies a topic."""
+"""`coherer produce`: totals, and the command against a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coherer.testing import EmbeddedNode
 
 
 class Sender:
-    """Refuses every message that says so."""
+    """Refuses messages whose body asks for it."""
 
     def send_many(self, messages: Iterable[Message]) -> SendReport:
         listed = list(messages)
@@ -30,7 +30,7 @@ class Sender:
         return SendReport(len(listed) - len(failed), list(failed))
 
 
-def test_everything_is_counted() -> None:
+def test_totals_count_everything() -> None:
     batches = [[Message("t", b"one"), Message("t", b"bad")], [Message("t", b"three")]]
     total, shown = Total(), list[int]()
     send_all(Sender(), batches, total, lambda total: shown.append(total.sent))
@@ -90,7 +90,7 @@ def test_a_topic_can_be_copied(coherer_node: EmbeddedNode, coherer_topic: str) -
     )
 
 
-def test_a_bad_line_ends_it_and_what_was_sent_is_said(
+def test_a_bad_line_ends_the_run_with_its_totals(
     coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "good").write_text('{"body": "1"}\n')
@@ -98,12 +98,12 @@ def test_a_bad_line_ends_it_and_what_was_sent_is_said(
     files = (str(tmp_path / "good"), str(tmp_path / "bad"))
     done = produce(coherer_node, coherer_topic, *files, "--format", "json")
     assert done.exit_code == 2
-    said, error = done.stderr.splitlines()
-    assert said.startswith("1 message, ")
-    assert error.startswith(f"error: {files[1]}, line 3 is no message in JSON")
+    totals, error = done.stderr.splitlines()
+    assert totals.startswith("1 message, ")
+    assert error.startswith(f"error: {files[1]}, line 3 is not a JSON message")
 
 
-def test_a_pipe_can_be_named(
+def test_a_named_pipe_is_read(
     coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:
     # A shell's `coherer produce orders <(zcat orders.gz)` names one.
@@ -116,17 +116,19 @@ def test_a_pipe_can_be_named(
     assert json.loads(done.stdout)["sent"] == 2
 
 
-def test_what_cannot_be_read_is_said_before_anything_is_sent(
+def test_unreadable_files_are_refused_before_anything_is_sent(
     coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "good").write_text("1\n")
     for wrong in (tmp_path, tmp_path / "none"):
         done = produce(coherer_node, coherer_topic, str(tmp_path / "good"), str(wrong))
         assert done.exit_code == 2
-        assert done.stderr == f"error: {wrong} is no file that can be read.\n"
+        assert done.stderr == f"error: {wrong} is not a readable file.\n"
 
 
-def test_a_line_is_sent_when_it_is_there(coherer_node: EmbeddedNode, coherer_topic: str) -> None:
+def test_a_line_is_sent_as_soon_as_it_arrives(
+    coherer_node: EmbeddedNode, coherer_topic: str
+) -> None:
     words = [sys.executable, "-m", "coherer.cli", "produce", coherer_topic, "--json"]
     with subprocess.Popen(
         [*words, "--url", coherer_node.url],

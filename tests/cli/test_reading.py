@@ -1,4 +1,4 @@
-"""From bytes to messages."""
+"""Reading messages from bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAMP = Stamp("t", "tag", DAY, {"a": "1", "b": "2"})
 
 
 @given(st.binary(), st.lists(st.integers(1, 8)))
-def test_lines_do_not_depend_on_how_they_are_cut(data: bytes, cuts: list[int]) -> None:
+def test_lines_do_not_depend_on_chunk_boundaries(data: bytes, cuts: list[int]) -> None:
     parts: list[bytes] = []
     rest = data
     for cut in cuts:
@@ -32,12 +32,12 @@ def test_lines_do_not_depend_on_how_they_are_cut(data: bytes, cuts: list[int]) -
     assert found == (wanted if wanted[-1] else wanted[:-1])  # a last line needs no end
 
 
-def test_lines_go_on_as_soon_as_they_are_there() -> None:
+def test_lines_are_returned_as_soon_as_they_are_complete() -> None:
     batches = lines(iter([b"one\ntw", b"o\n", b"three"]))
     assert [next(batches), next(batches), next(batches)] == [[b"one"], [b"two"], [b"three"]]
 
 
-def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "LINE_BYTES_MAX", 10)
     with pytest.raises(UsageError, match="raw"):
         list(lines([b"x" * 6, b"x" * 6]))
@@ -49,19 +49,19 @@ def test_chunks_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(chunks(io.BufferedReader(io.BytesIO(b"abcde")))) == [b"abcd", b"e"]
 
 
-def test_lines_are_stamped() -> None:
+def test_options_apply_to_lines() -> None:
     ((one, two),) = messages([b"x\ny\n"], "lines", STAMP, "f")
     assert (one.topic, one.body, one.tag, one.time) == ("t", b"x", "tag", DAY)
     assert (two.body, two.properties) == (b"y", {"a": "1", "b": "2"})
 
 
-def test_raw_is_one_message() -> None:
+def test_a_raw_file_is_one_message() -> None:
     ((one,),) = messages([b"x\n", b"y\n"], "raw", STAMP, "f")
     assert one.body == b"x\ny\n"
     assert list(messages([], "raw", STAMP, "f")) == []
 
 
-def test_json_goes_before_the_options() -> None:
+def test_json_overrides_the_options() -> None:
     line = b'{"body": "\xc3\xa4", "tag": "own", "properties": {"b": "3"}, "extra": 1}\n'
     ((one,),) = messages([line], "json", STAMP, "f")
     assert (one.body, one.tag) == ("ä".encode(), "own")
@@ -78,8 +78,8 @@ def test_json_goes_before_the_options() -> None:
     "line",
     [b"plain text", b"{}", b'{"body": 1}', b'{"base64": "%"}', b'{"body": "x', b"[1]", b"\xff"],
 )
-def test_what_is_no_message_is_shown(line: bytes) -> None:
-    with pytest.raises(UsageError, match=r"^f, line 2 is no message in JSON"):
+def test_a_malformed_message_is_quoted(line: bytes) -> None:
+    with pytest.raises(UsageError, match=r"^f, line 2 is not a JSON message"):
         list(messages([b"\n" + line], "json", STAMP, "f"))
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_message_is_shown(line: bytes) -> None:
         id=st.text("0123456789"),
     )
 )
-def test_what_consume_prints_produce_takes(message: ReceivedMessage) -> None:
+def test_produce_accepts_the_output_of_consume(message: ReceivedMessage) -> None:
     line = msgspec.json.encode(Envelope.of(message)) + b"\n"
     ((again,),) = messages([line], "json", Stamp("t"), "f")
     assert (again.topic, again.body, again.tag) == (message.topic, message.body, message.tag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import signal
 import socket
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,11 +17,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from coherer._net import TlsOptions
-from coherer._server.node.node import NodeOptions
-from coherer.blocking import connect_tubemq
+from coherer._server.node.node_options import SETTINGS, NodeOptions
+from coherer.blocking import connect
 from coherer.cli import main, serve_options
-from coherer.cli.serve import Ready, _announce, app, serve
-from coherer.cli.serve_rocketmq import BrokerRole, Door
+from coherer.cli.serve import Ready, announce, app
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.testing import embedded_node
@@ -33,79 +32,104 @@ FREE = ("--master-port", "0", "--broker-port", "0", *ROCKETMQ, "--admin-port", "
 
 
 def test_every_option_of_a_node_can_be_given() -> None:
-    given = set(inspect.signature(serve).parameters)
-    fields = set(NodeOptions.__struct_fields__)
-    assert given - fields == {
-        "admin", "tls_certificate", "tls_key", "tls_key_password", "tls_trust", "log",
-        "as_json", "more",
-    }  # fmt: skip
-    defaults = dict(
-        zip(NodeOptions.__struct_fields__[1:], NodeOptions.__struct_defaults__, strict=True)
-    )
-    for name in fields - given - {"tls"}:
-        value = "7" if defaults[name] is None else str(defaults[name])
-        options = serve_options.node_options({"more": [f"{name}={value}"]})
-        assert str(getattr(options, name)) == value
+    given = {parameter.name for parameter in get_command(app).params}
+    fields = {one.name.partition(".")[0] for one in SETTINGS}
+    assert fields == set(NodeOptions.__struct_fields__), "each field has a setting"
+    assert {one.key for one in SETTINGS if one.setting.panel} < given
+    for one in SETTINGS:
+        if one.setting.panel is None:
+            value = "7" if one.default is None else str(one.default)
+            options = serve_options.node_options({"more": [f"{one.name}={value}"]})
+            assert str(getattr(options, one.name)) == value
 
 
-def test_the_help_tells_the_defaults_of_the_struct() -> None:
-    defaults = dict(
-        zip(NodeOptions.__struct_fields__[1:], NodeOptions.__struct_defaults__, strict=True)
-    )
-    told = 0
-    for parameter in get_command(app).params:
-        text = getattr(parameter, "help", None) or ""
-        found = re.search(r"Default: (\d[\d,]*)(?: ([KMG])iB)?", text)
-        default = defaults.get(str(parameter.name))
-        if found and default is not None:
-            unit = 1024 ** " KMG".index(found[2] or " ")
-            assert int(found[1].rstrip(",").replace(",", "")) * unit == default, parameter.name
-            told += 1
-    assert told > 12
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--role", "Default: both."),
+        ("--master-port", "Default: 8715."),
+        ("--heartbeat-ms", "Default: 1,000."),
+        ("--transfer-bytes", "Default: 512 KiB."),
+        ("--auto-create-topics", "Default: on."),
+        ("--flush", "Default: async."),
+        ("--advertised-host", "Default: that of --host."),
+    ],
+)
+def test_help_shows_the_defaults_of_the_struct(words: str, expected: str) -> None:
+    (option,) = (one for one in get_command(app).params if words in one.opts)
+    assert getattr(option, "help", "").endswith(expected)
 
 
-def test_options_become_those_of_a_node(tmp_path: Path) -> None:
-    plain = serve_options.node_options({"directory": None, "host": None, "roles": None})
-    assert plain == NodeOptions(directory=Path("coherer-data"))
-    full = serve_options.node_options(
-        {
-            "directory": tmp_path,
-            "roles": serve_options.Role.broker,
-            "protocols": Door.tubemq,
-            "master": "a:1",
-            "admin": None,
-            "retention_hours": 0.0,
-            "flush": serve_options.Flush.sync,
-            "users": ["me=a=b"],
-            "tls_certificate": tmp_path / "c.pem",
-        }
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], {}),
+        (
+            ["--role", "broker", "--door", "tubemq", "--master", "a:1"],
+            {
+                "roles": frozenset({"broker"}),
+                "protocols": frozenset({"tubemq"}),
+                "master": "a:1",
+                "admin_port": 8081,
+            },
+        ),
+        (["--retention-hours", "0", "--flush", "sync"], {"retention_hours": None, "flush": "sync"}),
+        (["--retention-hours", "1.5"], {"retention_hours": 1.5}),
+        (["--user", "me=a=b", "--user", "you=c"], {"users": {"me": "a=b", "you": "c"}}),
+        (["--tls-certificate", "c.pem"], {"tls": TlsOptions(certificate=Path("c.pem"))}),
+        (
+            ["--broker-role", "SLAVE", "--rocketmq-broker-id", "1", "--namesrv", "a"],
+            {"role": "SLAVE", "rocketmq_broker_id": 1, "namesrv": "a"},
+        ),
+        (
+            ["--set", "delay_levels=1s 5s", "--set", "rocketmq_fast_port=7"],
+            {"delay_levels": "1s 5s", "rocketmq_fast_port": 7},
+        ),
+        (["--no-admin", "--admin-port", "1"], {"admin_port": None}),
+        (["--no-auto-create-topics"], {"auto_create_topics": False}),
+        (
+            ["--user", "a=b", "--unprotected", "admin", "--unprotected", "namesrv"],
+            {"users": {"a": "b"}, "unprotected": frozenset({"admin", "namesrv"})},
+        ),
+        (["--admin-name", "x", "--admin-name", "y"], {"admin_names": frozenset({"x", "y"})}),
+    ],
+)
+def test_the_command_line_sets_the_options_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: dict[str, Any]
+) -> None:
+    assert parsed(monkeypatch, *words) == NodeOptions(directory=Path("coherer-data"), **expected)
+
+
+def test_the_environment_sets_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COHERER_DIRECTORY", "elsewhere")
+    monkeypatch.setenv("COHERER_USERS", "me=a you=b")
+    monkeypatch.setenv("COHERER_TOKEN", "secret")
+    assert parsed(monkeypatch) == NodeOptions(
+        directory=Path("elsewhere"), users={"me": "a", "you": "b"}, admin_token="secret"
     )
-    assert full == NodeOptions(
-        directory=tmp_path,
-        roles=frozenset({"broker"}),
-        protocols=frozenset({"tubemq"}),
-        master="a:1",
-        admin_port=8081,
-        retention_hours=None,
-        flush="sync",
-        users={"me": "a=b"},
-        tls=TlsOptions(certificate=tmp_path / "c.pem"),
-    )
-    slave = serve_options.node_options(
-        {"role": BrokerRole.slave, "rocketmq_broker_id": 1, "namesrv": "a"}
-    )
-    assert (slave.role, slave.name_servers) == ("SLAVE", ["a:9876"])
-    more = serve_options.node_options(
-        {"more": ["delay_levels=1s 5s", "rocketmq_fast_port=7", "tls_required=true"]}
-    )
-    assert (more.delay_levels, more.fast_port, more.tls_required) == ("1s 5s", 7, True)
+
+
+def test_malformed_options_are_refused() -> None:
     for wrong in ("colour=red", "cluster", "broker_id=red"):
         with pytest.raises(UsageError, match="--set"):
             serve_options.node_options({"more": [wrong]})
-    assert serve_options.node_options({"admin": False, "admin_port": 1}).admin_port is None
     with pytest.raises(UsageError, match="NAME=PASSWORD") as caught:
         serve_options.node_options({"users": ["secret"]})
     assert "secret" not in str(caught.value), "it may be the password"
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> NodeOptions:
+    """The options of the node that `coherer serve` would run."""
+    started: list[NodeOptions] = []
+
+    async def run(options: NodeOptions, *, as_json: bool) -> None:
+        del as_json
+        started.append(options)
+
+    monkeypatch.setattr("coherer.cli.serve.run", run)
+    done = CliRunner().invoke(main.app, ["serve", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return started[0]
 
 
 class Served:
@@ -142,7 +166,7 @@ def servers() -> Iterator[list[Served]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_told_to_stop(
+def test_it_serves_until_a_signal(
     tmp_path: Path, servers: list[Served], number: signal.Signals
 ) -> None:
     served = Served("--directory", str(tmp_path), *FREE)
@@ -157,7 +181,7 @@ def test_it_serves_until_told_to_stop(
     assert not (tmp_path / "abort").exists(), "the store was closed in order"
 
 
-def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
+def test_the_banner_shows_addresses_and_files(tmp_path: Path, servers: list[Served]) -> None:
     served = Served("--directory", str(tmp_path), *FREE)
     servers.append(served)
     words = ["-m", "coherer.cli", "serve", "--no-admin", "--flush", "sync", *FREE[:8]]
@@ -180,19 +204,21 @@ def test_people_get_a_banner(tmp_path: Path, servers: list[Served]) -> None:
     assert str(tmp_path / "2") in text
 
 
-@pytest.mark.parametrize(("required", "how"), [(False, ", or rocketmqs:// there"), (True, "")])
-def test_the_banner_tells_of_tls(
+@pytest.mark.parametrize(
+    ("required", "how"), [(False, ", or rocketmqs:// on the same ports"), (True, "")]
+)
+def test_the_banner_shows_tls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], required: bool, how: str
 ) -> None:
     options = {"tls": TlsOptions(certificate=PEM, trust=PEM), "tls_required": required}
     with embedded_node(tmp_path, master_tls_port=0, broker_tls_port=0, **options) as node:
-        _announce(node.node, as_json=False)
+        announce(node.node, as_json=False)
         text = capsys.readouterr().out
         assert f"with TLS   tubemqs://127.0.0.1:{node.node.master_tls_port}\n" in text
         assert f"rocketmq   {node.rocketmq_url}{how}\n" in text
 
 
-def test_a_directory_belongs_to_one_node(tmp_path: Path, servers: list[Served]) -> None:
+def test_two_nodes_cannot_share_a_directory(tmp_path: Path, servers: list[Served]) -> None:
     servers.append(Served("--directory", str(tmp_path), *FREE))
     servers[0].ready()
     servers.append(Served("--directory", str(tmp_path), *FREE))
@@ -202,14 +228,14 @@ def test_a_directory_belongs_to_one_node(tmp_path: Path, servers: list[Served]) 
     assert err.count("\n") == 1
 
 
-def test_master_and_broker_apart(tmp_path: Path, servers: list[Served]) -> None:
+def test_master_and_broker_run_in_separate_processes(tmp_path: Path, servers: list[Served]) -> None:
     master = Served("--role", "master", "--directory", str(tmp_path / "m"), *FREE)
     servers.append(master)
     url = master.ready().url
     words = ("--role", "broker", "--master", url, "--broker-id", "7", *FREE)
     broker = Served("--directory", str(tmp_path / "b"), *words)
     servers.append(broker)
-    ready = broker.ready()  # it is said when the master has accepted the broker
+    ready = broker.ready()  # printed once the master has accepted the broker
     assert (ready.url, ready.master_port) == (url, -1)
     assert ready.broker_port > 0
     assert broker.end(signal.SIGTERM)[0] == 0
@@ -231,7 +257,7 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
     broker = Served(*words)
     servers.append(broker)
     broker.ready()
-    with connect_tubemq(url) as client, client.producer("flights") as producer:
+    with connect(url) as client, client.producer("flights") as producer:
         producer.send_many(Message("flights", b"%d" % one) for one in range(10)).check()
     master.process.send_signal(signal.SIGSTOP)
     try:
@@ -246,13 +272,13 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
     again = Served(*words)
     servers.append(again)
     again.ready()
-    with connect_tubemq(url) as client:
+    with connect(url) as client:
         held = client.offsets("flights")
     assert sum(end for _, end in held.values()) == 10
     assert again.end(signal.SIGTERM)[0] == 0
 
 
-def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Served]) -> None:
+def test_a_broker_stops_without_its_master(tmp_path: Path, servers: list[Served]) -> None:
     words = ("--role", "broker", "--master", "127.0.0.1:1", *FREE)
     broker = Served("--directory", str(tmp_path), *words, "--log", "info")
     servers.append(broker)
@@ -269,12 +295,12 @@ def test_a_broker_stops_also_without_its_master(tmp_path: Path, servers: list[Se
         (["--role", "broker"], "needs --master"),
         (["--tls-certificate", "/missing.pem"], "--tls-certificate of TLS, /missing.pem"),
         (["--host", "0.0.0.0"], "Set --advertised-host"),
-        (["--broker-user", "alice"], "--broker-user and --broker-password must be set"),
+        (["--broker-user", "alice"], "--broker-user and --broker-password go together"),
         (["--set", "heartbet_ms=3"], "Did you mean heartbeat_ms?"),
-        (["--set", "heartbeat_ms"], "It looks like name=value"),
+        (["--set", "heartbeat_ms"], "Write name=value"),
     ],
 )
-def test_errors_name_options_as_the_command_line_does(
+def test_errors_spell_options_as_on_the_command_line(
     tmp_path: Path, words: list[str], expected: str
 ) -> None:
     free = [word for name in _PORTS if name not in words for word in (name, "0")]
@@ -284,7 +310,7 @@ def test_errors_name_options_as_the_command_line_does(
     assert expected in " ".join(result.stderr.split())
 
 
-def test_a_port_that_is_taken_is_named_with_its_option(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_with_its_option(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         free = [word for name in _PORTS if name != "--admin-port" for word in (name, "0")]

@@ -29,7 +29,7 @@ def listed(node: EmbeddedNode) -> dict[str, dict[str, object]]:
     return {topic["name"]: topic for topic in json.loads(topics(node, "list", "--json").stdout)}
 
 
-def test_the_life_of_a_topic(coherer_node: EmbeddedNode, name: str) -> None:
+def test_a_topic_is_created_listed_and_deleted(coherer_node: EmbeddedNode, name: str) -> None:
     done = topics(coherer_node, "create", name, "--partitions", "3")
     assert (done.exit_code, done.stdout) == (0, f"{name}: created\n")
     assert listed(coherer_node)[name] == {
@@ -71,7 +71,7 @@ def test_a_created_topic_can_be_used_at_once(coherer_node: EmbeddedNode, name: s
     assert "max offset" in shown
 
 
-def test_what_is_not_there(coherer_node: EmbeddedNode, name: str) -> None:
+def test_missing_names_are_errors(coherer_node: EmbeddedNode, name: str) -> None:
     done = topics(coherer_node, "describe", name)
     assert done.exit_code == 1
     assert name in done.stderr

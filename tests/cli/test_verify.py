@@ -1,4 +1,4 @@
-"""`coherer verify`: what it finds, what it repairs, and that it changes nothing by itself."""
+"""`coherer verify`: the problems it finds and repairs; without --repair it changes nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def queue_files(directory: Path) -> list[Path]:
     return sorted((directory / "consumequeue/flights/1").iterdir())
 
 
-def test_a_sound_directory(directory: Path) -> None:
+def test_an_undamaged_directory_has_no_problems(directory: Path) -> None:
     before = everything(directory)
     result = verify(directory)
     assert result.exit_code == 0
@@ -99,14 +99,14 @@ DAMAGES = [flip_queue, cut_queue, lose_queue, cut_index, break_topics]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_that_can_be_repaired(directory: Path, damage: Callable[[Path], None]) -> None:
+def test_repairable_damage_is_repaired(directory: Path, damage: Callable[[Path], None]) -> None:
     damage(directory)
     before = everything(directory)
     result = verify(directory)
     assert result.exit_code == 3
     assert "use --repair" in result.stdout
     assert "1 problem" in result.stdout
-    assert everything(directory) == before, "it only looks"
+    assert everything(directory) == before, "verify is read-only"
     part = {cut_index: "index", break_topics: "config"}.get(damage, "queue")
     found = json.loads(verify(directory, "--json").stdout)
     assert [problem["part"] for problem in found["verified"]["problems"]] == [part]
@@ -122,7 +122,7 @@ def test_damage_that_can_be_repaired(directory: Path, damage: Callable[[Path], N
         assert (directory / "config/topics.json").read_bytes() == b'{"topicConfigTable":{}}'
 
 
-def test_what_is_lost_is_said_with_its_count(directory: Path) -> None:
+def test_lost_messages_are_counted(directory: Path) -> None:
     lost = directory / "commitlog" / f"{SEGMENT:020}"
     lost.unlink()
     for words in ((), ("--repair",)):
@@ -134,7 +134,7 @@ def test_what_is_lost_is_said_with_its_count(directory: Path) -> None:
     assert found["problems"][0]["messages"] == COUNT - found["records"] > 0
 
 
-def test_a_directory_that_was_not_closed(directory: Path, tmp_path: Path) -> None:
+def test_an_unclosed_directory_is_reported(directory: Path, tmp_path: Path) -> None:
     image = tmp_path / "image"
     with Store.open(directory, OPTIONS, now_ms=lambda: NOW_MS) as store:
         fill(store)
@@ -156,7 +156,7 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
             assert "Stop the node" in result.output
 
 
-def test_what_is_no_directory_of_a_node(tmp_path: Path) -> None:
+def test_other_directories_are_refused(tmp_path: Path) -> None:
     result = verify(tmp_path / "nothing")
     assert result.exit_code == 2
     assert "no store" in result.output

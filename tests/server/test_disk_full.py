@@ -126,7 +126,7 @@ async def test_a_limit_that_an_old_log_cannot_keep_is_refused(tmp_path: Path) ->
 async def test_a_fast_producer_does_not_outrun_the_limit(tmp_path: Path) -> None:
     limit = 16 << 20
     given = options(tmp_path, segment_bytes=None, retention_bytes=limit)
-    segment = given.store_options().segment_bytes
+    segment = given.log_file_bytes()
     assert segment < 5 << 20
     async with Node(given) as node:
         assert node.core is not None

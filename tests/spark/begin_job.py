@@ -1,6 +1,6 @@
 """A stream with its default start that lands a topic in a table; run by `test_begin`.
 
-Its tasks write down which rows they have seen, and go on when the file `go` is there.
+Its tasks record the rows that they have seen, and continue when the file `go` exists.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.spark.landing import run
 if __name__ == "__main__":
     format_, url, topic, home = *sys.argv[1:4], Path(sys.argv[4])
 
-    def seen(place: str) -> str:
+    def seen(position: str) -> str:
         with (home / "seen").open("a") as file:
-            file.write(f"{place}\n")
+            file.write(f"{position}\n")
         while not (home / "go").exists():
             time.sleep(0.01)
-        return place
+        return position
 
     builder = configure(
         SparkSession.builder.master("local[2]"),
@@ -35,8 +35,8 @@ if __name__ == "__main__":
         spark.readStream.format(format_)
         .option("url", url)
         .load(topic)
-        .selectExpr("partition || ' ' || offset place")
-        .select(F.udf(seen, "string", useArrow=False)("place").alias("place"))
+        .selectExpr("partition || ' ' || offset position")
+        .select(F.udf(seen, "string", useArrow=False)("position").alias("position"))
         .writeStream.format("parquet")
         .option("path", str(home / "table"))
         .option("checkpointLocation", str(home / "checkpoint"))

@@ -22,10 +22,10 @@ def land(
     home: Path,
     wait: Callable[[StreamingQuery], bool | None] | None = None,
 ) -> None:
-    """Lands what comes in a table until `wait` returns; without it, what is there now."""
+    """Lands messages in a table until `wait` returns; without it, the present messages."""
     rows = spark.readStream.format(format_).option("url", url).load(topic)
     to_table = (
-        rows.selectExpr("partition || ' ' || offset place")
+        rows.selectExpr("partition || ' ' || offset position")
         .writeStream.format("parquet")
         .option("path", str(home / "table"))
         .option("checkpointLocation", str(home / "checkpoint"))
@@ -39,18 +39,18 @@ def landed(spark: SparkSession, home: Path) -> dict[int, list[int]]:
     """The offsets that are in the table, by partition."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for row in spark.read.parquet(str(home / "table")).collect():
-        partition, offset = row.place.split()
+        partition, offset = row.position.split()
         found[int(partition)].append(int(offset))
     return {partition: sorted(found[partition]) for partition in sorted(found)}
 
 
 def check_unbroken(found: dict[int, list[int]]) -> None:
-    """Each offset once, from the first to the last."""
+    """Check that each offset from the first to the last occurs once."""
     for offsets in found.values():
         assert offsets == list(range(offsets[0], offsets[-1] + 1))
 
 
 def forget_commits(home: Path) -> None:
-    """As after a crash between the end of the first batch and its commit."""
+    """Restore the state after a crash between the end of the first batch and its commit."""
     for file in (home / "checkpoint" / "commits").iterdir():
         file.unlink()

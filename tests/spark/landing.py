@@ -86,9 +86,9 @@ def run_to_the_end(writer: DataStreamWriter, home: Path) -> None:
 
 
 def run(start: Callable[[], StreamingQuery], wait: Callable[[StreamingQuery], bool | None]) -> None:
-    """Runs a stream to its end; goes on from its checkpoint where the machine was too busy.
+    """Runs a stream to its end; continues from its checkpoint if the machine was too busy.
 
-    A worker of Spark's has ten seconds to come up, whatever one says, or its stream ends.
+    A Spark worker must start within ten seconds, a limit without a setting, or its stream ends.
     """
     from pyspark.errors import StreamingQueryException
 
@@ -109,7 +109,7 @@ def landed(spark: SparkSession, home: Path) -> Counter[int]:
 
 
 def land_and_kill(format_: str, url: str, topic: str, home: Path, rows: int) -> int:
-    """Runs the job, kills all its processes when `rows` have landed; how many it said had."""
+    """Runs the job, kills its processes once `rows` have landed; returns the reported number."""
     with (home / "errors").open("ab") as errors:
         job = subprocess.Popen(
             [sys.executable, *JOB, format_, url, topic, str(home)],
@@ -121,16 +121,16 @@ def land_and_kill(format_: str, url: str, topic: str, home: Path, rows: int) -> 
         )
     watchdog = threading.Timer(WAIT_S, os.killpg, (job.pid, signal.SIGKILL))
     watchdog.start()
-    said = 0
+    reported = 0
     try:
         assert job.stdout is not None
         for line in job.stdout:
-            said = int(line) if line.strip().isdecimal() else said
-            if said >= rows:
+            reported = int(line) if line.strip().isdecimal() else reported
+            if reported >= rows:
                 break
     finally:
         watchdog.cancel()
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
-    assert said >= rows, (home / "errors").read_text()
-    return said
+    assert reported >= rows, (home / "errors").read_text()
+    return reported

@@ -1,4 +1,4 @@
-"""Signing and TLS, as options of a data source: without them, nothing; with them, everything."""
+"""Credentials and TLS as options of a data source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def queue_of(node: EmbeddedNode, options: dict[str, str]) -> RocketMQQueue:
     return RocketMQQueue(read_options(given, "rocketmq").access)
 
 
-def test_with_the_right_options_rows_go_in_and_out(node: EmbeddedNode, tmp_path: Path) -> None:
+def test_rows_are_written_and_read_with_credentials(node: EmbeddedNode, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("geheim99\n")
     queue = queue_of(
         node, {"user": "operator", "passwordFile": str(tmp_path / "secret"), **TRUSTED}
@@ -78,7 +78,7 @@ def test_with_the_right_options_rows_go_in_and_out(node: EmbeddedNode, tmp_path:
         ),
     ],
 )
-def test_without_them_not(
+def test_access_fails_without_credentials(
     node: EmbeddedNode, options: dict[str, str], error: type[CohererError]
 ) -> None:
     queue = queue_of(node, options)

@@ -1,4 +1,4 @@
-"""`spark.read` and `df.write` against a node, by each of its doors."""
+"""`spark.read` and `df.write` against a node, over each protocol."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from coherer.blocking.rocketmq import RocketClient
 from coherer.spark.source import QueueDataSource, RocketMQDataSource, TubeMQDataSource
 
 if TYPE_CHECKING:
-    from conftest import Endpoint
     from pyspark.sql import DataFrame, SparkSession
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 
@@ -60,7 +60,7 @@ def read(spark: SparkSession, endpoint: Endpoint, topic: str, **options: object)
     )
 
 
-def test_a_topic_that_is_not_there_is_an_error_and_not_made(
+def test_a_missing_topic_is_an_error_and_is_not_created(
     spark: SparkSession, endpoint: Endpoint, coherer_node: EmbeddedNode, coherer_topic: str
 ) -> None:
     from pyspark.errors import AnalysisException
@@ -90,7 +90,9 @@ def test_every_message_is_a_row(
     assert len({row["id"] for row in rows}) == 1000
 
 
-def test_offsets_cut_exactly(spark: SparkSession, endpoint: Endpoint, numbers: str) -> None:
+def test_offsets_limit_a_read_exactly(
+    spark: SparkSession, endpoint: Endpoint, numbers: str
+) -> None:
     start = endpoint.offsets(numbers, q0=10, q1=-1, q2=7)
     end = endpoint.offsets(numbers, q0=25, q2=8, q3=3)
     rows = read(spark, endpoint, numbers, startingOffsets=start, endingOffsets=end)
@@ -98,7 +100,7 @@ def test_offsets_cut_exactly(spark: SparkSession, endpoint: Endpoint, numbers: s
     assert found == {(0, at) for at in range(10, 25)} | {(2, 7)} | {(3, at) for at in range(3)}
 
 
-def test_the_number_of_tasks_can_be_chosen(
+def test_options_set_the_number_of_tasks(
     spark: SparkSession, endpoint: Endpoint, numbers: str
 ) -> None:
     schema = read(spark, endpoint, numbers).schema
@@ -156,7 +158,7 @@ def test_an_unknown_topic_is_named(spark: SparkSession, endpoint: Endpoint) -> N
         read(spark, endpoint, topic, startingOffsets=endpoint.offsets(topic, q7=1)).count()
 
 
-def test_what_was_read_can_be_written_and_tells_where_it_came_from(
+def test_rows_that_were_read_can_be_written_with_their_origin(
     spark: SparkSession, endpoint: Endpoint, coherer_node: EmbeddedNode, numbers: str
 ) -> None:
     copy = f"{numbers}_copy"

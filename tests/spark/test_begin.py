@@ -1,7 +1,7 @@
 """A stream with its default start on a topic that is being written to, on both formats.
 
-"Latest" is another place each time that Spark asks for it. The first answer holds: nothing behind
-it is left out and nothing is read twice, whenever the stream is killed.
+"Latest" differs each time that Spark asks for it. The first answer counts: no message after it is
+skipped and none is read twice, whenever the stream is killed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.spark.beginning import check_unbroken, forget_commits, land, landed
 from tests.spark.landing import WAIT_S, feed
 
 if TYPE_CHECKING:
-    from conftest import Endpoint
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 
@@ -51,13 +51,13 @@ def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
 
 
 def end_of(home: Path, batch: int) -> dict[int, int]:
-    """Where a batch of a checkpoint ends, by partition."""
+    """The end of a batch in a checkpoint, by partition."""
     text = (home / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2]
-    ((_, places),) = from_json(text, "the checkpoint").items()
-    return {int(key.rpartition(":")[2]): offset for key, offset in places.items()}
+    ((_, partitions),) = from_json(text, "the checkpoint").items()
+    return {int(key.rpartition(":")[2]): offset for key, offset in partitions.items()}
 
 
-def test_it_runs_while_messages_come(
+def test_a_stream_starts_while_messages_arrive(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -80,7 +80,7 @@ def test_it_runs_while_messages_come(
     check_unbroken(found)
 
 
-def test_a_first_batch_that_was_not_committed_starts_where_it_did(
+def test_an_uncommitted_first_batch_keeps_its_start(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,

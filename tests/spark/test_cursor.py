@@ -1,4 +1,4 @@
-"""The cursor: where a stream goes next."""
+"""The cursor of a stream: the start, the ends of micro-batches, and checks of checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coherer.spark.planning import DataLossError
 
 
 class Brokers:
-    """What the brokers hold, and the time."""
+    """The brokers' bounds, and a clock."""
 
     def __init__(self, **options: str) -> None:
         self.bounds: Bounds = {"t": {"1:0": (0, 100), "1:1": (5, 25)}}
@@ -30,14 +30,14 @@ def options_of(**options: str) -> ReadOptions:
     return read_options(given)
 
 
-def test_a_stream_begins_at_the_end_unless_told() -> None:
+def test_a_stream_starts_at_the_end_by_default() -> None:
     cursor = Brokers().cursor
     assert cursor.initial("latest") == {"t": {"1:0": 100, "1:1": 25}}
     assert cursor.initial("earliest") == {"t": {"1:0": 0, "1:1": 5}}
     assert cursor.initial({"t": {"1:1": 7}}) == {"t": {"1:0": 100, "1:1": 7}}
 
 
-def test_the_next_end_is_what_is_there() -> None:
+def test_the_next_end_is_the_brokers_end() -> None:
     brokers = Brokers()
     start = {"t": {"1:0": 40, "1:1": 25}}
     assert brokers.cursor.next_end(start, None) == {"t": {"1:0": 100, "1:1": 25}}
@@ -45,7 +45,7 @@ def test_the_next_end_is_what_is_there() -> None:
     assert brokers.cursor.newest() == {"t": {"1:0": 100, "1:1": 25}}
 
 
-def test_nothing_new_is_the_start_again() -> None:
+def test_the_end_is_the_start_without_new_messages() -> None:
     start = {"t": {"1:0": 100, "1:1": 25}}
     assert Brokers().cursor.next_end(start, None) == start
 
@@ -60,22 +60,22 @@ def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
 
 def test_a_checkpoint_of_another_topic_is_an_error() -> None:
     for call in (Cursor.bounds_for, lambda cursor, start: cursor.next_end(start, None)):
-        with pytest.raises(UsageError, match="checkpoint is of u, v, and the stream reads t"):
+        with pytest.raises(UsageError, match="checkpoint is for u, v, and the stream reads t"):
             call(Brokers(failOnDataLoss="false").cursor, {"u": {"1:0": 40}, "v": {}})
     matching = Brokers(topicsPattern="t|w").cursor
-    with pytest.raises(UsageError, match=r"of u, and the stream reads what matches t\|w"):
+    with pytest.raises(UsageError, match=r"for u, and the stream reads topics that match t\|w"):
         matching.next_end({"u": {"1:0": 40}}, None)
 
 
 def test_a_checkpoint_of_another_cluster_is_an_error() -> None:
     start = {"t": {"7:0": 40, "7:1": 3}}
-    with pytest.raises(UsageError, match="of partitions 7:0, 7:1, and tubemq://h:1 has only 1:0"):
+    with pytest.raises(UsageError, match="for partitions 7:0, 7:1, and tubemq://h:1 has only 1:0"):
         Brokers().cursor.next_end(start, None)
     end = Brokers(failOnDataLoss="false").cursor.next_end(start, None)
     assert end == {"t": {"1:0": 100, "1:1": 25, **start["t"]}}
 
 
-def test_only_the_first_start_can_be_a_strangers() -> None:
+def test_only_the_first_start_is_checked() -> None:
     brokers = Brokers()
     start = {"t": {"1:0": 40, "2:0": 7}}
     assert brokers.cursor.bounds_for(start) == brokers.bounds
@@ -86,14 +86,14 @@ def test_only_the_first_start_can_be_a_strangers() -> None:
     assert brokers.cursor.next_end({"w": {"1:0": 4}}, None)["w"] == {"1:0": 4}, "it is deleted"
 
 
-def test_a_partition_that_no_broker_names_stays_where_it_is() -> None:
+def test_a_partition_that_no_broker_reports_keeps_its_offset() -> None:
     brokers = Brokers()
     start = {"t": {"1:0": 40, "1:1": 25, "2:0": 7}}
     end = brokers.cursor.next_end(start, None)
     assert end["t"]["2:0"] == 7
 
 
-def test_a_partition_that_went_back_is_an_error_or_goes_on_from_its_new_end() -> None:
+def test_a_truncated_partition_is_an_error_or_continues_at_its_new_end() -> None:
     start = {"t": {"1:0": 400, "1:1": 25}}
     with pytest.raises(DataLossError, match=r"t 1:0 \[100, 400\)"):
         Brokers().cursor.next_end(start, None)
@@ -123,7 +123,7 @@ def test_available_now_never_goes_back() -> None:
     assert brokers.cursor.next_end(start, None) == start
 
 
-def test_it_waits_for_enough_rows_but_not_for_ever() -> None:
+def test_it_waits_for_enough_rows_up_to_the_delay() -> None:
     brokers = Brokers(minOffsetsPerTrigger="50", maxTriggerDelay="10s")
     start = {"t": {"1:0": 90, "1:1": 25}}
     whole = {"t": {"1:0": 100, "1:1": 25}}
@@ -132,7 +132,7 @@ def test_it_waits_for_enough_rows_but_not_for_ever() -> None:
     assert brokers.cursor.next_end(start, None) == start
     brokers.now_ms = 10_000
     assert brokers.cursor.next_end(start, None) == whole
-    assert brokers.cursor.next_end(start, None) == start, "the delay begins anew"
+    assert brokers.cursor.next_end(start, None) == start, "the delay starts again"
 
 
 def test_enough_rows_need_no_waiting_and_available_now_never_waits() -> None:
@@ -145,7 +145,7 @@ def test_enough_rows_need_no_waiting_and_available_now_never_waits() -> None:
     assert brokers.cursor.next_end(last, None) == {"t": {"1:0": 100, "1:1": 25}}
 
 
-def test_a_batch_reads_everything_unless_told() -> None:
+def test_a_batch_reads_everything_by_default() -> None:
     bounds = Brokers().bounds
     start, end = batch_ends(options_of(), bounds)
     assert start == {"t": {"1:0": 0, "1:1": 5}}
@@ -159,7 +159,7 @@ def test_a_batch_reads_everything_unless_told() -> None:
     )
 
 
-def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
+def test_a_batch_that_ends_before_its_start_is_refused() -> None:
     bounds = Brokers().bounds
     for start in ('{"t": {"1:1": 9}}', "latest"):
         with pytest.raises(UsageError, match=r"endingOffsets names offset 6 .* the start is"):
@@ -169,7 +169,7 @@ def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
     assert end["t"]["1:1"] == 3
 
 
-def test_offsets_behind_the_end_are_refused() -> None:
+def test_offsets_after_the_end_are_refused() -> None:
     with pytest.raises(UsageError, match="ends at 100"):
         batch_ends(options_of(endingOffsets='{"t": {"1:0": 101}}'), Brokers().bounds)
     with pytest.raises(UsageError, match="ends at 25"):

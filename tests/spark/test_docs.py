@@ -1,4 +1,4 @@
-"""The page about Spark says what the tables say."""
+"""The page about Spark lists the options and columns of the code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf
 
 
 @pytest.mark.parametrize("table", [ACCESS_TABLE, READ_TABLE, WRITE_TABLE])
-def test_every_option_is_there_in_its_words(table: tuple[Option, ...]) -> None:
+def test_the_page_lists_every_option(table: tuple[Option, ...]) -> None:
     rows = [f"| `{option.name}` | {option.meaning} |" for option in table]
     assert "\n".join(rows) in PAGE
 
 
-def test_every_column_is_there() -> None:
+def test_the_page_lists_every_column() -> None:
     for name in names(include_headers=True):
         assert f"| `{name}` |" in PAGE

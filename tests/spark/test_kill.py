@@ -1,4 +1,4 @@
-"""A stream whose processes are killed loses nothing and repeats nothing, by either endpoint."""
+"""A stream whose processes are killed neither loses nor repeats messages, over each protocol."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from coherer.blocking.rocketmq import RocketClient
 from tests.spark.landing import finish, land_and_kill, landed, run_to_the_end, send
 
 if TYPE_CHECKING:
-    from conftest import Endpoint
     from pyspark.sql import SparkSession
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 

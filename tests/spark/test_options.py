@@ -1,4 +1,4 @@
-"""Options: checked, with our words."""
+"""Options: parsing, and clear errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def read(**options: str) -> ReadOptions:
     return read_options({"url": URL, **options})
 
 
-def test_the_least_that_is_needed() -> None:
+def test_the_required_options_suffice() -> None:
     options = read(topic="flights")
     assert options == ReadOptions(access=Access(url=URL), topics=("flights",))
     assert options.fail_on_data_loss
 
 
-def test_everything_is_read() -> None:
+def test_every_option_is_parsed() -> None:
     options = read(
         topicsPattern="f.*",
         STARTINGOFFSETS=" Earliest ",
@@ -75,27 +75,27 @@ def test_the_path_is_the_topic() -> None:
         read(path="a", topic="b")
 
 
-def test_what_spark_adds_is_ignored() -> None:
+def test_options_that_spark_adds_are_ignored() -> None:
     assert write_options({"url": URL, "checkpointLocation": "/x", "queryName": "q"}).topic is None
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "topic or topicsPattern"),
         ({"topic": "a", "topicsPattern": "b"}, "topic or topicsPattern"),
         ({"topic": " , "}, "names no topic"),
-        ({"topicsPattern": "("}, "no regular expression"),
+        ({"topicsPattern": "("}, "not a regular expression"),
         ({"topic": "a", "startingOffset": "latest"}, "Did you mean startingOffsets"),
         ({"topic": "a", "zzz": "1"}, "There are: url"),
         ({"topic": "a", "startingOffsets": "first"}, "Option startingOffsets"),
         ({"topic": "a", "startingTimestamp": "1"}, "no option 'startingtimestamp'"),
         ({"topic": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
         ({"topic": "a", "failOnDataLoss": "no"}, "neither true nor false"),
-        ({"topic": "a", "minPartitions": "0"}, "no number above 0"),
-        ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "no number above 0"),
-        ({"topic": "a", "maxOffsetsPerTrigger": "1e3"}, "no number above 0"),
-        ({"topic": "a", "maxTriggerDelay": "5"}, "no duration"),
+        ({"topic": "a", "minPartitions": "0"}, "not a number above 0"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "not a number above 0"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "1e3"}, "not a number above 0"),
+        ({"topic": "a", "maxTriggerDelay": "5"}, "not a duration"),
         ({"topic": "a", "commitOffsets": "true"}, "go together"),
         ({"topic": "a", "group": "g"}, "go together"),
         ({"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "larger"),
@@ -107,12 +107,12 @@ def test_what_spark_adds_is_ignored() -> None:
         ({"topic": "a", "password": "p", "passwordFile": "f"}, "not both"),
         ({"topic": "a", "user": "u"}, "go together"),
         ({"topic": "a", "passwordFile": "f"}, "go together"),
-        ({"topic": "a", "tlsTrust": "f"}, "Option tlsTrust is for tls=true"),
-        ({"topic": "a", "tls": "false", "tlsKey": "f"}, "Option tlsKey is for tls=true"),
+        ({"topic": "a", "tlsTrust": "f"}, "Option tlsTrust needs tls=true"),
+        ({"topic": "a", "tls": "false", "tlsKey": "f"}, "Option tlsKey needs tls=true"),
     ],
 )
-def test_mistakes_are_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_mistakes_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_options({"url": URL, **options})
 
 
@@ -138,12 +138,12 @@ def test_reading_options_are_unknown_to_writing() -> None:
         write_options({"url": URL, "topic": "a", "admin": "http://h:8080"})
 
 
-def test_files_of_tls_go_with_a_url_that_encrypts() -> None:
+def test_tls_files_need_an_encrypted_url() -> None:
     options = {"url": "tubemqs://h:1", "topic": "a", "tlsTrust": "f"}
     assert read_options(options).access.tls_trust == "f"
 
 
-def test_the_password_is_never_shown(tmp_path: Path) -> None:
+def test_repr_omits_the_password(tmp_path: Path) -> None:
     assert "geheim" not in repr(read(topic="a", user="u", password="geheim"))
     (tmp_path / "secret").write_text("geheim\n")
     hidden = read(topic="a", user="u", passwordFile=str(tmp_path / "secret"))
@@ -166,13 +166,13 @@ def test_the_tables_and_the_structs_agree(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingTimestamp": "yesterday"}, "Option startingTimestamp: 'yesterday' is no time"),
-        ({"endingTimestamp": "2026-11-21T06:00:00"}, "says no time zone"),
-        ({"startingTimestamp": "9" * 30}, "is no time"),
+        ({"startingTimestamp": "yesterday"}, "Option startingTimestamp: 'yesterday' is not a time"),
+        ({"endingTimestamp": "2026-11-21T06:00:00"}, "has no time zone"),
+        ({"startingTimestamp": "9" * 30}, "is not a time"),
         ({"startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "not both"),
     ],
 )
-def test_times_that_cannot_be(options: dict[str, str], words: str) -> None:
+def test_invalid_times_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read_options({"url": "rocketmq://h:1", "topic": "a", **options}, "rocketmq")

@@ -36,7 +36,7 @@ def rows_of(ranges: list[Range]) -> set[tuple[int, int]]:
 
 
 @given(SIZES, st.integers(1, 30), st.none() | st.integers(500, 30_000))
-def test_cutting_keeps_every_row_once(sizes: list[int], least: int, most: int | None) -> None:
+def test_splitting_keeps_every_row_once(sizes: list[int], least: int, most: int | None) -> None:
     ranges = ranges_of(sizes)
     pieces = split(ranges, min_shares=least, max_rows=most)
     assert rows_of(pieces) == rows_of(ranges)
@@ -48,7 +48,7 @@ def test_cutting_keeps_every_row_once(sizes: list[int], least: int, most: int | 
 
 
 @given(SIZES, st.integers(1, 30), st.none() | st.integers(1, 30), st.none() | st.integers(1000))
-def test_shares_hold_every_row_once(
+def test_shares_contain_every_row_once(
     sizes: list[int], least: int, most: int | None, rows: int | None
 ) -> None:
     ranges = ranges_of(sizes)
@@ -61,7 +61,7 @@ def test_shares_hold_every_row_once(
         assert max(sum(one.rows for one in share) for share in shares) <= rows
 
 
-def test_skew_is_cut_away() -> None:
+def test_skew_is_split() -> None:
     pieces = split(ranges_of([90_000, 10_000]), min_shares=10, max_rows=None)
     assert [one.rows for one in pieces] == [10_000] * 10
 
@@ -77,7 +77,7 @@ def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
     assert [len(share) for share in spread] == [2] * 4
 
 
-def test_nothing_to_read_is_no_share() -> None:
+def test_there_are_no_shares_without_rows() -> None:
     assert shares_of([], min_shares=4, max_shares=None, max_rows=3) == []
 
 
@@ -85,9 +85,9 @@ def test_nothing_to_read_is_no_share() -> None:
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=9),
     st.integers(1, 5000),
 )
-def test_the_limit_is_kept_exactly(places: list[tuple[int, int]], limit: int) -> None:
-    start = canonical({"t": {f"1:{n}": low for n, (low, _) in enumerate(places)}})
-    end = canonical({"t": {f"1:{n}": low + rows for n, (low, rows) in enumerate(places)}})
+def test_the_row_limit_is_exact(partitions: list[tuple[int, int]], limit: int) -> None:
+    start = canonical({"t": {f"1:{n}": low for n, (low, _) in enumerate(partitions)}})
+    end = canonical({"t": {f"1:{n}": low + rows for n, (low, rows) in enumerate(partitions)}})
     stop = bounded(start, end, limit)
     assert backlog_rows(start, stop) == min(limit, backlog_rows(start, end))
     assert list(stop["t"]) == list(end["t"])
@@ -105,12 +105,12 @@ def test_no_partition_starves(partitions: int, limit: int) -> None:
     assert max(at["t"].values()) - min(at["t"].values()) <= 1
 
 
-def test_a_partition_that_went_back_is_left_as_it_is_by_the_limit() -> None:
+def test_the_row_limit_ignores_a_truncated_partition() -> None:
     start, end = {"t": {"1:0": 9, "1:1": 0}}, {"t": {"1:0": 2, "1:1": 9}}
     assert bounded(start, end, 4) == {"t": {"1:0": 2, "1:1": 4}}
 
 
-def test_new_partitions_begin_at_their_beginning() -> None:
+def test_new_partitions_start_at_their_beginning() -> None:
     bounds = {"a": {"1:0": (2, 9)}, "t": {"1:0": (0, 9), "1:1": (5, 6)}}
     assert with_new({"t": {"1:0": 4}}, bounds) == {"a": {"1:0": 2}, "t": {"1:0": 4, "1:1": 5}}
 
@@ -127,24 +127,24 @@ def test_lost_ranges_are_found() -> None:
         offsets = {"t": {"1:0": start}}, {"t": {"1:0": end}}
         return [(one.start, one.end) for one in between(*offsets, {"t": {"1:0": (low, high)}})[1]]
 
-    assert lost(4, 9, 6, 9) == [(4, 6)], "retention took the beginning"
-    assert lost(4, 9, 20, 30) == [(4, 9)], "retention took all"
-    assert lost(4, 9, 0, 7) == [(7, 9)], "the broker forgot the end"
-    assert lost(4, 9, 0, 2) == [(4, 9)], "the broker forgot all"
-    assert lost(9, 4, 0, 4) == [(4, 9)], "the topic was made anew"
-    assert lost(9, 4, 0, 6) == [(6, 9)], "and goes on"
-    assert lost(9, 4, 0, 9) == [], "an end before its start is no loss by itself"
+    assert lost(4, 9, 6, 9) == [(4, 6)], "retention deleted the beginning"
+    assert lost(4, 9, 20, 30) == [(4, 9)], "retention deleted all"
+    assert lost(4, 9, 0, 7) == [(7, 9)], "the broker lost the end"
+    assert lost(4, 9, 0, 2) == [(4, 9)], "the broker lost all"
+    assert lost(9, 4, 0, 4) == [(4, 9)], "the topic was recreated"
+    assert lost(9, 4, 0, 6) == [(6, 9)], "and continues"
+    assert lost(9, 4, 0, 9) == [], "an end before its start alone is not a loss"
     assert lost(4, 9, 0, 9) == []
 
 
-def test_a_partition_that_no_broker_names_now_is_not_lost() -> None:
+def test_a_partition_that_no_broker_reports_is_not_lost() -> None:
     ranges, lost = between({"t": {"1:0": 4}}, {"t": {"1:0": 9}}, {})
     assert [repr(one) for one in ranges] == ["t 1:0 [4, 9)"]
     assert lost == []
     assert between({"t": {"1:0": 9}}, {"t": {"1:0": 4}}, {}) == ([], [])
 
 
-def test_the_error_names_what_is_lost_and_travels_between_processes() -> None:
+def test_the_error_lists_lost_ranges_and_can_be_pickled() -> None:
     error = DataLossError.of([Range("t", "1", 0, 4, 6)])
     again = pickle.loads(pickle.dumps(error))
     assert "t 1:0 [4, 6)" in str(again)

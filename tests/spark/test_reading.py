@@ -1,4 +1,4 @@
-"""ReadSettings: exactly the rows of the ranges, in batches of a good size."""
+"""Reading: the exact rows of the ranges, in batches of a suitable size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coherer.spark.reading import (
 )
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
+    from tests.spark.queues import ListQueue
 
 
 def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> ReadSettings:
@@ -36,7 +36,7 @@ def offsets_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
     ]
 
 
-def test_rows_are_those_of_the_ranges_whatever_the_reads_bring(list_queue: ListQueue) -> None:
+def test_rows_match_the_ranges_for_any_read_size(list_queue: ListQueue) -> None:
     ranges = [Range("t", "1", 0, 3, 30), Range("t", "1", 1, 5, 25), Range("t", "1", 0, 90, 91)]
     for step in (1, 7, 1000):
         list_queue.step = step
@@ -46,7 +46,7 @@ def test_rows_are_those_of_the_ranges_whatever_the_reads_bring(list_queue: ListQ
         assert list_queue.open_readers == 0
 
 
-def test_columns_are_as_spark_wants_them(list_queue: ListQueue) -> None:
+def test_columns_have_the_schema_that_spark_requires(list_queue: ListQueue) -> None:
     (batch,) = rows(list_queue, [Range("t", "1", 0, 3, 4)], reading([], headers=True))
     assert batch.schema == arrow_schema(include_headers=True)
     (row,) = batch.to_pylist()
@@ -61,35 +61,35 @@ def test_columns_are_as_spark_wants_them(list_queue: ListQueue) -> None:
     ("start", "end", "low", "high", "lost"),
     [(0, 50, 20, 100, (0, 20)), (0, 50, 60, 100, (0, 50)), (80, 100, 0, 90, (90, 100))],
 )
-def test_rows_that_went_between_planning_and_reading_are_named(
+def test_rows_deleted_between_planning_and_reading_are_reported(
     list_queue: ListQueue, start: int, end: int, low: int, high: int, lost: tuple[int, int]
 ) -> None:
     list_queue.held["t"]["1", 0] = (low, high)
     one = Range("t", "1", 0, start, end)
     with pytest.raises(DataLossError, match=rf"t 1:0 \[{lost[0]}, {lost[1]}\)"):
         list(rows(list_queue, [one], reading([])))
-    told: list[Range] = []
-    found = list(rows(list_queue, [one], reading(told, fail=False)))
-    assert told == [Range("t", "1", 0, *lost)]
+    reported: list[Range] = []
+    found = list(rows(list_queue, [one], reading(reported, fail=False)))
+    assert reported == [Range("t", "1", 0, *lost)]
     wanted = [(0, at) for at in range(start, end) if not lost[0] <= at < lost[1]]
     assert offsets_of(found) == wanted
 
 
 @pytest.mark.parametrize("damaged", [{0}, {6}, {7, 8}, {29}, {3, 5, 20}, set(range(30))])
-def test_rows_that_the_client_had_to_leave_out_are_named(
+def test_rows_that_the_client_skipped_are_reported(
     list_queue: ListQueue, damaged: set[int]
 ) -> None:
     list_queue.damaged = damaged
     one = Range("t", "1", 0, 0, 30)
     with pytest.raises(DataLossError):
         list(rows(list_queue, [one], reading([])))
-    told: list[Range] = []
-    found = list(rows(list_queue, [one], reading(told, fail=False)))
+    reported: list[Range] = []
+    found = list(rows(list_queue, [one], reading(reported, fail=False)))
     assert offsets_of(found) == [(0, at) for at in range(30) if at not in damaged]
-    assert {at for lost in told for at in range(lost.start, lost.end)} == damaged
+    assert {at for lost in reported for at in range(lost.start, lost.end)} == damaged
 
 
-def test_where_offsets_are_places_in_an_index_the_client_says_what_it_left_out(
+def test_with_index_offsets_the_client_reports_skipped_messages(
     list_queue: ListQueue,
 ) -> None:
     list_queue.exact = False
@@ -99,23 +99,23 @@ def test_where_offsets_are_places_in_an_index_the_client_says_what_it_left_out(
     list_queue.damaged = {50}
     with pytest.raises(DataLossError, match=r"t 1:0 \[49, 56\)"):
         list(rows(list_queue, [one], reading([])))
-    told: list[Range] = []
-    (batch,) = rows(list_queue, [one], reading(told, fail=False))
-    assert (batch.num_rows, told) == (99, [Range("t", "1", 0, 49, 56)])
+    reported: list[Range] = []
+    (batch,) = rows(list_queue, [one], reading(reported, fail=False))
+    assert (batch.num_rows, reported) == (99, [Range("t", "1", 0, 49, 56)])
     list_queue.damaged = set()
     list_queue.held["t"]["1", 0] = (28, 100)
     with pytest.raises(DataLossError, match=r"t 1:0 \[0, 28\)"):
         list(rows(list_queue, [one], reading([])))
 
 
-def test_an_error_of_the_broker_comes_out(list_queue: ListQueue) -> None:
+def test_errors_of_the_broker_propagate(list_queue: ListQueue) -> None:
     list_queue.broken = True
     with pytest.raises(DisconnectedError):
         list(rows(list_queue, [Range("t", "1", 0, 0, 9)], reading([])))
     assert list_queue.open_readers == 0
 
 
-def test_who_stops_early_leaves_nothing_behind(list_queue: ListQueue) -> None:
+def test_stopping_early_closes_the_reader(list_queue: ListQueue) -> None:
     list_queue.held["t"]["1", 0] = (0, 10**9)
     list_queue.step = 10_000
     found = rows(list_queue, [Range("t", "1", 0, 0, 10**9)], reading([]))
@@ -136,20 +136,20 @@ def test_small_batches_are_joined() -> None:
     assert sum(sizes) > 10_000_000
 
 
-def test_tiny_rows_are_joined_to_the_limit_of_rows() -> None:
+def test_tiny_rows_are_joined_up_to_the_row_limit() -> None:
     counts = [batch.num_rows for batch in joined(batch_of(300, 1) for _ in range(100))]
     assert max(counts) <= BATCH_ROWS
     assert sum(counts) == 30_000
     assert len(counts) <= 6
 
 
-def test_large_batches_are_cut() -> None:
+def test_large_batches_are_split() -> None:
     (first, *others) = joined([batch_of(64, 100_000)])
     assert first.nbytes < 3_000_000
     assert first.num_rows + sum(batch.num_rows for batch in others) == 64
 
 
-def test_a_batch_of_the_right_size_is_not_touched() -> None:
+def test_a_batch_of_the_right_size_is_not_copied() -> None:
     whole = batch_of(1000, 1000)
     (given,) = joined([whole])
     assert given is whole

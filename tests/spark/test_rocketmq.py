@@ -1,4 +1,4 @@
-"""The RocketMQ queue over a client that is a list; others have real ones."""
+"""The RocketMQ queue with a client that is a list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = [Message("t", b"%d" % number) for number in range(10)]
 
 
 class ListClient:
-    """Takes the messages that it is told to take."""
+    """Accepts the messages that a test allows."""
 
     def __init__(self) -> None:
         self.window = 0
@@ -38,13 +38,13 @@ class ListClient:
     def send_many(self, messages: Iterable[Message]) -> SendReport:
         errors = self.rounds.pop(0) if self.rounds else []
         failed: list[tuple[Message, CohererError]] = []
-        for place, message in enumerate(messages):
-            error = errors[place] if place < len(errors) else None
+        for index, message in enumerate(messages):
+            error = errors[index] if index < len(errors) else None
             if error is None:
                 self.taken.append(message.body)
             else:
                 failed.append((message, error))
-        return SendReport(place + 1 - len(failed), failed)
+        return SendReport(index + 1 - len(failed), failed)
 
     def admin(self) -> ListClient:
         return self
@@ -73,7 +73,9 @@ def busy() -> CohererError:
     return refused(ResponseCode.SYSTEM_BUSY, "broker busy", topic="t")
 
 
-def test_what_a_busy_broker_refused_is_sent_again(client: ListClient, queue: RocketMQQueue) -> None:
+def test_messages_that_a_busy_broker_refused_are_sent_again(
+    client: ListClient, queue: RocketMQQueue
+) -> None:
     client.rounds = [[None, busy(), busy()], [busy()]]
     assert queue.send(MESSAGES, 7) == len(MESSAGES)
     assert client.window == 7
@@ -81,7 +83,7 @@ def test_what_a_busy_broker_refused_is_sent_again(client: ListClient, queue: Roc
 
 
 @pytest.mark.parametrize("error", [UnavailableError("No broker."), busy()], ids=["gone", "busy"])
-def test_other_errors_and_endless_ones_fail_the_task(
+def test_other_and_persistent_errors_fail_the_task(
     client: ListClient, queue: RocketMQQueue, error: CohererError
 ) -> None:
     client.rounds = [[error, busy()]] + 3 * [[busy()]]
@@ -90,11 +92,11 @@ def test_other_errors_and_endless_ones_fail_the_task(
     assert len(client.taken) < len(MESSAGES)
 
 
-def test_topics_of_users_only(queue: RocketMQQueue) -> None:
+def test_system_topics_are_excluded(queue: RocketMQQueue) -> None:
     assert queue.topics() == ["a", "b"]
 
 
-def test_progress_is_set_by_queue(client: ListClient, queue: RocketMQQueue) -> None:
+def test_commit_sets_offsets_of_queues(client: ListClient, queue: RocketMQQueue) -> None:
     queue.commit("g", {"t": {"broker-a:0": 4, "broker-a:1": 5}})
     offsets = {Queue("t", "broker-a", 0): 4, Queue("t", "broker-a", 1): 5}
     assert client.committed == [("g", offsets)]

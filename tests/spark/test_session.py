@@ -1,4 +1,4 @@
-"""Settings of a session, and what Spark's discovery finds."""
+"""Settings of a session, and Spark's discovery of the formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Takes down what is set."""
+    """Records settings."""
 
     def __init__(self) -> None:
         self.settings: dict[str, str] = {}
@@ -40,26 +40,26 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     return Builder()
 
 
-def test_what_matters_is_set(builder: Builder) -> None:
+def test_settings_for_a_local_session(builder: Builder) -> None:
     with warnings.catch_warnings():
         assert configure(builder) is builder  # type: ignore[arg-type, comparison-overlap]
     assert session.ANYWHERE.items() <= builder.settings.items()
     assert session.LOCAL.items() <= builder.settings.items()
-    place = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
-    assert "rootLogger.level = error" in Path(place).read_text()
+    settings_file = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
+    assert "rootLogger.level = error" in Path(settings_file).read_text()
     assert session.QUIET.items() <= builder.settings.items()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
-def test_a_cluster_keeps_its_own_addresses_checkpoints_and_logs(builder: Builder) -> None:
+def test_settings_for_a_cluster_leave_addresses_checkpoints_and_logs(builder: Builder) -> None:
     configure(builder, local=False, quiet=False)  # type: ignore[arg-type]
     assert builder.settings == session.ANYWHERE
     assert "SPARK_LOCAL_IP" not in os.environ
     assert "PYTHONWARNINGS" not in os.environ
 
 
-def test_the_users_own_python_and_filters_stay(
+def test_the_users_python_and_warning_filters_are_kept(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
@@ -68,18 +68,18 @@ def test_the_users_own_python_and_filters_stay(
         with warnings.catch_warnings():
             configure(builder)  # type: ignore[arg-type]
     assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
-    assert "spark.python.daemon.module" not in builder.settings, "it need not have coherer"
+    assert "spark.python.daemon.module" not in builder.settings, "it may lack coherer"
     filters = os.environ["PYTHONWARNINGS"].split(",")
     assert filters == ["error", "ignore:PySpark does not yet fully support pandas:FutureWarning"]
 
 
-def test_spark_finds_the_format_by_the_shim() -> None:
+def test_spark_finds_the_formats() -> None:
     import pyspark_tubemq
 
     assert pyspark_tubemq.DefaultSource.name() == "tubemq"
 
 
-def test_the_shim_imports_where_spark_is_missing() -> None:
+def test_the_shims_import_without_spark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; import pyspark_tubemq as shim;"
         "print(hasattr(shim, 'DefaultSource'))"
@@ -92,7 +92,7 @@ def test_the_shim_imports_where_spark_is_missing() -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_stream_that_is_stopped_in_the_middle_prints_no_traces(
+def test_a_stream_stopped_in_the_middle_prints_no_traceback(
     coherer_url: str, coherer_topic: str, tmp_path: Path
 ) -> None:
     with connect(coherer_url) as client, client.producer(coherer_topic) as producer:
@@ -111,10 +111,10 @@ def test_a_stream_that_is_stopped_in_the_middle_prints_no_traces(
 
 
 @pytest.mark.spark
-def test_a_thread_of_its_own_writes_when_it_has_a_session(
+def test_another_thread_can_write_with_a_session(
     spark: SparkSession, coherer_url: str, coherer_topic: str
 ) -> None:
-    """Spark looks for the formats of Python in the thread's session; docs/spark.md says so."""
+    """Spark looks for Python formats in the session of the thread (docs/spark.md)."""
     rows = spark.createDataFrame([("a",)], "value string")
     sink = rows.write.format("tubemq").option("url", coherer_url).mode("append")
 

@@ -1,4 +1,4 @@
-"""The sink: rows to messages."""
+"""The sink: converting rows to messages, and sending them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from coherer.spark.sink import (
 )
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
+    from tests.spark.queues import ListQueue
 
 OPTIONS = WriteOptions(access=Access(url="list://x"), topic="t")
 VALUE = StructField("value", BinaryType())
@@ -51,7 +51,7 @@ def sent_by(rows: pa.RecordBatch, topic: str | None = "t") -> list[Message]:
     return list(messages(rows, topic, lambda number: {"n": str(number)}, 10))
 
 
-def test_every_column_has_its_place_in_the_message() -> None:
+def test_every_column_sets_an_attribute_of_the_message() -> None:
     time = datetime(2013, 1, 1, 10, tzinfo=UTC)
     rows = batch(
         value=pa.array([b"a", b"b"], pa.binary()),
@@ -72,12 +72,12 @@ def test_text_is_sent_as_utf8() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary()])
-def test_wide_columns_are_taken_too(kind: pa.DataType) -> None:
+def test_wide_columns_are_accepted(kind: pa.DataType) -> None:
     assert sent_by(batch(value=pa.array([b"a"], kind)))[0].body == b"a"
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         (batch(value=pa.array([None], pa.binary())), "no value"),
         (batch(value=pa.array([b""], pa.binary())), "no value"),
@@ -85,25 +85,25 @@ def test_wide_columns_are_taken_too(kind: pa.DataType) -> None:
         (batch(value=pa.array([b"a"]), topic=pa.array([None], pa.string())), "no topic"),
     ],
 )
-def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        sent_by(rows, topic=None if "topic" in said else "t")
+def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        sent_by(rows, topic=None if "topic" in message else "t")
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
-        ([], "no column value"),
-        ([VALUE, StructField("vlaue", BinaryType())], "knows no column 'vlaue'"),
+        ([], "Column value is missing"),
+        ([VALUE, StructField("vlaue", BinaryType())], "has no column 'vlaue'"),
         ([StructField("value", LongType())], "Column value is bigint.*binary or string"),
         ([VALUE, StructField("tag", LongType())], "Column tag is bigint"),
         ([VALUE, StructField("partition", LongType())], r'cannot set partition.*drop\("partition"'),
         (
             [VALUE, StructField("id", LongType()), StructField("broker", StringType())],
-            r'cannot set broker, id: brokers give them. .drop\("broker", "id"\)',
+            r'cannot set broker, id: brokers assign them. .drop\("broker", "id"\)',
         ),
         ([VALUE, StructField("offset", LongType())], "cannot set offset"),
-        ([VALUE, StructField("topic", StringType())], "Option topic says t, and column topic"),
+        ([VALUE, StructField("topic", StringType())], "Option topic is t, but column topic"),
         ([VALUE, StructField("key", LongType())], "Column key is bigint.*string or array<string>"),
         (
             [VALUE, StructField("properties", MapType(StringType(), LongType()))],
@@ -111,19 +111,19 @@ def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, said: str) -
         ),
     ],
 )
-def test_columns_are_checked_before_a_task_starts(fields: list[StructField], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_columns_are_checked_before_a_task_starts(fields: list[StructField], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         check_columns(schema(*fields), OPTIONS)
 
 
 def test_good_columns_pass_and_a_topic_is_needed() -> None:
     time = StructField("timestamp", TimestampType())
     check_columns(schema(VALUE, time), OPTIONS)
-    with pytest.raises(UsageError, match="which topic"):
+    with pytest.raises(UsageError, match="topic is missing"):
         check_columns(schema(VALUE), WriteOptions(access=OPTIONS.access))
 
 
-def test_each_column_of_rows_that_were_read_is_sent_or_refused() -> None:
+def test_every_column_that_sources_return_is_sent_or_refused() -> None:
     sent = names(include_headers=True)
     assert set(sent) == set(COLUMNS) | set(BROKER_COLUMNS)
 
@@ -145,12 +145,12 @@ def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> No
         kind(OPTIONS, schema(VALUE), overwrite=True)
 
 
-def test_a_task_counts_what_has_receipts_and_marks_where_rows_came_from(
+def test_a_task_counts_acknowledged_messages_and_adds_their_origin(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(queue.OPENERS, "list", lambda _access: list_queue)
-    monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
+    monkeypatch.setattr(queue, "_queues", {})
+    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
     parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]
     done = sink.write(iter(parts))

@@ -1,4 +1,4 @@
-"""What Spark calls, without Spark: the thin classes over a queue that is a list."""
+"""The data sources without Spark, on a queue that is a list."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from coherer.spark.source import (
 )
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
-
     from coherer.spark.offsets import Offsets
+    from tests.spark.queues import ListQueue
 
 KINDS = {"int": "integer", "bigint": "long"}
 
@@ -38,8 +37,8 @@ KINDS = {"int": "integer", "bigint": "long"}
 def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
     for protocol in ("tubemq", "rocketmq"):
         monkeypatch.setitem(queue.OPENERS, protocol, lambda _access: list_queue)
-    monkeypatch.setattr(workers, "_queues", {})
-    monkeypatch.setattr(workers, "freeze_heap", lambda: None)
+    monkeypatch.setattr(queue, "_queues", {})
+    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
     return
 
@@ -73,7 +72,7 @@ def stream(**options: str) -> StreamReader:
 
 
 def rows_of(reader: BatchReader | StreamReader, shares: list[InputPartition]) -> set[object]:
-    """Reads as workers do: with a pickled copy of the reader and of its share."""
+    """Reads as workers do, with a pickled copy of the reader and its share."""
     found = [
         (row["partition"], row["offset"])
         for share in shares
@@ -90,7 +89,7 @@ def test_a_batch_reads_everything() -> None:
     assert found == {(0, at) for at in range(100)} | {(1, at) for at in range(5, 25)}
 
 
-def test_a_read_from_one_time_to_another() -> None:
+def test_a_read_between_two_times() -> None:
     url = "rocketmq://h:1"
     times = {"startingTimestamp": "1970-01-01T00:00:20Z", "endingTimestamp": "22500"}
     reader = batch(url=url, **times)
@@ -104,17 +103,17 @@ def test_a_read_from_one_time_to_another() -> None:
     assert stream(url=url, startingTimestamp="24000").initialOffset() == {
         "t": {"1:0": 24, "1:1": 24}
     }
-    with pytest.raises(UsageError, match="a stream has no end"):
+    with pytest.raises(UsageError, match="are for batches only"):
         stream(url=url, endingTimestamp="24000").initialOffset()
 
 
-def test_nothing_begins_while_a_part_of_the_topic_is_out_of_reach(list_queue: ListQueue) -> None:
+def test_reads_do_not_start_while_a_broker_is_down(list_queue: ListQueue) -> None:
     list_queue.down = ["2"]
     with pytest.raises(
-        UnavailableError, match=r"brokers 2 are away.*topic t.*failOnDataLoss=false"
+        UnavailableError, match=r"brokers 2 are down.*topic t.*failOnDataLoss=false"
     ):
         batch().partitions()
-    with pytest.raises(UnavailableError, match="brokers 2 are away"):
+    with pytest.raises(UnavailableError, match="brokers 2 are down"):
         stream().initialOffset()
     assert len(batch(failOnDataLoss="false").partitions()) == 1
     assert stream(failOnDataLoss="false").initialOffset() == {"t": {"1:0": 100, "1:1": 25}}
@@ -123,11 +122,11 @@ def test_nothing_begins_while_a_part_of_the_topic_is_out_of_reach(list_queue: Li
     assert stream().latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_the_partition_that_spark_makes_of_no_partitions_is_empty() -> None:
+def test_sparks_partition_for_an_empty_plan_is_empty() -> None:
     assert rows_of(batch(), [InputPartition(None)]) == set()
 
 
-def test_a_stream_goes_on_batch_by_batch(list_queue: ListQueue) -> None:
+def test_a_stream_continues_batch_by_batch(list_queue: ListQueue) -> None:
     reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="50")
     assert reader.getDefaultReadLimit() == ReadMaxRows(50)
     at = reader.initialOffset()
@@ -145,7 +144,7 @@ def test_a_stream_goes_on_batch_by_batch(list_queue: ListQueue) -> None:
     assert reader.latestOffset(at, ReadAllAvailable()) == {"t": {"1:0": 101, "1:1": 25}}
 
 
-def test_a_stream_looks_several_times_before_it_says_that_nothing_is_new(
+def test_a_stream_polls_before_it_reports_no_new_messages(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
@@ -164,7 +163,7 @@ def test_a_stream_looks_several_times_before_it_says_that_nothing_is_new(
 def planned(
     reader: StreamReader, queue: ListQueue, grow: int
 ) -> tuple[Offsets, Offsets, list[InputPartition]]:
-    """What Spark does up to the plan of batch 0, while `grow` messages come at each step."""
+    """Spark's calls up to the plan of batch 0, while `grow` messages arrive at each step."""
     start = as_told(reader.initialOffset())
     more(queue, grow)
     end = as_told(reader.latestOffset(start, reader.getDefaultReadLimit()))
@@ -175,7 +174,7 @@ def planned(
 
 
 def as_told(offsets: Offsets) -> Offsets:
-    """Spark keeps offsets as text, and hands out what it reads back."""
+    """Spark stores offsets as text, and passes the parsed text."""
     told: Offsets = json.loads(json.dumps(offsets))
     return told
 
@@ -187,7 +186,7 @@ def more(queue: ListQueue, count: int) -> None:
 FIRST_TEN = {(0, at) for at in range(100, 110)} | {(1, at) for at in range(25, 35)}
 
 
-def test_a_stream_begins_where_it_said_at_first(list_queue: ListQueue) -> None:
+def test_a_stream_keeps_its_first_start(list_queue: ListQueue) -> None:
     reader = stream()
     _, end, shares = planned(reader, list_queue, 10)
     assert rows_of(reader, shares) == FIRST_TEN
@@ -199,7 +198,7 @@ def test_a_stream_begins_where_it_said_at_first(list_queue: ListQueue) -> None:
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest", '{"t": {"1:0": -1, "1:1": 25}}'])
-def test_a_stream_begins_where_it_said_over_restarts(list_queue: ListQueue, start: str) -> None:
+def test_a_stream_keeps_its_start_across_restarts(list_queue: ListQueue, start: str) -> None:
     _, end, shares = planned(stream(startingOffsets=start), list_queue, 10)
     first = rows_of(stream(), shares)
     for _ in range(3):
@@ -215,7 +214,9 @@ def test_a_stream_begins_where_it_said_over_restarts(list_queue: ListQueue, star
         assert as_told(reader.latestOffset(end, ReadMaxRows(1))) != end
 
 
-def test_the_first_batch_of_a_quiet_topic_is_empty_over_a_restart(list_queue: ListQueue) -> None:
+def test_the_first_batch_of_a_quiet_topic_stays_empty_after_a_restart(
+    list_queue: ListQueue,
+) -> None:
     start, end, shares = planned(stream(), list_queue, 0)
     assert rows_of(stream(), shares) == set()
     more(list_queue, 3)
@@ -230,13 +231,13 @@ def test_the_first_batch_of_a_quiet_topic_is_empty_over_a_restart(list_queue: Li
     }
 
 
-def test_nothing_new_after_the_first_batch_is_the_same_text() -> None:
+def test_offsets_stay_the_same_text_without_new_messages() -> None:
     reader = stream()
     end = as_told(reader.latestOffset(as_told(reader.initialOffset()), ReadAllAvailable()))
     assert json.dumps(reader.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
 
 
-def test_a_topic_that_comes_after_the_start_is_read_from_its_beginning(
+def test_a_topic_created_after_the_start_is_read_from_its_beginning(
     list_queue: ListQueue,
 ) -> None:
     list_queue.held["new"] = {("1", 0): (0, 9)}
@@ -247,13 +248,13 @@ def test_a_topic_that_comes_after_the_start_is_read_from_its_beginning(
     assert rows_of(reader, list(reader.partitions(again, end))) == {(0, at) for at in range(4)}
 
 
-def test_the_checkpoint_of_an_older_version_goes_on_from_the_end_of_its_batch_0(
+def test_the_checkpoint_of_an_older_version_continues_at_the_end_of_batch_0(
     list_queue: ListQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds an end without a start, and the end lies before what is "latest" now."""
+    """It contains an end without a start, and the end is before "latest"."""
     reader, end = stream(), {"t": {"1:0": 90, "1:1": 20}}
     assert rows_of(reader, list(reader.partitions(as_told(reader.initialOffset()), end))) == set()
-    assert "does not tell where batch 0 starts" in caplog.text
+    assert "lacks the start of batch 0" in caplog.text
     after = as_told(reader.latestOffset(end, ReadAllAvailable()))
     assert rows_of(reader, list(reader.partitions(end, after))) == {
         *((0, at) for at in range(90, 100)),
@@ -261,7 +262,7 @@ def test_the_checkpoint_of_an_older_version_goes_on_from_the_end_of_its_batch_0(
     }
 
 
-def test_lost_rows_are_an_error_or_left_out(list_queue: ListQueue) -> None:
+def test_lost_rows_are_an_error_or_skipped(list_queue: ListQueue) -> None:
     start: Offsets = {"t": {"1:0": 10, "1:1": 5}}
     end: Offsets = {"t": {"1:0": 40, "1:1": 25}}
     list_queue.held["t"]["1", 0] = (30, 100)
@@ -272,7 +273,7 @@ def test_lost_rows_are_an_error_or_left_out(list_queue: ListQueue) -> None:
     assert found == {(0, at) for at in range(30, 40)} | {(1, at) for at in range(5, 25)}
 
 
-def test_progress_is_shown_once_per_batch_and_never_in_the_way(
+def test_progress_is_committed_once_per_batch_and_errors_do_not_stop_the_stream(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = stream(group="g", commitOffsets="true")
@@ -286,11 +287,11 @@ def test_progress_is_shown_once_per_batch_and_never_in_the_way(
 
     monkeypatch.setattr(list_queue, "commit", fail)
     reader.latestOffset({"t": {"1:0": 11, "1:1": 5}}, ReadAllAvailable())
-    assert "could not be shown: No master." in caplog.text
+    assert "Cannot commit the progress of group" in caplog.text
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UsageError, match="stream has no end"):
+def test_options_without_effect_are_refused() -> None:
+    with pytest.raises(UsageError, match="are for batches only"):
         stream(endingOffsets="latest").initialOffset()
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         with pytest.raises(UsageError, match=f"{name} is for streams"):
@@ -305,7 +306,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "format_"), [(TubeMQDataSource, "tubemq"), (RocketMQDataSource, "rocketmq")]
 )
-def test_each_format_has_its_urls(kind: type[QueueDataSource], format_: str) -> None:
+def test_each_format_accepts_its_urls_only(kind: type[QueueDataSource], format_: str) -> None:
     assert kind.name() == format_
     for protocol in ("tubemq", "rocketmq"):
         for scheme in (protocol, f"{protocol}s"):
@@ -313,5 +314,5 @@ def test_each_format_has_its_urls(kind: type[QueueDataSource], format_: str) -> 
             if protocol == format_:
                 assert data.schema().startswith("topic string")
             else:
-                with pytest.raises(UsageError, match=f"is for {format_}://"):
+                with pytest.raises(UsageError, match=f"needs a url {format_}://"):
                     data.schema()

@@ -1,4 +1,4 @@
-"""`spark.readStream` and `df.writeStream` against a node, by each of its doors."""
+"""`spark.readStream` and `df.writeStream` against a node, over each protocol."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer.blocking import Client, connect_tubemq
+from coherer.blocking import Client, connect
 from coherer.blocking.rocketmq import RocketClient
 from coherer.spark import lag
 
 if TYPE_CHECKING:
-    from conftest import Endpoint
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from coherer.testing import EmbeddedNode
+    from tests.spark.queues import Endpoint
 
 pytestmark = pytest.mark.spark
 
@@ -52,7 +52,7 @@ def stream(spark: SparkSession, endpoint: Endpoint, topic: str, **options: objec
 
 
 def land(rows: DataFrame, home: Path) -> StreamingQuery:
-    """Lands what is there now in a table, and goes on from where the last call ended."""
+    """Lands the present messages in a table, continuing where the last call ended."""
     query = (
         rows.selectExpr("cast(value as string) number", "broker", "partition", "offset")
         .writeStream.format("parquet")
@@ -75,7 +75,7 @@ def once(numbers: range) -> Counter[int]:
 
 
 def forget_last_commit(home: Path) -> None:
-    """As after a crash between the end of the last batch and its commit."""
+    """Restore the state after a crash between the end of the last batch and its commit."""
     commits = home / "checkpoint" / "commits"
     last = max(
         (file for file in commits.iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
@@ -84,7 +84,7 @@ def forget_last_commit(home: Path) -> None:
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_available_now_takes_what_is_there_in_bounded_batches(
+def test_available_now_reads_in_bounded_batches(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -99,7 +99,7 @@ def test_available_now_takes_what_is_there_in_bounded_batches(
     assert [lag(one).total for one in progress] == [600, 200, 0]
 
 
-def test_it_goes_on_from_its_checkpoint(
+def test_a_stream_continues_from_its_checkpoint(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -114,7 +114,7 @@ def test_it_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["done", "planned"])
-def test_a_checkpoint_of_another_topic_is_not_taken(
+def test_a_checkpoint_of_another_topic_is_refused(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_another_topic_is_not_taken(
     if planned:
         forget_last_commit(tmp_path)
     with pytest.raises(
-        StreamingQueryException, match=f"checkpoint is of {topic}, and the stream reads {other}"
+        StreamingQueryException, match=f"checkpoint is for {topic}, and the stream reads {other}"
     ):
         land(stream(spark, endpoint, other), tmp_path)
     assert landed(spark, tmp_path) == once(range(10))
@@ -152,7 +152,7 @@ def test_a_batch_that_was_planned_but_not_committed_is_read_again_exactly(
     assert landed(spark, tmp_path) == once(range(120))
 
 
-def test_a_running_stream_sees_messages_soon_and_waits_quietly_without(
+def test_a_running_stream_reads_messages_soon_and_idles_quietly(
     spark: SparkSession,
     endpoint: Endpoint,
     client: Client | RocketClient,
@@ -207,7 +207,7 @@ def test_a_topic_is_copied_into_another(
     assert name == str(query.id)
 
 
-def test_lost_messages_stop_the_stream_unless_told_otherwise(
+def test_lost_messages_stop_the_stream_by_default(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
     endpoint: Endpoint,
@@ -222,7 +222,7 @@ def test_lost_messages_stop_the_stream_unless_told_otherwise(
     coherer_node.call(lambda: coherer_node.node.delete_topic(topic))
     coherer_node.create_topic(topic, 3)
     send(client, topic, range(1000, 1030))
-    with pytest.raises(StreamingQueryException, match=r"Messages are gone.*failOnDataLoss=false"):
+    with pytest.raises(StreamingQueryException, match=r"Messages were lost.*failOnDataLoss=false"):
         land(stream(spark, endpoint, topic), tmp_path)
     land(stream(spark, endpoint, topic, failOnDataLoss="false"), tmp_path)
     send(client, topic, range(90, 120))
@@ -230,7 +230,7 @@ def test_lost_messages_stop_the_stream_unless_told_otherwise(
     assert landed(spark, tmp_path) == once(range(120)), "it goes on from the new end"
 
 
-def test_progress_is_shown_to_the_broker(
+def test_progress_is_committed_to_the_broker(
     spark: SparkSession,
     coherer_node: EmbeddedNode,
     endpoint: Endpoint,
@@ -243,6 +243,6 @@ def test_progress_is_shown_to_the_broker(
     options = {**endpoint.admin, "group": group, "commitOffsets": "true"}
     land(stream(spark, endpoint, topic, **options), tmp_path)
     # Whichever endpoint set them: the offsets of a group are one.
-    with connect_tubemq(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
+    with connect(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
         (found,) = admin_client.admin().groups(group)
     assert found.lag == 0

@@ -1,4 +1,4 @@
-"""Topics: named, or matched again and again."""
+"""Topics: named, or matched with a pattern repeatedly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from coherer.spark.cursor import RESOLVE_MS, Topics
 from coherer.spark.options import read_options
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
+    from tests.spark.queues import ListQueue
 
 URL = "tubemq://h:1"
 
 
-def test_named_topics_are_asked_for_as_they_are(list_queue: ListQueue) -> None:
+def test_named_topics_are_used_as_given(list_queue: ListQueue) -> None:
     topics = Topics(read_options({"url": URL, "topic": "u,t"}), lambda: 0)
     assert topics.bounds(list_queue) == {
         "t": {"1:0": (0, 100), "1:1": (5, 25)},
@@ -32,7 +32,7 @@ GONE = [TopicNotDeployedError("Not deployed."), TopicNotExistError("Not there.")
 
 
 @pytest.mark.parametrize("gone", GONE)
-def test_a_topic_that_is_not_there(
+def test_a_missing_topic_is_an_error_or_skipped(
     list_queue: ListQueue,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -53,7 +53,7 @@ def test_a_topic_that_is_not_there(
     topics = Topics(lenient, lambda: 0)
     for _ in range(3):
         assert list(topics.bounds(list_queue)) == ["u"]
-    assert caplog.text.count("Topic t is left out") == 1
+    assert caplog.text.count("Skipping topic t") == 1
     list_queue.held["t"] = {("1", 0): (0, 1)}
     assert list(topics.bounds(list_queue)) == ["t", "u"]
 

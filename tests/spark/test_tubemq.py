@@ -1,4 +1,4 @@
-"""The TubeMQ queue: exact ranges, also where a broker knows only places in an index."""
+"""The TubeMQ queue: exact ranges, also on brokers whose offsets are positions in an index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITION = Partition(BrokerInfo(1, "h", 1), "t", 0)
 
 
 class Package:
-    """What one get brings: the ids of its messages."""
+    """The result of a fetch: the ids of its messages."""
 
     def __init__(self, offset: int, ids: list[int]) -> None:
         self.offset = offset
@@ -74,7 +74,7 @@ class JavaReader:
 
 
 class JavaClient:
-    """Makes readers; each reads packages of another size, as Java's flow control has it."""
+    """Creates readers; each reads batches of another size, like Java's flow control."""
 
     def __init__(self, owners: list[int], sizes: list[int]) -> None:
         self._owners = owners
@@ -92,7 +92,7 @@ class JavaClient:
     st.lists(st.integers(1, 9), min_size=1, max_size=4),
     st.lists(st.integers(0, 60 * STEP), max_size=5),
 )
-def test_ranges_on_javas_broker_hold_each_message_once(
+def test_ranges_on_javas_broker_contain_each_message_once(
     owners: list[int], sizes: list[int], cuts: list[int]
 ) -> None:
     end = len(owners) * STEP
@@ -108,7 +108,7 @@ def test_ranges_on_javas_broker_hold_each_message_once(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_package_within_the_range_is_handed_on_as_it_is(exact: bool) -> None:
+def test_a_batch_within_the_range_is_not_copied(exact: bool) -> None:
     client = JavaClient([0, 0], [2])
     reader = ExactReader(client, PARTITION, Range("t", "1", 0, 0, 2 * STEP))  # type: ignore[arg-type]
     assert isinstance(reader.read(), Package)

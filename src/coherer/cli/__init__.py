@@ -1,5 +1,5 @@
-"""The command line: `coherer serve`, `topics`, `produce`, `consume`, `groups`, `demo`.
+"""The command line: `coherer serve`, `topics`, `produce`, `consume`, `groups`, `verify`, `demo`.
 
-A module per command. Modules import typer and what formats output; everything that does the work is
-imported when a command runs, so that `coherer --help` answers at once.
+Each command has a module. Modules import typer and option definitions at the top, and clients and
+servers when a command runs, so that `coherer --help` responds at once.
 """

@@ -1,4 +1,4 @@
-"""`python -m coherer.cli`, where the command is not on the path."""
+"""`python -m coherer.cli`: the command line without the script `coherer`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,21 @@
-"""`coherer consume`: messages to stdout."""
+"""`coherer consume`: prints messages to stdout.
+
+A `Source` delivers batches of either protocol: as a member of a group, or without one. The
+`Printer` prints a batch, then acknowledges it. With `--max` the last batch may be printed in part;
+`Source.stop_after` then makes the group continue after the last printed message where it can.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Self, TypeVar, cast
 
 import typer
 
@@ -28,27 +36,34 @@ from coherer.cli.common import (
 from coherer.errors import CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from coherer._client.rocketmq.consumer_options import Selection
     from coherer._client.tubemq.admin import Admin
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer._wire.tubemq.delivery import MessageBatch
-    from coherer.blocking import Client, Consumer
+    from coherer.blocking import Client, Consumer, Reader
     from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking.rocketmq_consumer import RocketBatch, RocketConsumer, RocketPullConsumer
     from coherer.message import ReceivedMessage
 
-_NOT_THERE = frozenset({17, 431})
-"""What name servers and masters say of a topic that does not exist."""
+_NO_TOPIC: Final = frozenset({17, 431})
+"""Codes of name servers and masters for a topic that does not exist."""
 
-_CREATE_MS = 10_000
-"""How long a new topic may take until name servers know of it."""
+_CREATE_MS: Final = 10_000
+"""How long name servers may take to learn of a new topic."""
 
-_WAIT_MS = 1_000
-"""How long a single wait lasts when there is no timeout: Windows sees Ctrl-C only between waits."""
+_WAIT_MS: Final = 1_000
+"""How long a single wait lasts without a timeout: on Windows Ctrl-C takes effect between waits."""
+
+_IDLE_S: Final = 0.1
+"""Pause after a round of readers in which no partition had a message."""
+
+_NO_END: Final = 1 << 62
 
 app = typer.Typer(add_completion=False)
 
 
 class Form(StrEnum):
-    """How messages are printed."""
+    """The output format."""
 
     text = "text"
     json = "json"
@@ -56,85 +71,66 @@ class Form(StrEnum):
 
 
 class Start(StrEnum):
-    """Where a new group begins."""
+    """Where a new group starts."""
 
     earliest = "earliest"
     latest = "latest"
 
 
 class Batch(Protocol):
-    """Messages that came together, of either protocol."""
+    """Messages that were received together, of either protocol."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[ReceivedMessage]: ...
     def bodies(self) -> list[bytes]:
-        """Only the bodies."""
+        """The bodies of the messages."""
         ...
 
 
 B = TypeVar("B", bound=Batch)
 
 
-class Receiver(Protocol[B]):
-    """What of a consumer is needed here."""
+class Source(Protocol[B]):
+    """Delivers batches of messages."""
 
     def receive(self, *, timeout_ms: int) -> B | None:
-        """The next package."""
+        """The next batch; None after the timeout."""
         ...
 
-    def confirm(self, batch: B) -> object:
-        """The group goes on behind it."""
+    def ack(self, batch: B) -> object:
+        """Acknowledge a batch that was printed."""
         ...
 
-    def leave(self, batch: B, printed: int) -> object:
-        """The group reads it again, if it can be behind those that were printed."""
+    def stop_after(self, batch: B, printed: int) -> object:
+        """Return a batch that was printed in part."""
         ...
-
-
-class Taker:
-    """A consumer of TubeMQ: a package is confirmed as a whole or not at all."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def receive(self, *, timeout_ms: int) -> MessageBatch | None:
-        """The next package."""
-        return self._consumer.receive(timeout_ms=timeout_ms)
-
-    def confirm(self, batch: MessageBatch) -> None:
-        """The group goes on behind it."""
-        self._consumer.confirm(batch)
-
-    def leave(self, batch: MessageBatch, printed: int) -> None:  # noqa: ARG002 - all or nothing
-        """The group reads it again."""
-        self._consumer.reject(batch)
 
 
 @app.command()
 def consume(
-    topics: Annotated[list[str], typer.Argument(help="What to read.", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(help="Topics to read.", show_default=False)],
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="The group. Default: none, nothing is left behind."),
+        typer.Option("--group", "-g", help="Consumer group. Default: none, no offsets are kept."),
     ] = None,
     form: Annotated[
         Form,
         typer.Option(
             "--format",
             "-f",
-            help="text: the body as it is, and a line end; json: an object on each line, which "
-            "`coherer produce --format json` takes; hex: the body in hexadecimal.",
+            help="text: the body and a line end; json: an object on each line, which "
+            "`coherer produce --format json` accepts; hex: the body in hexadecimal.",
         ),
     ] = Form.text,
     start: Annotated[
-        Start, typer.Option("--from", help="Where a group begins that has no offsets yet.")
+        Start, typer.Option("--from", help="Where to start if the group has no offsets yet.")
     ] = Start.earliest,
     maximum: Annotated[
-        int | None, typer.Option("--max", "-n", min=1, help="Stop after so many messages.")
+        int | None, typer.Option("--max", "-n", min=1, help="Stop after this many messages.")
     ] = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", "-t", min=0, help="Stop after so many seconds without one."),
+        typer.Option("--timeout", "-t", min=0, help="Stop after this many seconds without one."),
     ] = None,
     tags: Annotated[
         list[str] | None,
@@ -142,7 +138,7 @@ def consume(
     ] = None,
     sql: Annotated[
         str | None,
-        typer.Option("--sql", help="RocketMQ: only with properties for which this is true."),
+        typer.Option("--sql", help="RocketMQ: only messages whose properties match this SQL92."),
     ] = None,
     create: Annotated[
         bool, typer.Option("--create", help="Create a topic that does not exist.")
@@ -154,65 +150,50 @@ def consume(
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """Print messages as they come, and confirm them when they are printed.
+    """Print messages as they arrive, and acknowledge them once they are printed.
 
-    Without a group, messages are read without anybody's notice.
+    Without a group, reading leaves no trace on the cluster.
     """
     wanted = _selection(url, topics, tags or (), sql)
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
-    rest = None
+    last = None
     with suppress(KeyboardInterrupt), signals_interrupt(), connect(url, user, password) as client:
-        _check_exist(client, wanted, create=create)
-        with _receiver(client, group, wanted, start) as receiver:
-            rest = printer.run(receiver, timeout_s)
-    if group is not None and rest is not None and not is_rocketmq(url):
-        _go_on_at(AdminTarget(url, admin, token, user, password), group, rest)
+        _check_topics(client, wanted, create=create)
+        with _source(client, group, wanted, start) as source:
+            last = printer.run(source, timeout_s)
+    if group is not None and last is not None and not is_rocketmq(url):
+        _continue_after(AdminTarget(url, admin, token, user, password), group, last)
     typer.echo(amount(printer.count, "message"), err=True)
 
 
-@contextmanager
-def _receiver(
-    client: Client | RocketClient,
-    group: str | None,
-    wanted: Mapping[str, tuple[str, ...] | Sql92],
-    start: Start,
-) -> Generator[Receiver[Any]]:
-    """What hands out the messages."""
-    from coherer import blocking
-
-    if isinstance(client, blocking.Client):
-        tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
-        if group is None:
-            from coherer.cli.consume_tubemq import Readers
-
-            with Readers(client, tags, start.value) as readers:
-                yield readers
-            return
-        with client.consumer(group, tags, start=start.value) as consumer:
-            yield Taker(consumer)
-        return
-    from coherer.cli.consume_rocketmq import member, passer_by
-
-    chosen = {topic: one or None for topic, one in wanted.items()}
-    if group is None:
-        with passer_by(client, chosen, start.value) as reader:
-            yield reader
-    else:
-        with member(client, group, chosen, start.value) as one:
-            yield one
-
-
-def _check_exist(client: Client | RocketClient, topics: Iterable[str], *, create: bool) -> None:
-    """Check that topics exist, before brokers that create topics by themselves are asked for them.
+def _selection(
+    url: str, topics: Iterable[str], tags: Sequence[str], sql: str | None
+) -> dict[str, tuple[str, ...] | Sql92]:
+    """The filter of each topic.
 
     Raises:
-        RefusedError: one does not.
+        UsageError: `--sql` with TubeMQ, or with tags.
+    """
+    if sql is None:
+        return dict.fromkeys(topics, tuple(tags))
+    if tags or not is_rocketmq(url):
+        raise UsageError("--sql works with RocketMQ only, and not with --filter.")
+    from coherer._wire.rocketmq.subscription import Sql92
+
+    return dict.fromkeys(topics, Sql92(sql))
+
+
+def _check_topics(client: Client | RocketClient, topics: Iterable[str], *, create: bool) -> None:
+    """Check that topics exist, before a consumer makes a broker create them.
+
+    Raises:
+        RefusedError: a topic does not exist, and `create` is not set.
     """
     for topic in topics:
         try:
             client.partitions(topic)
         except RefusedError as error:
-            if error.code not in _NOT_THERE:
+            if error.code not in _NO_TOPIC:
                 raise
             if create:
                 _create(client, topic)
@@ -225,39 +206,43 @@ def _create(client: Client | RocketClient, topic: str) -> None:
     from coherer import blocking
 
     if isinstance(client, blocking.Client):
-        with client.producer(topic):  # the master creates what is published, where it may
+        with client.producer(topic):  # a master with automatic creation creates published topics
             return
     client.admin().create_topic(topic, wait_ms=_CREATE_MS)
 
 
-def _selection(
-    url: str, topics: Iterable[str], tags: Sequence[str], sql: str | None
-) -> dict[str, tuple[str, ...] | Sql92]:
-    """What is taken of each topic.
+def _continue_after(target: AdminTarget, group: str, last: ReceivedMessage) -> None:
+    """Set a TubeMQ group's offset after the last printed message.
 
-    Raises:
-        UsageError: TubeMQ knows no SQL92, and tags do not go with it.
+    TubeMQ commits whole batches only. The group must neither lose the messages that `--max` left
+    unprinted nor receive the printed ones again.
     """
-    if sql is None:
-        return dict.fromkeys(topics, tuple(tags))
-    if tags or not is_rocketmq(url):
-        raise UsageError("--sql is RocketMQ's, and no tags go with it.")
-    from coherer._wire.rocketmq.subscription import Sql92
+    again = "The group will read the last batch again"
+    if last.offset is None:
+        typer.echo(f"{again}: the broker does not report the offsets of messages.", err=True)
+        return
+    offsets = {f"{last.broker}:{last.topic}:{last.partition}": last.offset + 1}
 
-    return dict.fromkeys(topics, Sql92(sql))
+    async def set_offsets(admin: AnyAdmin) -> None:
+        await cast("Admin", admin).set_offsets(group, offsets)
+
+    try:
+        target.run(set_offsets)
+    except CohererError as error:
+        typer.echo(f"{again}: {error}", err=True)
 
 
 class Printer:
-    """Prints messages until there are enough.
+    """Prints messages up to a maximum.
 
     Args:
-        form: how.
-        write: takes the bytes.
-        maximum: how many; None for no end.
+        form: the output format.
+        write: writes bytes.
+        maximum: how many messages; None for no limit.
 
     Attributes:
-        count: how many were printed.
-        printed: how many of the last package.
+        count: messages printed so far.
+        printed: messages printed of the last batch.
     """
 
     def __init__(
@@ -269,28 +254,28 @@ class Printer:
         self._write = write
         self._maximum = maximum
 
-    def run(self, consumer: Receiver[B], timeout_s: float | None) -> ReceivedMessage | None:
-        """Print and confirm until the maximum, or until nothing comes for `timeout_s`.
+    def run(self, source: Source[B], timeout_s: float | None) -> ReceivedMessage | None:
+        """Print and acknowledge until the maximum, or until nothing arrives for `timeout_s`.
 
         Returns:
-            The last printed message of a package that was printed in part and not confirmed.
+            The last printed message of a batch that was printed in part; None if there is none.
         """
         wait_ms = _WAIT_MS if timeout_s is None else int(timeout_s * 1000)
         while self._maximum is None or self.count < self._maximum:
-            batch = consumer.receive(timeout_ms=wait_ms)
+            batch = source.receive(timeout_ms=wait_ms)
             if batch is None:
                 if timeout_s is None:
                     continue
                 break
             last = self.show(batch)
             if last is not None:
-                consumer.leave(batch, self.printed)
+                source.stop_after(batch, self.printed)
                 return last
-            consumer.confirm(batch)
+            source.ack(batch)
         return None
 
     def show(self, batch: Batch) -> ReceivedMessage | None:
-        """Print a package; the last printed message if there was no need of all."""
+        """Print a batch; returns the last printed message if some were left."""
         size = len(batch)
         count = size if self._maximum is None else min(size, self._maximum - self.count)
         self._write(b"".join(line + b"\n" for line in self._lines(batch, count)))
@@ -317,25 +302,184 @@ def _json(batch: Batch, count: int) -> Iterable[bytes]:
     return (encode(envelope(message)) for message in islice(batch, count))
 
 
-_LINES = {Form.text: _text, Form.hex: _hex, Form.json: _json}
+_LINES: Final = {Form.text: _text, Form.hex: _hex, Form.json: _json}
 
 
-def _go_on_at(whom: AdminTarget, group: str, last: ReceivedMessage) -> None:
-    """Set a group behind the last message that was printed.
+@contextmanager
+def _source(
+    client: Client | RocketClient,
+    group: str | None,
+    wanted: Mapping[str, tuple[str, ...] | Sql92],
+    start: Start,
+) -> Generator[Source[Any]]:
+    from coherer import blocking
 
-    A package is confirmed as a whole or not at all; what `--max` left of one must not be lost, and
-    what was printed should not come again.
-    """
-    again = "The group will read the last package again"
-    if last.offset is None:
-        typer.echo(f"{again}: the broker does not tell the offsets of messages.", err=True)
+    if isinstance(client, blocking.Client):
+        tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
+        if group is None:
+            with TubeMQReaders(client, tags, start) as readers:
+                yield readers
+        else:
+            with client.consumer(group, tags, start=start.value) as consumer:
+                yield TubeMQMember(consumer)
         return
-    offsets = {f"{last.broker}:{last.topic}:{last.partition}": last.offset + 1}
+    chosen = {topic: one or None for topic, one in wanted.items()}
+    if group is None:
+        with rocketmq_queues(client, chosen, start) as queues:
+            yield queues
+    else:
+        with client.consumer(group, chosen, start=start.value) as member:
+            yield RocketMQMember(member)
 
-    async def set_offsets(admin: AnyAdmin) -> None:
-        await cast("Admin", admin).set_offsets(group, offsets)
 
-    try:
-        whom.ask(set_offsets)
-    except CohererError as error:
-        typer.echo(f"{again}: {error}", err=True)
+class TubeMQMember:
+    """A member of a TubeMQ group, which acknowledges whole batches only."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def receive(self, *, timeout_ms: int) -> MessageBatch | None:
+        """See `Source`."""
+        return self._consumer.receive(timeout_ms=timeout_ms)
+
+    def ack(self, batch: MessageBatch) -> None:
+        """See `Source`."""
+        self._consumer.confirm(batch)
+
+    def stop_after(self, batch: MessageBatch, printed: int) -> None:  # noqa: ARG002 - whole batches
+        """Have the whole batch delivered again."""
+        self._consumer.reject(batch)
+
+
+class RocketMQMember:
+    """A member of a RocketMQ group."""
+
+    def __init__(self, consumer: RocketConsumer) -> None:
+        self._consumer = consumer
+
+    def receive(self, *, timeout_ms: int) -> RocketBatch | None:
+        """See `Source`."""
+        return self._consumer.receive(timeout_ms)
+
+    def ack(self, batch: RocketBatch) -> None:
+        """See `Source`."""
+        self._consumer.confirm(batch)
+
+    def stop_after(self, batch: RocketBatch, printed: int) -> None:
+        """Acknowledge the printed messages, and return the others."""
+        for message in islice(batch, printed):
+            message.ack()
+        self._consumer.put_back(batch)
+
+
+@contextmanager
+def rocketmq_queues(
+    client: RocketClient, wanted: Mapping[str, Selection], start: Start
+) -> Generator[RocketMQQueues]:
+    """Reads all queues of some RocketMQ topics, as they are now, without a group."""
+    from coherer._client.rocketmq.start import Edge
+    from coherer._wire.rocketmq.names import TOOLS_GROUP
+
+    with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
+        for topic in wanted:
+            client.offsets(topic)  # raises a refusal once, and not for every queue
+        queues = [queue for topic in wanted for queue in client.partitions(topic)]
+        consumer.assign(queues, next(iter(wanted.values())))
+        for queue in queues:
+            consumer.seek(queue, Edge.OLDEST if start == "earliest" else Edge.END)
+        yield RocketMQQueues(consumer)
+
+
+class RocketMQQueues:
+    """Queues of RocketMQ that are read without a group: there is nothing to acknowledge."""
+
+    def __init__(self, consumer: RocketPullConsumer) -> None:
+        self._consumer = consumer
+
+    def receive(self, *, timeout_ms: int) -> RocketBatch | None:
+        """See `Source`."""
+        return self._consumer.poll(timeout_ms)
+
+    def ack(self, batch: RocketBatch) -> None:
+        """Do nothing."""
+
+    def stop_after(self, batch: RocketBatch, printed: int) -> None:
+        """Do nothing."""
+
+
+class FilteredBatch:
+    """The messages of a batch that have one of some tags."""
+
+    def __init__(self, batch: MessageBatch, tags: Sequence[str]) -> None:
+        wanted = frozenset(tags)
+        self._messages = [message for message in batch if message.tag in wanted]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self._messages)
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of the messages."""
+        return [message.body for message in self._messages]
+
+
+class TubeMQReaders:
+    """Reads all partitions of some TubeMQ topics, as they are at the start, without a group.
+
+    Args:
+        client: stays open.
+        topics: the tags to read of each topic; an empty sequence reads all messages.
+        start: where to start.
+    """
+
+    def __init__(self, client: Client, topics: Mapping[str, Sequence[str]], start: Start) -> None:
+        self._client = client
+        self._topics = topics
+        self._from_end = start == "latest"
+        self._stack = ExitStack()
+        self._readers: deque[tuple[Reader, Sequence[str]]] = deque()
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            for topic, tags in self._topics.items():
+                offsets = self._client.offsets(topic)
+                for partition in self._client.partitions(topic):
+                    begin = offsets[str(partition.broker.id), partition.id][self._from_end]
+                    reader = self._client.reader(partition, begin, end=_NO_END)
+                    self._readers.append((self._stack.enter_context(reader), tags))
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def receive(self, *, timeout_ms: int) -> MessageBatch | FilteredBatch | None:
+        """The next messages of a partition, round-robin; None after the timeout."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            for _ in range(len(self._readers)):
+                self._readers.rotate(-1)
+                reader, tags = self._readers[-1]
+                batch = reader.read()
+                if batch is None:
+                    continue
+                chosen = FilteredBatch(batch, tags) if tags else batch
+                if len(chosen):
+                    return chosen
+            pause_s = min(_IDLE_S, deadline - time.monotonic())
+            if pause_s <= 0:
+                return None
+            time.sleep(pause_s)
+
+    def ack(self, batch: MessageBatch | FilteredBatch) -> None:
+        """Do nothing."""
+
+    def stop_after(self, batch: MessageBatch | FilteredBatch, printed: int) -> None:
+        """Do nothing."""

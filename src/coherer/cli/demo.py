@@ -1,14 +1,14 @@
-"""`coherer demo`: real flights, through a broker, into tables, counted.
+"""`coherer demo`: sends real flights through a node into a Spark table, and checks the counts.
 
-What happens:
+Steps:
 
-1. A node starts in a process of its own (`demo_node`), Spark in this one (`demo_spark`).
-2. A Spark stream begins to land the topic in a Parquet table, with a checkpoint.
-3. The flights are sent as JSON messages; meanwhile they land. They go through the node's TubeMQ
-   door, its RocketMQ door, or half of them through each, and all come back by one.
-4. Spark joins the table with airlines and weather, and answers three questions.
-5. Every count of the way is compared: rows in the source, acknowledged by the broker, stored there,
-   landed in the table, and different from each other. If they differ the exit code is 1.
+1. A node starts in a process of its own, Spark in this one (`demo_processes`).
+2. A Spark stream starts to land the topic in a Parquet table, with a checkpoint (`demo_flights`).
+3. The flights are sent as JSON messages, over TubeMQ, over RocketMQ, or half of them over each. All
+   are read over one protocol, and land meanwhile.
+4. Spark joins the table with airlines and weather, and answers three questions (`demo_chart`).
+5. The counts of all steps are compared: rows in the source, acknowledged by the broker, stored
+   there, landed in the table, and distinct in it. If they differ the exit code is 1.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 MARK: Final = "coherer-demo.json"
-"""A directory with this file is ours to empty."""
+"""Marks a directory that a demo created and may empty."""
 
 WORST: Final = 10
-"""So many airports by hour are shown."""
+"""Airports by hour to show."""
 
 MOST_CORES: Final = 8
-"""More would not help: the topic has eight partitions."""
+"""The topic has eight partitions, which more cores could not share."""
 
 POLL_S: Final = 0.1
 STALLED_S: Final = 60
-"""When nothing has landed for so long, the audit says what is missing."""
+"""After this time without progress the audit reports what is missing."""
 
 
 class Via(enum.Enum):
-    """The protocols that the flights go through."""
+    """The protocols over which the flights are sent."""
 
     TUBEMQ = "tubemq"
     ROCKETMQ = "rocketmq"
@@ -78,12 +78,12 @@ class Via(enum.Enum):
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """The protocols that are sent by; the last is read by."""
+        """The protocols to send over; the last one is also read over."""
         return ("tubemq", "rocketmq") if self is Via.BOTH else (self.value,)
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """The same number five times, if nothing was lost or doubled."""
+    """Five counts, which are equal if nothing was lost or duplicated."""
 
     source: int
     acknowledged: int
@@ -93,24 +93,24 @@ class Audit(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether all agree."""
+        """Whether all counts are equal."""
         return len(set(msgspec.structs.astuple(self))) == 1
 
 
 @app.command()
 def demo(
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Take fewer rows, spread over the year.")
+        int | None, typer.Option(min=1, help="Send fewer rows, spread over the year.")
     ] = None,
     keep: Annotated[
         Path | None, typer.Option(help="Keep the node's files and the tables in this directory.")
     ] = None,
-    chart: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("coherer-demo.png"),
+    chart: Annotated[Path, typer.Option(help="File for the chart.")] = Path("coherer-demo.png"),
     via: Annotated[
-        Via, typer.Option(help="Send by this protocol, or half of the flights by each.")
+        Via, typer.Option(help="Send over this protocol, or half of the flights over each.")
     ] = Via.TUBEMQ,
 ) -> None:
-    """Send a year of flights through a node into Spark tables, and ask them three questions."""
+    """Send a year of flights through a node into a Spark table, and answer three questions."""
     console = Console()
     demo_flights.check_installed()
     if not chart.parent.is_dir():
@@ -129,10 +129,10 @@ def demo(
 
 @contextmanager
 def workspace(keep: Path | None) -> Generator[Path]:
-    """An empty directory, which is removed afterwards unless it is to be kept.
+    """An empty directory; a temporary one, removed at the end, if `keep` is None.
 
     Raises:
-        UsageError: it is a file, or holds something that no demo wrote.
+        UsageError: it is a file, or holds files that no demo wrote.
     """
     if keep is None:
         directory = Path(tempfile.mkdtemp(prefix="coherer-demo-"))
@@ -142,7 +142,7 @@ def workspace(keep: Path | None) -> Generator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
         return
     if keep.exists() and not keep.is_dir():
-        raise UsageError(f"{keep} is no directory.", hint="Name a new one.")
+        raise UsageError(f"{keep} is not a directory.", hint="Name a new one.")
     keep.mkdir(parents=True, exist_ok=True)
     if any(keep.iterdir()) and not (keep / MARK).exists():
         raise UsageError(f"{keep} is not empty.", hint="Name a new directory.")
@@ -172,12 +172,12 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
             for name in via.protocols:
                 clients[name] = blocking.connect(node.urls()[name])
                 stack.callback(clients[name].close)
-            door = via.protocols[-1]
-            query = land(spark, door, node.urls()[door], directory)
+            protocol = via.protocols[-1]
+            query = land(spark, protocol, node.urls()[protocol], directory)
         acknowledged = _send_and_land(console, clients, query, flights)
-        held = clients[door].offsets(demo_flights.TOPIC)
-        stored = sum(end - first for first, end in held.values())
-        with _phase(console, "Counting, joining, asking"):
+        offsets = clients[protocol].offsets(demo_flights.TOPIC)
+        stored = sum(end - first for first, end in offsets.values())
+        with _phase(console, "Counting and joining"):
             query.stop()
             counted = counts(spark, directory)
             found = answers(spark, directory)
@@ -186,13 +186,13 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
         console.print(_answer_table(answer))
     audit = Audit(flights.num_rows, acknowledged, stored, counted.landed, counted.distinct)
     console.print(_audit_table(audit))
-    console.print(f"Drawn in {chart}. It took {time.monotonic() - began:.0f} seconds.")
+    console.print(f"Chart: {chart}. Total time: {time.monotonic() - began:.0f} seconds.")
     return audit
 
 
 @contextmanager
 def _phase(console: Console, text: str) -> Generator[None]:
-    """Says what goes on: with a spinner on a terminal, else with a line."""
+    """Shows the current step: a spinner on a terminal, otherwise a line."""
     if console.is_terminal:
         with console.status(text):
             yield
@@ -207,40 +207,40 @@ def _send_and_land(
     query: StreamingQuery,
     flights: pa.Table,
 ) -> int:
-    """Sends everything, shows how it lands meanwhile, and waits until all has.
+    """Sends the flights, shows progress, and waits until all have landed.
 
     Args:
-        console: where it is shown.
+        console: for the progress bars.
         clients: by protocol; each sends the same share.
-        query: what lands.
-        flights: what is sent.
+        query: the stream that lands them.
+        flights: to send.
 
     Returns:
-        How many messages the broker acknowledged.
+        The number of messages that the broker acknowledged.
     """
     columns = TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), _Speed()
     if not console.is_terminal:
         console.print("Sending and landing")
     with Progress(*columns, console=console) as progress, ExitStack() as stack:
-        rows, protocols = flights.num_rows, len(clients)
-        lanes: list[_Lane] = []
-        for place, (name, client) in enumerate(clients.items()):
+        rows, count = flights.num_rows, len(clients)
+        senders: list[_Sender] = []
+        for index, (name, client) in enumerate(clients.items()):
             producer = client.producer(demo_flights.TOPIC)
             producer.start()
             stack.callback(producer.close)
-            share = len(range(place, rows, protocols))
-            lanes.append(_Lane(producer, progress.add_task(f"sent by {name}", total=share)))
+            share = len(range(index, rows, count))
+            bar = progress.add_task(f"sent by {name}", total=share)
+            senders.append(_Sender(producer, bar))
         bar = progress.add_task("landed", total=rows)
-        first = 0  # the row where a chunk begins decides whose turn it is
+        first = 0  # number of the chunk's first row; rows alternate between the senders
         for chunk in demo_flights.messages(flights):
-            for place, lane in enumerate(lanes):
-                lane.acknowledged += lane.producer.send_many(
-                    chunk[(place - first) % protocols :: protocols]
-                ).sent
-                progress.update(lane.bar, completed=lane.acknowledged)
+            for index, sender in enumerate(senders):
+                share_of_chunk = chunk[(index - first) % count :: count]
+                sender.acknowledged += sender.producer.send_many(share_of_chunk).sent
+                progress.update(sender.bar, completed=sender.acknowledged)
             first += len(chunk)
             progress.update(bar, completed=_landed(query))
-        acknowledged = sum(lane.acknowledged for lane in lanes)
+        acknowledged = sum(sender.acknowledged for sender in senders)
         _wait_until_landed(
             query, acknowledged, lambda landed: progress.update(bar, completed=landed)
         )
@@ -248,8 +248,8 @@ def _send_and_land(
 
 
 @dataclass
-class _Lane:
-    """A producer, its bar, and how many of its messages have receipts."""
+class _Sender:
+    """A producer, its progress bar, and the number of its acknowledged messages."""
 
     producer: Producer | RocketProducer
     bar: TaskID
@@ -273,8 +273,8 @@ def _landed(query: StreamingQuery) -> int:
 
     failure = query.exception()
     if failure is not None:
-        said = str(failure).partition(" SQLSTATE")[0].strip().splitlines()
-        raise UnavailableError("The stream ended with an error.", hint=said[-1])
+        text = str(failure).partition(" SQLSTATE")[0].strip().splitlines()
+        raise UnavailableError("The stream ended with an error.", hint=text[-1])
     return landed(query)
 
 
@@ -282,15 +282,15 @@ class _Speed(ProgressColumn):
     """Rows per second."""
 
     def render(self, task: Task) -> Text:
-        """As a whole number, since the bar began."""
+        """As a whole number, since the start."""
         speed = task.finished_speed or task.speed
         return Text(f"{speed:>9,.0f}/s" if speed else "", style="cyan")
 
 
 def _answer_table(answer: Answer) -> Table:
     table = Table(title=answer.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for place, name in enumerate(answer.columns):
-        number = bool(answer.rows) and not isinstance(answer.rows[0][place], str)
+    for index, name in enumerate(answer.columns):
+        number = bool(answer.rows) and not isinstance(answer.rows[0][index], str)
         table.add_column(name, justify="right" if number else "left")
     for row in answer.rows[: WORST if answer.columns[0] == "airport" else None]:
         table.add_row(*(f"{cell:,}" if not isinstance(cell, str) else cell for cell in row))
@@ -298,7 +298,7 @@ def _answer_table(answer: Answer) -> Table:
 
 
 def _audit_table(audit: Audit) -> Table:
-    verdict = "[green]nothing lost, nothing doubled" if audit.clean else "[red]the numbers differ"
+    verdict = "[green]nothing lost, nothing duplicated" if audit.clean else "[red]the counts differ"
     table = Table(
         title=f"Audit: {verdict}", title_justify="left", title_style="bold", box=SIMPLE_HEAD
     )

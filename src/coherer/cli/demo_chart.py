@@ -1,4 +1,4 @@
-"""The picture of the demo: three answers on one page."""
+"""The demo's chart: three answers on one page."""
 
 # matplotlib's own types leave `**kwargs` untyped, which strict checking reports at every call.
 # pyright: reportUnknownMemberType=false
@@ -25,12 +25,12 @@ RAINS: Final = ("#cfdbe4", "#8fb8d3", "#4f8fbd", "#1f5f8b")
 
 
 def draw(answers: Sequence[Answer], rows: int, path: Path) -> None:
-    """Draws the answers of `demo_tables.answers`.
+    """Draws the answers of `demo_flights.answers`.
 
     Args:
         answers: by carrier, by airport and hour, by rain.
-        rows: how many flights went through, for the caption.
-        path: where the PNG goes.
+        rows: the number of flights, for the caption.
+        path: of the PNG file.
     """
     from matplotlib.figure import Figure
 
@@ -79,15 +79,15 @@ def _plain(axes: Axes, title: str, note: str) -> None:
 
 
 def _carriers(axes: Axes, rows: Sequence[Row]) -> None:
-    _plain(axes, "By carrier", "mean departure delay in minutes; in grey: how many flights")
+    _plain(axes, "By carrier", "mean departure delay in minutes; in grey: number of flights")
     shown = [
         (short_name(str(row[1] or row[0])), int(row[2]), float(row[3])) for row in reversed(rows)
     ]
     worst = max((delay for _, _, delay in shown), default=1.0)
-    for place, (_, flights, delay) in enumerate(shown):
-        axes.barh(place, delay, height=0.68, color=_mixed(CALM, AIRPORTS["EWR"], delay / worst))
-        axes.text(delay + worst * 0.015, place, f"{delay:.1f}", va="center", size=10, color=INK)
-        axes.text(worst * 1.26, place, f"{flights:,}", va="center", ha="right", size=9, color=FAINT)
+    for index, (_, flights, delay) in enumerate(shown):
+        axes.barh(index, delay, height=0.68, color=_mixed(CALM, AIRPORTS["EWR"], delay / worst))
+        axes.text(delay + worst * 0.015, index, f"{delay:.1f}", va="center", size=10, color=INK)
+        axes.text(worst * 1.26, index, f"{flights:,}", va="center", ha="right", size=9, color=FAINT)
     axes.set_yticks(range(len(shown)), [name for name, _, _ in shown])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.set_xlim(0, worst * 1.26)
@@ -97,7 +97,7 @@ def _carriers(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def short_name(name: str) -> str:
-    """A carrier's name without what all of them have.
+    """A carrier's name without its legal form.
 
     >>> short_name("Delta Air Lines Inc.")
     'Delta'
@@ -117,7 +117,7 @@ def _mixed(low: str, high: str, share: float) -> tuple[float, float, float]:
 
 def _hours(axes: Axes, rows: Sequence[Row]) -> None:
     _plain(axes, "By airport and hour", "mean departure delay in minutes, by scheduled hour")
-    for place, (airport, color) in enumerate(AIRPORTS.items()):
+    for index, (airport, color) in enumerate(AIRPORTS.items()):
         line = sorted((int(row[1]), float(row[3])) for row in rows if row[0] == airport)
         if not line:
             continue
@@ -125,7 +125,7 @@ def _hours(axes: Axes, rows: Sequence[Row]) -> None:
         axes.plot(hours, delays, color=color, linewidth=2.4, solid_capstyle="round")
         axes.text(
             0.03,
-            0.86 - 0.11 * place,
+            0.86 - 0.11 * index,
             NAMES[airport],
             transform=axes.transAxes,
             size=12,
@@ -161,10 +161,10 @@ def _rain(axes: Axes, rows: Sequence[Row]) -> None:
     names = [str(row[0]) for row in rows]
     delays = [float(row[2]) for row in rows]
     axes.bar(range(len(rows)), delays, width=0.62, color=RAINS[: len(rows)])
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         axes.annotate(
             f"{float(row[2]):.0f}",
-            (place, max(0.0, float(row[2]))),
+            (index, max(0.0, float(row[2]))),
             xytext=(0, 4),
             textcoords="offset points",
             ha="center",

@@ -18,7 +18,9 @@ from coherer.cli.common import (
     Token,
     Url,
     User,
+    Yes,
     amount,
+    confirm_and_delete,
     print_json,
     print_table,
 )
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.admin import GroupState
     from coherer._wire.rocketmq.names import Queue
 
-_OF_THE_SYSTEM: Final = "CID_RMQ_SYS_"
-"""How RocketMQ's own groups begin; brokers of TubeMQ's door tell of them too."""
+_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+"""Prefix of RocketMQ's own groups, which a node lists over TubeMQ too."""
 
 AnyGroup: TypeAlias = "GroupState | RocketGroupState"
 
 app = typer.Typer(
-    help="List and describe groups of consumers; set offsets.",
+    help="List, describe, reset and delete consumer groups.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -49,12 +51,12 @@ def list_groups(
     admin: AdminUrl = None,
     user: User = None,
     password: Password = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also groups of the system.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     as_json: Json = False,
 ) -> None:
-    """All groups: who is there, what they consume, how far they are behind."""
-    found = _ask(AdminTarget(url, admin, None, user, password))
-    groups = [one for one in found if everything or not one.name.startswith(_OF_THE_SYSTEM)]
+    """List consumer groups with their members, topics and lag."""
+    found = _groups(AdminTarget(url, admin, None, user, password))
+    groups = [one for one in found if everything or not one.name.startswith(_SYSTEM_PREFIX)]
     if as_json:
         print_json([_summary(group) for group in groups])
         return
@@ -63,7 +65,7 @@ def list_groups(
         ((g.name, g.topics, len(g.members), g.lag) for g in groups),
         empty="There are no groups.",
     )
-    _say_unknown(groups)
+    _explain_unknown(groups)
 
 
 @app.command()
@@ -75,11 +77,11 @@ def describe(
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """Members and offsets of a group."""
-    found = _ask(AdminTarget(url, admin, None, user, password), group)
-    # RocketMQ's brokers tell of a group that they do not know what they tell of an idle one.
+    """Show the members and offsets of a group."""
+    found = _groups(AdminTarget(url, admin, None, user, password), group)
+    # RocketMQ's brokers give the same answer for an unknown group and for an idle one.
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
-        typer.echo(f"error: There is no group {group}, or it has read nothing yet.", err=True)
+        typer.echo(f"error: There is no group {group}, or it has consumed nothing yet.", err=True)
         raise typer.Exit(FAILED)
     (state,) = found
     if as_json:
@@ -88,7 +90,7 @@ def describe(
     print_table(
         ("member", "address"),
         ((member.id, member.address) for member in state.members),
-        empty=f"Nobody is in {group} now.",
+        empty=f"{group} has no members now.",
     )
     print_table(
         ("topic", "broker", "partition", "committed", "max offset", "lag", "read by"),
@@ -104,15 +106,15 @@ def describe(
             )
             for p in state.partitions
         ),
-        empty="It has no offsets.",
+        empty=f"{group} has no offsets.",
     )
-    _say_unknown(found)
+    _explain_unknown(found)
 
 
 @app.command()
 def delete(
     group: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = "",
     admin: AdminUrl = None,
     token: Token = None,
@@ -120,21 +122,23 @@ def delete(
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """Delete a group and its offsets. Its consumers have to be stopped before."""
-    whom = AdminTarget(url, admin, token, user, password)
-    members = [member for state in _ask(whom, group) for member in state.members]
+    """Delete a group and its offsets. Stop its consumers first."""
+    target = AdminTarget(url, admin, token, user, password)
+    members = [member for state in _groups(target, group) for member in state.members]
     if members:
         raise UsageError(
-            f"{group} has {amount(len(members), 'member')}, {members[0].id} among them.",
-            hint="Stop its consumers; with their next confirmation the group would come back.",
+            f"{group} has {amount(len(members), 'member')}, for example {members[0].id}.",
+            hint="Stop its consumers: their next commit would create the group again.",
         )
-    if not yes:
-        typer.confirm(f"Delete {group} with its offsets?", abort=True, err=True)
-    whom.ask(lambda admin: admin.delete_group(group))
-    if as_json:
-        print_json({"group": group, "done": "deleted"})
-    else:
-        typer.echo(f"{group}: deleted")
+    confirm_and_delete(
+        target,
+        "group",
+        group,
+        "its offsets",
+        lambda admin: admin.delete_group(group),
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -160,14 +164,14 @@ def reset(
     target = parse_target(to)
     if target is None:
         raise UsageError(
-            f"--to {to!r} is not a place in a topic.",
+            f"--to {to!r} is not a position in a topic.",
             hint="Give earliest, latest, a time such as 2026-01-31T18:30, or an offset.",
         )
 
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
         return await admin.reset_offsets(group, topic, target)
 
-    moved = AdminTarget(url, admin, token, user, password).ask(move)
+    moved = AdminTarget(url, admin, token, user, password).run(move)
     new = {_key(key): offset for key, offset in moved.items()}
     if as_json:
         print_json(new)
@@ -176,7 +180,7 @@ def reset(
 
 
 def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | None:
-    """What `--to` means; None if nothing.
+    """The position that `--to` names; None if it is malformed.
 
     >>> [parse_target(to) for to in ("earliest", "latest", "42", "-1", "now")]
     ['earliest', 'latest', 42, None, None]
@@ -197,15 +201,15 @@ def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | No
                 return None
 
 
-def _ask(whom: AdminTarget, *names: str) -> Sequence[AnyGroup]:
+def _groups(target: AdminTarget, *names: str) -> Sequence[AnyGroup]:
     async def work(admin: AnyAdmin) -> Sequence[AnyGroup]:
         return await admin.groups(*names)
 
-    return whom.ask(work)
+    return target.run(work)
 
 
 def _owner(partition: object) -> str:
-    """Who reads a partition; RocketMQ's brokers do not tell."""
+    """The member that reads a partition; RocketMQ's brokers do not report it."""
     return getattr(partition, "owner", None) or "-"
 
 
@@ -225,8 +229,8 @@ def _summary(group: AnyGroup) -> dict[str, object]:
     }
 
 
-def _say_unknown(groups: Sequence[AnyGroup]) -> None:
-    """Why a number is shown as `?`, once for all groups with the same reason."""
+def _explain_unknown(groups: Sequence[AnyGroup]) -> None:
+    """Explain lags that are shown as `?`, once for all groups with the same reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
         if group.no_lag is not None:

@@ -1,6 +1,6 @@
-"""The command `coherer`: finds the commands, and turns errors into one line and an exit code.
+"""The command `coherer`: finds the subcommands, and prints an error as one line.
 
-Exit codes: 0 done; 1 a server, the network or a disk said no; 2 the command line is wrong.
+Exit codes: 0 success; 1 a server, the network or a disk failed; 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ COMMANDS = {
     "verify": "coherer.cli.verify",
     "demo": "coherer.cli.demo",
 }
-"""The module of each command; it has a Typer named `app`."""
+"""The module of each command; its `app` is a Typer."""
 
 
 class Commands(TyperGroup):
-    """A group whose commands are imported when they are called for."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: object) -> list[str]:
-        """In the order of a first day with Coherer."""
+        """The commands in the order in which a new user needs them."""
         del ctx
         return list(COMMANDS)
 
-    # Any: what typer calls a command depends on its version; the newer ones bring their own click.
+    # Any: the class of a command depends on the version of typer; newer ones bundle click.
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
-        """The command of that name; None if there is none."""
+        """The command with that name, or None."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -48,7 +48,7 @@ class Commands(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error of ours becomes one line."""
+        """Run the command, and print a `CohererError` as one line."""
         try:
             return super().invoke(ctx)
         except CohererError as error:
@@ -76,12 +76,15 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     del version
 
 
 def main() -> None:
-    """What the script `coherer` calls."""
+    """The entry point of the script `coherer`."""
     app()

@@ -1,4 +1,4 @@
-"""`coherer produce`: messages from files or stdin."""
+"""`coherer produce`: sends messages from files or stdin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Form(StrEnum):
-    """What a file holds."""
+    """The format of an input file."""
 
     lines = "lines"
     json = "json"
@@ -50,7 +50,7 @@ class Form(StrEnum):
 
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--key", metavar="KEY", help="RocketMQ: to look them up by; may be repeated."),
+    typer.Option("--key", metavar="KEY", help="RocketMQ: key to look them up by; may be repeated."),
 ]
 Moment = Annotated[
     datetime | None,
@@ -58,33 +58,33 @@ Moment = Annotated[
         "--time",
         formats=_TIMES,
         metavar="TIME",
-        help="What the messages are about in time, 2026-01-31T18:30.",
+        help="Time of the messages' content, for example 2026-01-31T18:30.",
     ),
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
+    typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
 ]
 
 
 class Sender(Protocol):
-    """What of a producer is needed here."""
+    """The part of a producer that `send_all` needs."""
 
     def send_many(self, messages: Iterable[Message]) -> SendReport:
-        """Send many and wait for all receipts."""
+        """Send messages and wait for all receipts."""
         ...
 
 
 class Total(msgspec.Struct):
-    """What was sent.
+    """The totals of a run.
 
     Args:
-        sent: messages that are stored.
-        failed: messages that are not.
-        body_bytes: the bodies of the stored messages together.
-        read_bytes: from the files.
-        seconds: how long it took.
-        error: why the first failed.
+        sent: messages that were stored.
+        failed: messages that were not.
+        body_bytes: sum of the stored messages' bodies.
+        read_bytes: read from the files.
+        seconds: elapsed.
+        error: of the first message that failed.
     """
 
     sent: int = 0
@@ -96,7 +96,7 @@ class Total(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The totals as a line for people."""
         seconds = max(self.seconds, 1e-9)
         text = (
             f"{amount(self.sent, 'message')}, {amount(self.body_bytes, 'byte')} "
@@ -107,11 +107,11 @@ class Total(msgspec.Struct):
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(help="Where they go.", show_default=False)],
+    topic: Annotated[str, typer.Argument(help="Topic to send to.", show_default=False)],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE", help="What to send; - is stdin. Default: stdin.", show_default=False
+            metavar="FILE", help="Files to send; - is stdin. Default: stdin.", show_default=False
         ),
     ] = None,
     form: Annotated[
@@ -123,7 +123,7 @@ def produce(
             "tag, keys, time, properties; raw: each file is one message.",
         ),
     ] = Form.lines,
-    tag: Annotated[str | None, typer.Option(help="A word that consumers can filter by.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Tag that consumers can filter by.")] = None,
     keys: Keys = None,
     moment: Moment = None,
     properties: Properties = None,
@@ -132,14 +132,14 @@ def produce(
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """Send messages from files or stdin, one for each line unless told otherwise."""
+    """Send messages from files or stdin; by default each line is a message."""
     from coherer.cli.reading import Stamp
 
     stamp = Stamp(topic, tag, moment, parse_properties(properties or []), tuple(keys or ()))
     paths = files or [STDIN]
     for path in paths:
         if path != STDIN and (path.is_dir() or not os.access(path, os.R_OK)):
-            raise UsageError(f"{path} is no file that can be read.")
+            raise UsageError(f"{path} is not a readable file.")
     total = Total()
     batches = read_all(paths, form.value, stamp, total)
     try:
@@ -151,18 +151,18 @@ def produce(
         ):
             send_all(producer, batches, total, show)
     except KeyboardInterrupt:
-        _say(total, as_json=as_json)
+        _report(total, as_json=as_json)
         raise typer.Exit(INTERRUPTED) from None
     except CohererError:
         if total.sent or total.failed:
-            _say(total, as_json=as_json)
+            _report(total, as_json=as_json)
         raise
-    _say(total, as_json=as_json)
+    _report(total, as_json=as_json)
     if total.failed:
         raise typer.Exit(FAILED)
 
 
-def _say(total: Total, *, as_json: bool) -> None:
+def _report(total: Total, *, as_json: bool) -> None:
     if as_json:
         print_json(total)
     else:
@@ -170,7 +170,7 @@ def _say(total: Total, *, as_json: bool) -> None:
 
 
 def parse_properties(texts: Iterable[str]) -> dict[str, str]:
-    """The properties of the option.
+    """The properties in `--property` options.
 
     >>> parse_properties(["origin=JFK", "note=a=b"])
     {'origin': 'JFK', 'note': 'a=b'}
@@ -182,7 +182,7 @@ def parse_properties(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise UsageError(f"{text!r} is no property.", hint="It looks like name=value.")
+            raise UsageError(f"{text!r} is not a property.", hint="Write name=value.")
         found[name] = value
     return found
 
@@ -190,7 +190,7 @@ def parse_properties(texts: Iterable[str]) -> dict[str, str]:
 def read_all(
     paths: Iterable[Path], form: str, stamp: Stamp, total: Total
 ) -> Iterator[list[Message]]:
-    """The messages of all files, in lists of what came together; counts what is read."""
+    """The messages of all files, in lists of those that were read together."""
     from coherer.cli.reading import chunks, messages
 
     for path in paths:
@@ -205,7 +205,7 @@ def send_all(
     total: Total,
     show: Callable[[Total], None],
 ) -> None:
-    """Send everything, and count it in `total` so that it is right also when interrupted."""
+    """Send everything, and keep `total` correct at any moment, also after an interruption."""
     start = time.perf_counter()
     for batch in batches:
         report = producer.send_many(batch)
@@ -230,7 +230,7 @@ def _counted(parts: Iterable[bytes], total: Total) -> Iterator[bytes]:
 
 
 def _size(paths: Iterable[Path]) -> int | None:
-    """How much there is to read; None where a pipe is among them."""
+    """Size of the files; None if one is a pipe."""
     if all(path != STDIN and path.is_file() for path in paths):
         return sum(path.stat().st_size for path in paths)
     return None
@@ -238,7 +238,7 @@ def _size(paths: Iterable[Path]) -> int | None:
 
 @contextmanager
 def _progress(size_bytes: int | None) -> Generator[Callable[[Total], None]]:
-    """A bar on stderr where that is a screen; nothing otherwise."""
+    """A progress bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,7 +1,7 @@
-"""From files and pipes to messages: the input side of `coherer produce`.
+"""Reads messages from files and pipes: the input of `coherer produce`.
 
-Input is read in chunks; what is complete in a chunk becomes one list of messages, which is sent in
-bulk. A pipe gives what it has: a line is on its way as soon as it is there.
+Input is read in chunks. The complete lines of a chunk become a list of messages, which is sent as
+one batch. Reading from a pipe does not wait for a full chunk: a line is sent as soon as it arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coherer.message import Message, ReceivedMessage
 
 CHUNK_BYTES = 1024 * 1024
 LINE_BYTES_MAX = limits.MESSAGE_BYTES_MAX * 2
-"""A message in JSON can be longer than its body; more than this is no line of messages."""
+"""Limit of a line: JSON makes a message longer than its body."""
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
@@ -28,16 +28,16 @@ class Envelope(msgspec.Struct, omit_defaults=True):
 
     Args:
         body: the body as text; or
-        base64: the body, where it is no UTF-8 text.
-        tag: the word that consumers filter by.
-        time: what the message is about in time.
-        properties: further names and values.
-        keys: words to look it up by (RocketMQ).
-        topic: of a received message; `produce` takes its own argument instead.
-        broker: of a received message, like all that follow.
+        base64: the body, if it is not UTF-8.
+        tag: for filters of consumers.
+        time: of the message's content.
+        properties: other names and values.
+        keys: to look it up by (RocketMQ).
+        topic: of a received message; `produce` uses its own argument instead.
+        broker: of a received message, as all following fields.
         partition: its partition.
-        offset: its place there.
-        id: the broker's id for it.
+        offset: in the partition.
+        id: given by the broker.
     """
 
     body: str | None = None
@@ -77,24 +77,24 @@ class Envelope(msgspec.Struct, omit_defaults=True):
         """The body.
 
         Raises:
-            ValueError: there is none, or it is no base64.
+            ValueError: there is no body, or it is not valid base64.
         """
         if self.base64 is not None:
             return base64.b64decode(self.base64, validate=True)
         if self.body is None:
-            raise ValueError("there is neither `body` nor `base64`")
+            raise ValueError("it has neither `body` nor `base64`")
         return self.body.encode()
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What the options say of every message.
+    """The attributes that command line options give to every message.
 
     Args:
-        topic: where it goes.
-        tag: the word that consumers filter by.
-        time: what it is about in time.
-        properties: further names and values.
-        keys: words to look it up by (RocketMQ).
+        topic: to send to.
+        tag: for filters of consumers.
+        time: of the message's content.
+        properties: other names and values.
+        keys: to look it up by (RocketMQ).
     """
 
     topic: str
@@ -104,14 +104,14 @@ class Stamp(msgspec.Struct, frozen=True):
     keys: tuple[str, ...] = ()
 
     def plain(self, body: bytes) -> Message:
-        """A message of this body."""
+        """A message with this body."""
         return Message(self.topic, body, self.tag, self.time, self.keys, self.properties)
 
     def enveloped(self, line: bytes) -> Message:
-        """A message from a line of JSON; what the line says goes before what the options say.
+        """A message from a line of JSON; the line overrides the options.
 
         Raises:
-            ValueError: it is no such line.
+            ValueError: the line is not a valid message.
         """
         envelope = _decode(line)
         body = envelope.content()
@@ -129,14 +129,14 @@ _decode = msgspec.json.Decoder(Envelope).decode
 
 
 def chunks(source: BinaryIO) -> Iterator[bytes]:
-    """What a file holds; of a pipe, what is there now, as soon as it is there."""
+    """The content of a file in chunks; of a pipe, whatever has arrived so far."""
     read = source.read1 if isinstance(source, io.BufferedReader | io.BytesIO) else source.read
     while chunk := read(CHUNK_BYTES):
         yield chunk
 
 
 def lines(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    r"""The lines that each part completes, without their ends.
+    r"""The lines that each part completes, without line ends.
 
     >>> list(lines([b"one\ntwo\r\nth", b"ree\n\nfour"]))
     [[b'one', b'two'], [b'three', b''], [b'four']]
@@ -157,7 +157,7 @@ def lines(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
             begun_bytes += len(tail)
         if begun_bytes > LINE_BYTES_MAX:
             raise UsageError(
-                f"A line of more than {LINE_BYTES_MAX} bytes.",
+                f"A line is longer than {LINE_BYTES_MAX} bytes.",
                 hint="Is it text? `--format raw` sends a whole file as one message.",
             )
     last = b"".join(begun).removesuffix(b"\r")
@@ -166,16 +166,16 @@ def lines(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def messages(parts: Iterable[bytes], form: str, stamp: Stamp, name: str) -> Iterator[list[Message]]:
-    """The messages of a file, in lists of what came together; empty lines are none.
+    """The messages of a file, in lists of those that were read together; skips empty lines.
 
     Args:
         parts: the file in chunks.
         form: lines, json, or raw.
-        stamp: what the options say.
-        name: what errors call the file.
+        stamp: attributes from the options.
+        name: of the file, for errors.
 
     Raises:
-        UsageError: a line is no message.
+        UsageError: a line is not a message.
     """
     if form == "raw":
         if body := b"".join(parts):
@@ -198,8 +198,8 @@ def _made(
                 found.append(make(line))
         except (msgspec.DecodeError, ValueError) as error:
             raise UsageError(
-                f"{name}, line {number} is no message in JSON, "
+                f"{name}, line {number} is not a JSON message, "
                 f"{line[:60].decode(errors='replace')}: {error}.",
-                hint='One looks like {"body": "text", "tag": "a"}.',
+                hint='Write it like {"body": "text", "tag": "a"}.',
             ) from error
     return found

@@ -18,7 +18,10 @@ from coherer.cli.common import (
     Token,
     Url,
     User,
+    Yes,
+    confirm_and_delete,
     is_rocketmq,
+    print_done,
     print_json,
     print_table,
 )
@@ -42,21 +45,21 @@ def list_topics(
     admin: AdminUrl = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Also topics of the system: retries, dead letters, ..."),
+        typer.Option("--all", help="Include system topics: retries, dead letters, ..."),
     ] = False,
     user: User = None,
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """All topics of the cluster."""
-    found = AdminTarget(url, admin, None, user, password).ask(partial(_topics, system=everything))
+    """List the topics of the cluster."""
+    found = AdminTarget(url, admin, None, user, password).run(partial(_topics, system=everything))
     topics = [topic for topic in found if everything or not topic.name.startswith("__")]
     if as_json:
         print_json(topics)
         return
     print_table(
         ("topic", "partitions", "brokers", "writable", "readable"),
-        ((t.name, *_places(t), t.writable, t.readable) for t in topics),
+        ((t.name, *_layout(t), t.writable, t.readable) for t in topics),
         empty="There are no topics.",
     )
 
@@ -65,17 +68,20 @@ def list_topics(
 def create(
     topic: Name,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="How many on each broker.")
+        int, typer.Option("--partitions", "-p", min=1, help="Number of partitions on each broker.")
     ] = 8,
     brokers: Annotated[
         list[str] | None,
-        typer.Option("--broker", help="On this broker; may be repeated. Default: all online."),
+        typer.Option(
+            "--broker",
+            help="Broker to create it on; may be repeated. Default: all that are online.",
+        ),
     ] = None,
     if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="It is no error that the topic is there.")
+        bool, typer.Option("--if-missing", help="Succeed if the topic exists already.")
     ] = False,
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait until it can be used.")
+        float, typer.Option("--wait", min=0, help="Seconds to wait until the topic is usable.")
     ] = 60.0,
     url: Url = "",
     admin: AdminUrl = None,
@@ -84,22 +90,22 @@ def create(
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """Create a topic, and wait until it can be used."""
+    """Create a topic, and wait until it is usable."""
     wait_ms = int(wait_s * 1000)
 
     async def make(admin: AnyAdmin) -> None:
-        # TubeMQ's brokers have numbers, RocketMQ's have names.
+        # TubeMQ identifies brokers by number, RocketMQ by name.
         chosen: Any = (brokers if is_rocketmq(url) else _numbers(brokers or ())) or None
         await admin.create_topic(topic, partitions, chosen, exist_ok=if_missing, wait_ms=wait_ms)
 
-    AdminTarget(url, admin, token, user, password).ask(make)
-    _done(topic, "created", as_json=as_json)
+    AdminTarget(url, admin, token, user, password).run(make)
+    print_done("topic", topic, "created", as_json=as_json)
 
 
 @app.command()
 def delete(
     topic: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = "",
     admin: AdminUrl = None,
     token: Token = None,
@@ -108,10 +114,15 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Delete a topic and its messages."""
-    if not yes:
-        typer.confirm(f"Delete {topic} with all of its messages?", abort=True, err=True)
-    AdminTarget(url, admin, token, user, password).ask(lambda admin: admin.delete_topic(topic))
-    _done(topic, "deleted", as_json=as_json)
+    confirm_and_delete(
+        AdminTarget(url, admin, token, user, password),
+        "topic",
+        topic,
+        "all of its messages",
+        lambda admin: admin.delete_topic(topic),
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -123,12 +134,12 @@ def describe(
     password: Password = None,
     as_json: Json = False,
 ) -> None:
-    """The partitions of a topic and what they hold."""
+    """Show the partitions of a topic and their offsets."""
 
     async def look(admin: AnyAdmin) -> Sequence[PartitionState | RocketPartitionState]:
         return await admin.partitions(topic)
 
-    partitions = AdminTarget(url, admin, None, user, password).ask(look)
+    partitions = AdminTarget(url, admin, None, user, password).run(look)
     if as_json:
         print_json(
             [
@@ -148,13 +159,6 @@ def describe(
         raise typer.Exit(FAILED)
 
 
-def _done(topic: str, what: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"topic": topic, "done": what})
-    else:
-        typer.echo(f"{topic}: {what}")
-
-
 async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | RocketTopicState]:
     from coherer._client.rocketmq.admin import Admin as RocketAdmin
 
@@ -163,8 +167,8 @@ async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | Roc
     return await admin.topics()
 
 
-def _places(topic: TopicState | RocketTopicState) -> tuple[int, tuple[int | str, ...]]:
-    """How many partitions, and on which brokers."""
+def _layout(topic: TopicState | RocketTopicState) -> tuple[int, tuple[int | str, ...]]:
+    """The number of partitions, and their brokers."""
     from coherer._client.tubemq.admin import TopicState
 
     if isinstance(topic, TopicState):
@@ -173,12 +177,12 @@ def _places(topic: TopicState | RocketTopicState) -> tuple[int, tuple[int | str,
 
 
 def _numbers(brokers: Iterable[str]) -> list[int]:
-    """TubeMQ's brokers have numbers.
+    """Broker numbers of TubeMQ.
 
     Raises:
-        UsageError: one is none.
+        UsageError: one is not a number.
     """
     wrong = [broker for broker in brokers if not broker.isdecimal()]
     if wrong:
-        raise UsageError(f"--broker is {wrong[0]!r}: TubeMQ's brokers have numbers.")
+        raise UsageError(f"--broker {wrong[0]!r} is not a number, as TubeMQ needs.")
     return [int(broker) for broker in brokers]

@@ -1,4 +1,4 @@
-"""`coherer verify`: check the directory of a node that does not run, and repair it."""
+"""`coherer verify`: checks the files of a stopped node, and repairs them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from coherer._store.verifying import Problem, Verified
 
 REPAIRABLE: Final = 3
-"""Exit code: something is damaged, and `--repair` can make it again."""
+"""Exit code: files are damaged that `--repair` can rebuild."""
 
 LOST: Final = 4
-"""Exit code: something is lost."""
+"""Exit code: data is lost."""
 
-app = typer.Typer(help="Check the files of a node that does not run.", add_completion=False)
+app = typer.Typer(help="Check the files of a stopped node.", add_completion=False)
 
 
 @app.command()
@@ -30,16 +30,16 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Make queues and the key index again from the log, and take the .bak of "
-            "configuration files that are damaged.",
+            help="Rebuild queues and the key index from the log, and restore damaged "
+            "configuration files from their .bak.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read the whole store and compare its parts; the node must not run.
+    """Read the whole store and compare its parts. The node must be stopped.
 
-    Exit codes: 0 all is well (or was repaired); 1 the directory is in use or cannot be read; 2 the
-    command line is wrong; 3 something is damaged that `--repair` can make again; 4 messages or a
+    Exit codes: 0 no problems, or all repaired; 1 the directory is in use or unreadable; 2 the
+    command line is wrong; 3 files are damaged that `--repair` can rebuild; 4 messages or a
     configuration file are lost.
     """
     from coherer._server.node import verifying
@@ -53,7 +53,7 @@ def verify(
     if as_json:
         print_json({"directory": str(directory), "verified": found, "repaired": repaired})
     else:
-        _say(directory, found, repaired)
+        _report(directory, found, repaired)
     raise typer.Exit(_exit_code(found))
 
 
@@ -63,7 +63,7 @@ def _exit_code(found: Verified) -> int:
     return REPAIRABLE if found.problems else 0
 
 
-def _say(directory: Path, found: Verified, repaired: list[Problem]) -> None:
+def _report(directory: Path, found: Verified, repaired: list[Problem]) -> None:
     rows = [
         (one.part, one.where, one.what, one.messages, outcome)
         for problems, outcome in ((repaired, "repaired"), (found.problems, ""))

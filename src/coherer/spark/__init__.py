@@ -1,7 +1,7 @@
 """Spark reads from and writes to a queue: `format("tubemq")`, `format("rocketmq")`, and helpers.
 
-The formats need no import: Spark finds them through `pyspark_tubemq` and `pyspark_rocketmq`. Names
-here load on first use.
+The formats need no import: Spark finds them through `pyspark_tubemq` and `pyspark_rocketmq`. The
+names in this module are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DataLossError", "Lag", "configure", "lag", "use_java"]
 
-_HOMES = {
+_MODULES = {
     "DataLossError": "planning",
-    "Lag": "progress",
+    "Lag": "offsets",
     "configure": "session",
-    "lag": "progress",
-    "use_java": "java",
+    "lag": "offsets",
+    "use_java": "session",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'coherer.spark' has no attribute {name!r}")
-    value = getattr(import_module(f"coherer.spark.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"coherer.spark.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

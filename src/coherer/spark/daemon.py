@@ -1,8 +1,8 @@
-"""PySpark's daemon, without a trace for each task that Spark cut off. Set by `configure`.
+"""PySpark's daemon, without a traceback for each task that Spark cut off. Set by `configure`.
 
 When a query is stopped in the middle of a batch, the JVM closes the sockets of its tasks. PySpark's
-workers then fail to write, and the daemon prints a trace for each. Nothing has gone wrong: whoever
-would read the rest is gone. What a worker has to report otherwise still goes to the JVM.
+workers then fail to write, and the daemon would print a traceback for each, although nothing is
+wrong: the reader of the rest is gone. Other errors of a worker still go to the JVM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 def unless_cut_off(worker: Callable[P, int]) -> Callable[P, int]:
-    """PySpark's worker, which ends with exit code 1 when the JVM has closed its connection.
+    """Wraps PySpark's worker to exit with code 1 when the JVM has closed its connection.
 
     >>> def worker() -> int:
     ...     raise BrokenPipeError

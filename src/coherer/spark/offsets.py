@@ -1,15 +1,15 @@
-"""Where a stream stands: the offsets that Spark keeps in its checkpoint.
+"""The offsets of a stream, as Spark keeps them in its checkpoint, and the lag they show.
 
-Rules:
+Invariants:
 
-1. The form is `{"topic": {"broker:partition": n}}`; n is the next offset to read, so an end is
+1. Offsets are `{"topic": {"broker:partition": n}}`; n is the next offset to read, so an end is
    exclusive.
 2. Keys are always sorted. Spark compares offsets as JSON text: the same numbers in another order
-   would be new data to it, for ever (spark.md, section 1).
-3. A partition that a start does not name is read from its beginning: it is new.
-4. The end of the first micro-batch also tells where that batch starts, under the name `:start`.
-   Spark writes the end of a batch to the checkpoint before it runs the batch, but never its first
-   start: after a restart it asks for the start again, and "latest" is another place by then.
+   would look like new data, forever (spark.md, section 1).
+3. A partition that a start does not name is new, and is read from its beginning.
+4. The end of the first micro-batch also holds the start of that batch, under the name `:start`.
+   Spark writes the end of a batch to the checkpoint before it runs the batch, but never the first
+   start: after a restart it asks for the start again, and "latest" has moved by then.
 
 >>> offsets = canonical({"b": {"1:10": 5, "1:9": 4}, "a": {"1:0": 3}})
 >>> to_json(offsets)
@@ -20,8 +20,9 @@ Rules:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
@@ -31,16 +32,16 @@ Offsets: TypeAlias = dict[str, dict[str, int]]
 """`{"topic": {"broker:partition": next offset}}`, sorted."""
 
 Bounds: TypeAlias = dict[str, dict[str, tuple[int, int]]]
-"""`{"topic": {"broker:partition": (first offset held, offset behind the last)}}`, sorted."""
+"""`{"topic": {"broker:partition": (first offset, end offset)}}`, sorted."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 START: Final = ":start"
-"""In the end of the first micro-batch: where the batch starts. No topic has a colon in its name."""
+"""The key of a batch's start in its end. Topic names contain no colon."""
 
 EARLIEST_MARK: Final = -2
 LATEST_MARK: Final = -1
-"""In JSON, -2 stands for the earliest and -1 for the latest offset, as in Spark's Kafka source."""
+"""In JSON, -2 is the earliest and -1 the latest offset, as in Spark's Kafka source."""
 
 
 def partition_key(broker: str, partition: int) -> str:
@@ -63,12 +64,12 @@ def split_key(key: str) -> tuple[str, int]:
     """
     broker, colon, number = key.rpartition(":")
     if not (broker and colon and number.isdecimal() and number.isascii()):
-        raise UsageError(f"{key!r} names no partition.", hint="Write it as 'broker:partition'.")
+        raise UsageError(f"{key!r} is not a partition.", hint="Write it as 'broker:partition'.")
     return broker, int(number)
 
 
 def canonical(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The same offsets with topics and partitions in the one order that we always use.
+    """The same offsets, with topics and partitions sorted.
 
     >>> canonical({"t": {"2:0": 1, "1:10": 2, "1:9": 3}})
     {'t': {'1:9': 3, '1:10': 2, '2:0': 1}}
@@ -80,7 +81,7 @@ def canonical(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def with_start(end: Offsets, start: Offsets) -> Offsets:
-    """The end of the first micro-batch, which also tells where the batch starts.
+    """The end of the first micro-batch, with the start of the batch.
 
     >>> with_start({"t": {"1:0": 9}}, {"t": {"1:0": 4}})
     {':start': {'t:1:0': 4}, 't': {'1:0': 9}}
@@ -89,7 +90,7 @@ def with_start(end: Offsets, start: Offsets) -> Offsets:
 
 
 def split_start(offsets: Offsets) -> tuple[Offsets, Offsets | None]:
-    """Undo `with_start`; the second is None when the offsets do not tell a start.
+    """Undo `with_start`; the second value is None if the offsets hold no start.
 
     >>> split_start({":start": {"t:1:0": 4}, "t": {"1:0": 9}})
     ({'t': {'1:0': 9}}, {'t': {'1:0': 4}})
@@ -102,11 +103,11 @@ def split_start(offsets: Offsets) -> tuple[Offsets, Offsets | None]:
     for name, at in offsets[START].items():
         topic, _, key = name.partition(":")
         start.setdefault(topic, {})[key] = at
-    return {topic: places for topic, places in offsets.items() if topic != START}, start
+    return {topic: partitions for topic, partitions in offsets.items() if topic != START}, start
 
 
 def to_json(offsets: Offsets) -> str:
-    """The text that Spark writes into its offset log, without its blanks."""
+    """The text that Spark writes to its offset log, without spaces."""
     return msgspec.json.encode(offsets).decode()
 
 
@@ -114,12 +115,12 @@ def from_json(text: str, option: str) -> Offsets:
     """Offsets that a user wrote, or copied from a stream's progress.
 
     Args:
-        text: `{"topic": {"broker:partition": n}}`; -2 is the earliest, -1 the latest offset. The
-            start that the end of a first micro-batch tells is left out.
+        text: `{"topic": {"broker:partition": n}}`; -2 is the earliest, -1 the latest offset. A
+            start, as in the end of a first micro-batch, is ignored.
         option: the name of the option, for the error.
 
     Raises:
-        UsageError: the text has another form.
+        UsageError: the text is malformed.
 
     >>> from_json('{"flights": {"1:0": 7, "1:1": -2}}', "startingOffsets")
     {'flights': {'1:0': 7, '1:1': -2}}
@@ -133,15 +134,17 @@ def from_json(text: str, option: str) -> Offsets:
     for topic, key, offset in flatten(offsets):
         if offset < EARLIEST_MARK:
             raise UsageError(
-                f"Option {option}: {offset} is no offset.", topic=topic, hint=f"See {key}. {hint}"
+                f"Option {option}: {offset} is not an offset.",
+                topic=topic,
+                hint=f"See {key}. {hint}",
             )
     return offsets
 
 
 def flatten(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
     """Every (topic, key, offset)."""
-    for topic, places in offsets.items():
-        for key, offset in places.items():
+    for topic, partitions in offsets.items():
+        for key, offset in partitions.items():
             yield topic, key, offset
 
 
@@ -151,35 +154,35 @@ def total(offsets: Mapping[str, Mapping[str, int]]) -> int:
 
 
 def bounds_of(topic: str, found: Mapping[tuple[str, int], tuple[int, int]]) -> Bounds:
-    """What a client tells about a topic, in the form of this module.
+    """The bounds of a topic, from a client's answer.
 
     >>> bounds_of("t", {("1", 1): (0, 9), ("1", 0): (5, 7)})
     {'t': {'1:0': (5, 7), '1:1': (0, 9)}}
     """
-    return {topic: {partition_key(*place): found[place] for place in sorted(found)}}
+    return {topic: {partition_key(*key): found[key] for key in sorted(found)}}
 
 
 def earliest(bounds: Bounds) -> Offsets:
-    """The first offset held of every partition."""
+    """The first offset of every partition."""
     return {topic: {key: low for key, (low, _) in at.items()} for topic, at in bounds.items()}
 
 
 def latest(bounds: Bounds) -> Offsets:
-    """The offset behind the last message of every partition."""
+    """The end offset of every partition."""
     return {topic: {key: high for key, (_, high) in at.items()} for topic, at in bounds.items()}
 
 
 def resolve(wanted: str | Offsets, bounds: Bounds, option: str, *, unnamed: str) -> Offsets:
-    """Turns a user's wish into an offset for every partition there is.
+    """The offset that a user wants for every existing partition.
 
     Args:
         wanted: `earliest`, `latest`, or offsets that may hold -2 and -1.
-        bounds: what the brokers hold.
+        bounds: of all partitions.
         option: the name of the option, for the error.
-        unnamed: `earliest` or `latest`, for partitions that `wanted` does not name.
+        unnamed: `earliest` or `latest`, for partitions that are not in `wanted`.
 
     Raises:
-        UsageError: `wanted` names a partition that does not exist, or an offset behind its end.
+        UsageError: `wanted` names a partition that does not exist, or an offset after its end.
 
     >>> resolve({"t": {"1:0": -2}}, {"t": {"1:0": (3, 9), "1:1": (0, 4)}}, "", unnamed="latest")
     {'t': {'1:0': 3, '1:1': 4}}
@@ -190,35 +193,78 @@ def resolve(wanted: str | Offsets, bounds: Bounds, option: str, *, unnamed: str)
     default = EARLIEST_MARK if unnamed == EARLIEST else LATEST_MARK
     return {
         topic: {
-            key: _place(wanted.get(topic, {}).get(key, default), low, high)
-            for key, (low, high) in places.items()
+            key: _offset(wanted.get(topic, {}).get(key, default), low, high)
+            for key, (low, high) in partitions.items()
         }
-        for topic, places in bounds.items()
+        for topic, partitions in bounds.items()
     }
 
 
-def _place(offset: int, low: int, high: int) -> int:
+def _offset(offset: int, low: int, high: int) -> int:
     return {EARLIEST_MARK: low, LATEST_MARK: high}.get(offset, offset)
 
 
 def _check_named(wanted: Offsets, bounds: Bounds, option: str) -> None:
     for topic, key, offset in flatten(wanted):
-        places = bounds.get(topic, {})
-        if key not in places:
+        partitions = bounds.get(topic, {})
+        if key not in partitions:
             raise UsageError(
                 f"Option {option} names partition {key}, which does not exist.",
                 topic=topic,
-                hint=f"There are: {', '.join(places) or 'none'}.",
+                hint=f"There are: {', '.join(partitions) or 'none'}.",
             )
-        if offset > places[key][1]:
+        if offset > partitions[key][1]:
             raise UsageError(
                 f"Option {option} names offset {offset} of partition {key}, "
-                f"which ends at {places[key][1]}.",
+                f"which ends at {partitions[key][1]}.",
                 topic=topic,
             )
 
 
 def merged(parts: Iterable[Bounds]) -> Bounds:
     """Several topics in one, sorted by topic."""
-    found = {topic: places for part in parts for topic, places in part.items()}
+    found = {topic: partitions for part in parts for topic, partitions in part.items()}
     return {topic: found[topic] for topic in sorted(found)}
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """The number of messages that a stream has not read yet.
+
+    Args:
+        total: of all partitions of all TubeMQ and RocketMQ sources.
+        partitions: by topic and `broker:partition`.
+    """
+
+    total: int
+    partitions: Offsets
+
+
+def lag(progress: Mapping[str, object]) -> Lag:
+    """The lag of a stream, from its progress.
+
+    Args:
+        progress: `query.lastProgress`, an element of `query.recentProgress`, or the `progress` of
+            an event of a `StreamingQueryListener`.
+
+    >>> ends = '{"flights": {"1:0": 40}}', '{"flights": {"1:0": 100}}'
+    >>> source = {"endOffset": ends[0], "latestOffset": ends[1]}
+    >>> lag({"sources": [{"description": "PythonSource", **source}]})
+    Lag(total=60, partitions={'flights': {'1:0': 60}})
+    """
+    behind: Offsets = {}
+    for source in cast("list[Mapping[str, object]]", progress["sources"]):
+        end, newest = _reported(source.get("endOffset")), _reported(source.get("latestOffset"))
+        for topic, key, offset in flatten(newest):
+            rows = max(0, offset - end.get(topic, {}).get(key, 0))
+            partitions = behind.setdefault(topic, {})
+            partitions[key] = partitions.get(key, 0) + rows
+    return Lag(sum(rows for _, _, rows in flatten(behind)), behind)
+
+
+def _reported(value: object) -> Offsets:
+    """Offsets in a source's progress; empty for other kinds of sources."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+        return split_start(msgspec.json.decode(text, type=dict[str, dict[str, int]]))[0]
+    except msgspec.DecodeError:
+        return {}

@@ -1,7 +1,7 @@
-"""The options of both formats: one table for reading, one for writing.
+"""The options of both formats: a table for reading and one for writing.
 
-Spark hands options over as text with lower-cased names. They are checked when `schema()` is asked
-for, so that a mistake surfaces at `load()`, with our words.
+Spark passes options as text with lower-case names. `schema()` checks them, so that `load()` raises
+a clear error.
 
 >>> url = "tubemq://127.0.0.1:8715"
 >>> options = read_options({"url": url, "topic": "a, b", "minpartitions": "4"})
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -28,8 +28,11 @@ from coherer._common.masking import masked_url
 from coherer.errors import UsageError
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
 
-_OURS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})
-"""Names that Spark itself puts among the options."""
+if TYPE_CHECKING:
+    from coherer._net import TlsOptions
+
+_SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})
+"""Options that Spark itself adds."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,16 +43,16 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         url: `tubemq://host:port,host:port`, the masters; or `rocketmq://host:port;host:port`, the
             name servers.
-        user: the name to sign with; RocketMQ's access key.
-        password_file: the file that holds the password; every worker must be able to read it.
-        password: the password itself, RocketMQ's secret key; it is never shown.
-        tls: encrypt.
-        tls_trust: the file of certificates to trust.
-        tls_certificate: our certificate.
-        tls_key: the key to it.
-        admin: `http://host:port`, the HTTP interface of TubeMQ's master; where it says when None.
-        admin_token: what it wants for changes; never shown.
-        timeout_ms: how long a request may take.
+        user: the account; RocketMQ's access key.
+        password_file: the file with the password; every worker must be able to read it.
+        password: the password, RocketMQ's secret key; `repr` omits it.
+        tls: encrypt connections.
+        tls_trust: file with trusted certificates.
+        tls_certificate: file with the client's certificate.
+        tls_key: file with its key.
+        admin: `http://host:port`, the HTTP interface of TubeMQ's master; None to ask the master.
+        admin_token: for changes over HTTP; `repr` omits it.
+        timeout_ms: of a request.
     """
 
     url: str
@@ -75,12 +78,24 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             return self.password
         return Path(self.password_file).read_text(encoding="utf-8").strip()
 
+    def tls_options(self) -> TlsOptions | None:
+        """TLS for the client; None for plain connections."""
+        if not self.tls and not self.url.startswith(f"{self.protocol}s:"):
+            return None
+        from coherer._net import TlsOptions
+
+        return TlsOptions(
+            trust=_path(self.tls_trust),
+            certificate=_path(self.tls_certificate),
+            key=_path(self.tls_key),
+        )
+
     def __repr__(self) -> str:
         return f"Access({masked_url(self.url)!r}, user={self.user!r})"
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch or a stream reads. The meaning of each field stands in `READ_TABLE`."""
+    """The options of a batch or stream that reads. `READ_TABLE` documents each field."""
 
     access: Access
     topics: tuple[str, ...] = ()
@@ -102,7 +117,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rows are sent. The meaning of each field stands in `WRITE_TABLE`."""
+    """The options of a sink. `WRITE_TABLE` documents each field."""
 
     access: Access
     topic: str | None = None
@@ -115,10 +130,10 @@ class Option(msgspec.Struct, frozen=True):
 
     Args:
         name: as users write it; case does not matter.
-        field: the field of the options struct.
-        read: text to value; a ValueError says what is wrong.
-        meaning: one line for the documents.
-        protocol: the one that has it; both when None.
+        field: of the options struct.
+        read: converts text to the value; raises a ValueError with the reason.
+        meaning: one line for the documentation.
+        protocol: the only one that has it; None for both.
     """
 
     name: str
@@ -128,13 +143,17 @@ class Option(msgspec.Struct, frozen=True):
     protocol: str | None = None
 
 
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
 def _text(value: str) -> str:
     if not value.strip():
         raise ValueError("it is empty")
     return value.strip()
 
 
-def _truth(value: str) -> bool:
+def _boolean(value: str) -> bool:
     known = {"true": True, "false": False}
     if value.strip().lower() not in known:
         raise ValueError(f"{value!r} is neither true nor false")
@@ -143,7 +162,7 @@ def _truth(value: str) -> bool:
 
 def _count(value: str) -> int:
     if not re.fullmatch(r"[0-9]+", value.strip()) or int(value) < 1:
-        raise ValueError(f"{value!r} is no number above 0")
+        raise ValueError(f"{value!r} is not a number above 0")
     return int(value)
 
 
@@ -153,7 +172,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400
 def _duration(value: str) -> int:
     match = re.fullmatch(r"([0-9]+) *(ms|s|m|h|d)", value.strip().lower())
     if match is None:
-        raise ValueError(f"{value!r} is no duration like 500ms, 30s or 15m")
+        raise ValueError(f"{value!r} is not a duration such as 500ms, 30s or 15m")
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
@@ -168,7 +187,7 @@ def _pattern(value: str) -> str:
     try:
         re.compile(_text(value))
     except re.error as error:
-        raise ValueError(f"{value!r} is no regular expression: {error}") from error
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from error
     return value
 
 
@@ -184,9 +203,9 @@ def _moment(value: str) -> datetime:
             return datetime.fromtimestamp(int(text) / 1000, UTC)
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError) as error:
-        raise ValueError(f"{value!r} is no time") from error
+        raise ValueError(f"{value!r} is not a time") from error
     if moment.tzinfo is None:
-        raise ValueError(f"{value!r} says no time zone, like 2026-11-21T06:00:00Z")
+        raise ValueError(f"{value!r} has no time zone; write it like 2026-11-21T06:00:00Z")
     return moment
 
 
@@ -203,21 +222,21 @@ ACCESS_TABLE: Final = (
     Option("url", "url", _url,
            "The masters, `tubemq://host:port,host:port`, or the name servers, "
            "`rocketmq://host:port,host:port`. Required."),
-    Option("user", "user", _text, "The name to sign with (RocketMQ: access key)."),
+    Option("user", "user", _text, "The account (RocketMQ: access key)."),
     Option("password", "password", _text, "The password (RocketMQ: secret key)."),
-    Option("passwordFile", "password_file", _text, "A file with it; every worker reads it."),
-    Option("tls", "tls", _truth, "Encrypt (default false)."),
-    Option("tlsTrust", "tls_trust", _text, "The file of certificates to trust."),
-    Option("tlsCertificate", "tls_certificate", _text, "The file of our certificate."),
-    Option("tlsKey", "tls_key", _text, "The file of the key to it."),
+    Option("passwordFile", "password_file", _text, "A file with it; every worker reads the file."),
+    Option("tls", "tls", _boolean, "Encrypt connections (default false)."),
+    Option("tlsTrust", "tls_trust", _text, "The file with trusted certificates."),
+    Option("tlsCertificate", "tls_certificate", _text, "The file with the client's certificate."),
+    Option("tlsKey", "tls_key", _text, "The file with its key."),
     Option("admin", "admin", _text,
            "TubeMQ only, for reading: the master's HTTP interface, `http://host:port`.", "tubemq"),
     Option("adminToken", "admin_token", _text,
            "TubeMQ only, for reading: the token of that interface, which `commitOffsets` needs "
-           "where it is not the default and there are no accounts.", "tubemq"),
-    Option("timeout", "timeout_ms", _duration, "How long a request may take (default 10s)."),
+           "if it is not the default and there are no accounts.", "tubemq"),
+    Option("timeout", "timeout_ms", _duration, "Timeout of a request (default 10s)."),
 )  # fmt: skip
-"""Options of reading and of writing."""
+"""Options of both reading and writing."""
 
 READ_TABLE: Final = (
     Option("topic", "topics", _names, "The topic, or several: `a,b`. `.load('a')` does the same."),
@@ -228,27 +247,27 @@ READ_TABLE: Final = (
     Option("endingOffsets", "ending_offsets", _offsets("endingOffsets"),
            "Batch only: `latest` (default) or JSON."),
     Option("startingTimestamp", "starting_time", _moment,
-           "RocketMQ only: begin with the first message that was stored at this time or later; "
+           "RocketMQ only: start with the first message that was stored at this time or later; "
            "milliseconds since 1970, or ISO 8601 with a time zone.", "rocketmq"),
     Option("endingTimestamp", "ending_time", _moment,
            "RocketMQ only, batch only: end before that message.", "rocketmq"),
-    Option("failOnDataLoss", "fail_on_data_loss", _truth,
-           "Stop when messages are gone before they were read (default true)."),
-    Option("minPartitions", "min_partitions", _count, "So many tasks at least."),
-    Option("maxPartitions", "max_partitions", _count, "So many tasks at most."),
+    Option("failOnDataLoss", "fail_on_data_loss", _boolean,
+           "Fail if messages are lost before they were read (default true)."),
+    Option("minPartitions", "min_partitions", _count, "Minimum number of tasks."),
+    Option("maxPartitions", "max_partitions", _count, "Maximum number of tasks."),
     Option("maxRecordsPerPartition", "max_records_per_partition", _count,
-           "So many rows per task at most; `maxPartitions` wins."),
+           "Maximum rows of a task; `maxPartitions` takes precedence."),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count,
-           "So many rows per micro-batch at most, from partitions by their backlog."),
+           "Maximum rows of a micro-batch, shared by partitions in proportion to their backlog."),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count,
-           "Wait until so many rows are there."),
+           "Wait until there are this many rows."),
     Option("maxTriggerDelay", "max_trigger_delay_ms", _duration,
-           "But not longer than this (default 15m)."),
-    Option("includeHeaders", "include_headers", _truth,
-           "Add the column `properties` (default false: Spark cannot leave out what it does not "
-           "need)."),
-    Option("group", "group", _text, "The group that shows the progress on the broker."),
-    Option("commitOffsets", "commit_offsets", _truth,
+           "Limit of the wait for `minOffsetsPerTrigger` (default 15m)."),
+    Option("includeHeaders", "include_headers", _boolean,
+           "Add the column `properties` (default false: Spark reads all columns, even unused "
+           "ones)."),
+    Option("group", "group", _text, "The group whose offsets show the progress on the broker."),
+    Option("commitOffsets", "commit_offsets", _boolean,
            "Set the offsets of `group` after each micro-batch; with TubeMQ over HTTP (default "
            "false)."),
 )  # fmt: skip
@@ -256,9 +275,9 @@ READ_TABLE: Final = (
 
 WRITE_TABLE: Final = (
     Option("topic", "topic", _text,
-           "The topic of all rows, where they have no column `topic`. `.save('a')` does the same."),
+           "The topic of all rows, if they have no column `topic`. `.save('a')` does the same."),
     Option("window", "window", _count, "Messages in flight per task (default 5000)."),
-    Option("includeOrigin", "include_origin", _truth,
+    Option("includeOrigin", "include_origin", _boolean,
            "Add `spark.query`, `spark.batch`, `spark.part` and `spark.seq` to the properties "
            "(default true)."),
 )  # fmt: skip
@@ -279,7 +298,7 @@ def _read_table(options: Mapping[str, str], table: Iterable[Option]) -> dict[str
             raise
         except ValueError as error:
             raise UsageError(
-                f"Option {option.name}: {error}.", hint=f"It is: {option.meaning}"
+                f"Option {option.name}: {error}.", hint=f"Meaning: {option.meaning}"
             ) from error
     return values
 
@@ -293,7 +312,7 @@ def _parsed(
         for option in (*ACCESS_TABLE, *table)
         if option.protocol in (None, protocol)
     }
-    for name in given.keys() - known.keys() - _OURS:
+    for name in given.keys() - known.keys() - _SPARK_OPTIONS:
         close = [known[match] for match in get_close_matches(name, known, n=1)]
         meant = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(known.values())}."
         raise UsageError(f"There is no option {name!r}.", hint=meant)
@@ -307,21 +326,21 @@ def _parsed(
     encrypted = access.get("tls") or given["url"].strip().lower().startswith(f"{protocol}s:")
     for option in ("tlsTrust", "tlsCertificate", "tlsKey"):
         if option.lower() in given and not encrypted:
-            raise UsageError(f"Option {option} is for tls=true.", hint="Encrypt, or leave it out.")
+            raise UsageError(f"Option {option} needs tls=true.", hint="Set tls, or remove it.")
     if msgspec.convert(access, Access).protocol != protocol:
         raise UsageError(
-            f"format({protocol!r}) is for {protocol}://host:port.",
+            f"format({protocol!r}) needs a url {protocol}://host:port.",
             hint=f"The url is {given['url']}.",
         )
     return msgspec.convert({"access": access, **_read_table(given, table)}, kind)
 
 
 def _with_path(options: Mapping[str, str]) -> dict[str, str]:
-    """`.load("flights")` and `.save("flights")` come as the option `path`: it is the topic."""
+    """Converts the option `path`, of `.load("flights")` and `.save("flights")`, to the topic."""
     given = {name.lower(): text for name, text in options.items()}
     if "path" in given:
         if "topic" in given:
-            raise UsageError("The topic is given twice.", hint="As option topic, and as the path.")
+            raise UsageError("The topic is given twice.", hint="Remove option topic, or the path.")
         given["topic"] = given.pop("path")
     return given
 
@@ -330,7 +349,7 @@ def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOp
     """The options of a batch or a stream that reads.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         protocol: `tubemq` or `rocketmq`: the format.
 
     Raises:
@@ -338,7 +357,7 @@ def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOp
     """
     read = _parsed(ReadOptions, _with_path(options), READ_TABLE, protocol)
     if bool(read.topics) == (read.topics_pattern is not None):
-        raise UsageError("Name what to read.", hint="Give option topic or topicsPattern.")
+        raise UsageError("Give either topic or topicsPattern.")
     if read.starting_offsets is not None and read.starting_time is not None:
         raise UsageError("Give startingOffsets or startingTimestamp, not both.")
     if read.ending_offsets is not None and read.ending_time is not None:
@@ -359,7 +378,7 @@ def write_options(options: Mapping[str, str], protocol: str = "tubemq") -> Write
     """The options of a batch or a stream that writes.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         protocol: `tubemq` or `rocketmq`: the format.
 
     Raises:
@@ -370,5 +389,5 @@ def write_options(options: Mapping[str, str], protocol: str = "tubemq") -> Write
     """
     write = _parsed(WriteOptions, _with_path(options), WRITE_TABLE, protocol)
     if write.access.admin is not None:
-        raise UsageError("Option admin is for reading.", hint="Writing needs no administration.")
+        raise UsageError("Option admin is for reading only.")
     return write

@@ -1,8 +1,8 @@
-"""What a batch reads and who reads it: pure functions, told what the brokers hold.
+"""Plans a batch: which offsets it reads, and in which tasks. Pure functions on the brokers' bounds.
 
-A *range* is a stretch of one partition; a *share* is what one Spark task reads, one range or
-several. Steps: bound the end by the row limit, compare with what the brokers still hold, cut
-ranges that are too large, and pack small ones, because a task costs more than a thousand rows.
+A *range* is an interval of one partition; a *share* is the ranges that one Spark task reads. Steps:
+limit the end to the maximum number of rows, compare with the brokers' bounds, split large ranges,
+and pack small ones together, because a task costs more than a thousand rows.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from coherer.errors import CohererError
 from coherer.spark.offsets import Bounds, Offsets, canonical, flatten, split_key
 
 PACK_ROWS: Final = 5_000
-"""Smaller ranges share a task: a task costs 5 to 40 ms, which is time for this many rows."""
+"""Smaller ranges share a task: a task costs 5 to 40 ms, the time to read this many rows."""
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """A stretch of one partition.
+    """An interval of one partition.
 
     Args:
         topic: the topic.
         broker: broker id (TubeMQ) or broker name (RocketMQ), as text.
         partition: partition id or queue id.
         start: the first offset.
-        end: the offset behind the last.
+        end: the offset after the last.
 
     >>> Range("flights", "1", 0, 10, 30)
     flights 1:0 [10, 30)
@@ -43,7 +43,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rows(self) -> int:
-        """How many rows it has (with Java's TubeMQ broker: index bytes)."""
+        """The number of rows (with Java's TubeMQ broker: index bytes)."""
         return self.end - self.start
 
     def __repr__(self) -> str:
@@ -53,7 +53,8 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 class DataLossError(CohererError):
     """Messages that a batch should read are gone.
 
-    `ranges` names them. They were deleted by retention, or their topic was, or they are damaged.
+    `ranges` holds their offsets. Retention deleted them, or their topic was deleted, or they are
+    damaged.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -63,19 +64,19 @@ class DataLossError(CohererError):
         """The error for these ranges."""
         lost = ", ".join(map(repr, ranges))
         error = cls(
-            f"Messages are gone before they were read: {lost}.",
-            hint="Retention deleted them, or they are damaged, which the log says. "
-            "Keep messages longer, or set failOnDataLoss=false to go on without them.",
+            f"Messages were lost before they were read: {lost}.",
+            hint="Retention deleted them, or they are damaged; the log has details. "
+            "Keep messages longer, or set failOnDataLoss=false to continue without them.",
         )
         error.ranges = tuple(ranges)
         return error
 
 
 def bounded(start: Offsets, end: Offsets, max_rows: int) -> Offsets:
-    """An end not more than `max_rows` behind `start`, taken from partitions by their backlog.
+    """An end up to `max_rows` after `start`, which partitions share in proportion to their backlog.
 
-    The sum is exact. What rounding leaves over goes to the largest remainders first, so that no
-    partition starves. `start` names every partition of `end` (see `with_new`).
+    The sum is exact. The largest remainders get the rows that rounding leaves, so that no partition
+    starves. `start` contains every partition of `end` (see `with_new`).
 
     >>> bounded({"t": {"1:0": 0, "1:1": 0}}, {"t": {"1:0": 90, "1:1": 30}}, 40)
     {'t': {'1:0': 30, '1:1': 10}}
@@ -88,22 +89,22 @@ def bounded(start: Offsets, end: Offsets, max_rows: int) -> Offsets:
         for topic, key, high in flatten(end)
         if high > start[topic][key]
     }
-    shares = {place: rows * max_rows // backlog for place, rows in waiting.items()}
+    shares = {key: rows * max_rows // backlog for key, rows in waiting.items()}
     over = max_rows - sum(shares.values())
-    by_remainder = sorted(waiting, key=lambda place: -(waiting[place] * max_rows % backlog))
-    for place in by_remainder[:over]:
-        shares[place] += 1
+    by_remainder = sorted(waiting, key=lambda key: -(waiting[key] * max_rows % backlog))
+    for key in by_remainder[:over]:
+        shares[key] += 1
     return {
         topic: {
             key: start[topic][key] + shares[topic, key] if (topic, key) in shares else high
-            for key, high in places.items()
+            for key, high in partitions.items()
         }
-        for topic, places in end.items()
+        for topic, partitions in end.items()
     }
 
 
 def backlog_rows(start: Offsets, end: Offsets) -> int:
-    """How many rows lie between two offsets.
+    """The number of rows between two offsets.
 
     >>> backlog_rows({"t": {"1:0": 4}}, {"t": {"1:0": 9, "1:1": 2}})
     7
@@ -112,21 +113,21 @@ def backlog_rows(start: Offsets, end: Offsets) -> int:
 
 
 def with_new(start: Offsets, bounds: Bounds) -> Offsets:
-    """`start` with the partitions that it does not know, at their beginning.
+    """`start` with the partitions that it lacks, at their beginning.
 
     >>> with_new({"t": {"1:0": 4}}, {"t": {"1:0": (0, 9), "1:1": (2, 5)}})
     {'t': {'1:0': 4, '1:1': 2}}
     """
-    full: Offsets = {topic: dict(places) for topic, places in start.items()}
-    for topic, places in bounds.items():
+    full: Offsets = {topic: dict(partitions) for topic, partitions in start.items()}
+    for topic, partitions in bounds.items():
         known = full.setdefault(topic, {})
-        for key, (low, _) in places.items():
+        for key, (low, _) in partitions.items():
             known.setdefault(key, low)
     return canonical(full)
 
 
 def truncated(start: Offsets, bounds: Bounds) -> list[Range]:
-    """What is lost of partitions whose end lies before `start` now: they were cut or made anew.
+    """The lost ranges of partitions that now end before `start`: truncated or recreated ones.
 
     >>> truncated({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": (0, 4), "1:1": (0, 5)}})
     [t 1:0 [4, 9)]
@@ -139,29 +140,29 @@ def truncated(start: Offsets, bounds: Bounds) -> list[Range]:
 
 
 def clamped(start: Offsets, end: Offsets) -> Offsets:
-    """`start`, moved back to `end` where it lies behind it.
+    """`start`, moved back to `end` where it is after it.
 
     >>> clamped({"t": {"1:0": 9, "1:1": 2}}, {"t": {"1:0": 4, "1:1": 5}})
     {'t': {'1:0': 4, '1:1': 2}}
     """
     return {
-        topic: {key: min(at, end.get(topic, {}).get(key, at)) for key, at in places.items()}
-        for topic, places in start.items()
+        topic: {key: min(at, end.get(topic, {}).get(key, at)) for key, at in partitions.items()}
+        for topic, partitions in start.items()
     }
 
 
 def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], list[Range]]:
     """The ranges to read from `start` to `end`, and the ranges that are lost.
 
-    Of a partition whose end lies before its start nothing is read, and the stream goes on from the
-    end, as with Spark's Kafka source. That is a loss where the broker's own end lies before the
-    start: the partition was cut or made anew. A partition that no broker names at the moment keeps
-    its range: the read will tell.
+    Nothing is read of a partition whose end is before its start, and the stream continues from the
+    end, as with Spark's Kafka source. It is a loss if the broker's end is before the start too: the
+    partition was truncated or recreated. A partition that no broker reports keeps its range, and
+    the read decides.
 
     Args:
-        start: the first offset of each partition; where it is silent, the first one held.
-        end: the offset behind the last of each partition.
-        bounds: what the brokers hold.
+        start: the first offset of each partition; a missing one starts at its first message.
+        end: the offset after the last of each partition.
+        bounds: of all partitions.
 
     >>> between({"t": {"1:0": 4}}, {"t": {"1:0": 9}}, {"t": {"1:0": (6, 20)}})
     ([t 1:0 [6, 9)], [t 1:0 [4, 6)])
@@ -182,10 +183,10 @@ def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], 
     return ranges, lost
 
 
-def cut(ranges: Sequence[Range], *, min_shares: int, max_rows: int | None) -> list[Range]:
-    """Cuts ranges, in proportion to their size, until there are `min_shares` and none is too long.
+def split(ranges: Sequence[Range], *, min_shares: int, max_rows: int | None) -> list[Range]:
+    """Splits ranges in proportion to their size, into `min_shares` or more of limited length.
 
-    >>> cut([Range("t", "1", 0, 0, 10), Range("t", "1", 1, 0, 2)], min_shares=4, max_rows=None)
+    >>> split([Range("t", "1", 0, 0, 10), Range("t", "1", 1, 0, 2)], min_shares=4, max_rows=None)
     [t 1:0 [0, 3), t 1:0 [3, 6), t 1:0 [6, 10), t 1:1 [0, 2)]
     """
     rows = sum(one.rows for one in ranges)
@@ -206,12 +207,12 @@ def _even(one: Range, count: int) -> list[Range]:
 def packed(
     ranges: Sequence[Range], *, min_shares: int, max_shares: int | None
 ) -> list[tuple[Range, ...]]:
-    """Puts ranges together into shares: largest first, each into the share with the fewest rows.
+    """Packs ranges into shares: largest first, each into the share with the fewest rows.
 
     Args:
-        ranges: what is to be read.
-        min_shares: so many shares at least, if there are so many ranges.
-        max_shares: so many at most; None lets small ranges share up to `PACK_ROWS`.
+        ranges: to read.
+        min_shares: minimum number of shares, if there are enough ranges.
+        max_shares: maximum number; None lets small ranges share up to `PACK_ROWS`.
 
     >>> packed([Range("t", "1", n, 0, 10) for n in range(3)], min_shares=2, max_shares=None)
     [(t 1:0 [0, 10), t 1:2 [0, 10)), (t 1:1 [0, 10),)]
@@ -221,11 +222,11 @@ def packed(
     count = max(large + -(-small // PACK_ROWS), min_shares)
     count = min(count, len(ranges), max_shares or len(ranges))
     shares: list[list[Range]] = [[] for _ in range(count)]
-    emptiest = [(0, place) for place in range(count)]
+    emptiest = [(0, index) for index in range(count)]
     for one in sorted(ranges, key=lambda item: -item.rows):
-        rows, place = emptiest[0]
-        shares[place].append(one)
-        heapreplace(emptiest, (rows + one.rows, place))
+        rows, index = emptiest[0]
+        shares[index].append(one)
+        heapreplace(emptiest, (rows + one.rows, index))
     return [tuple(sorted(share, key=_order)) for share in shares]
 
 
@@ -236,18 +237,18 @@ def _order(one: Range) -> tuple[str, str, int, int]:
 def shares_of(
     ranges: Sequence[Range], *, min_shares: int, max_shares: int | None, max_rows: int | None
 ) -> list[tuple[Range, ...]]:
-    """Cuts and packs: what each task of a batch reads.
+    """The shares of a batch's tasks: split, then packed.
 
     Args:
-        ranges: what is to be read.
-        min_shares: so many tasks at least, while there are rows enough.
-        max_shares: so many at most.
-        max_rows: so many rows per task at most; small ranges are then not packed.
+        ranges: to read.
+        min_shares: minimum number of tasks, if there are enough rows.
+        max_shares: maximum number.
+        max_rows: maximum rows of a task; small ranges are then not packed.
 
     >>> shares_of([Range("t", "1", 0, 0, 4)], min_shares=1, max_shares=None, max_rows=3)
     [(t 1:0 [0, 2),), (t 1:0 [2, 4),)]
     """
-    pieces = cut(ranges, min_shares=min_shares, max_rows=max_rows)
+    pieces = split(ranges, min_shares=min_shares, max_rows=max_rows)
     if max_rows:
         min_shares = max(min_shares, len(pieces))
     return packed(pieces, min_shares=min_shares, max_shares=max_shares)

@@ -1,11 +1,11 @@
 """A RocketMQ cluster as Spark needs it.
 
-Offsets count the messages of a queue, on our broker and on Java's, so a range is exact by itself.
-Reading belongs to no group and nobody notices it; `commit` sets the offsets of one, for people and
-tools that look at its lag.
+Offsets count the messages of a queue, on a Coherer node and on Java's broker, so every range is
+exact. Reading uses no group; `commit` sets the offsets of one, for people and tools that watch its
+lag.
 
-A Java broker refuses messages that waited in its queue for more than 200 ms ("broker busy"),
-without having looked at them. A task that sends thousands at a time meets that, so they are sent
+A Java broker refuses messages that waited in its queue for more than 200 ms ("broker busy"), before
+it processes them. Tasks that send thousands at a time encounter this, so they send such messages
 again.
 """
 
@@ -14,10 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
-from coherer._net import TlsOptions
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
 from coherer.blocking import connect_rocketmq
@@ -28,11 +26,11 @@ from coherer.spark.options import Access
 from coherer.spark.planning import Range
 
 BUSY_PAUSES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5)
-"""Before messages that a busy broker refused are sent again; then the task fails."""
+"""Pauses before messages that a busy broker refused are sent again; then the task fails."""
 
 
 class RocketMQQueue:
-    """Answers Spark's questions with a blocking client.
+    """A `Queue` on a blocking client.
 
     Args:
         access: how to reach the cluster.
@@ -43,20 +41,20 @@ class RocketMQQueue:
         self._producer: RocketProducer | None = None
 
     def topics(self) -> Sequence[str]:
-        """All topics that users made, from the name servers; not where retries wait."""
+        """All topics of the name servers, except those for retries and dead letters."""
         found = [topic.name for topic in self._client.admin().topics()]
         return [name for name in found if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
-        """(broker, queue) to (first offset held, offset behind the last)."""
+        """The first offset and the end offset, by (broker, queue)."""
         return self._client.offsets(topic)
 
-    def since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
-        """(broker, queue) to the offset of the first message stored at a time or later."""
+    def offsets_since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+        """The offset of the first message stored at a time or later, by (broker, queue)."""
         return self._client.offsets_since(topic, time)
 
-    def away(self, topic: str) -> Sequence[str]:
-        """None: a name server forgets a broker that is down, and a route is all that it knows."""
+    def missing_brokers(self, topic: str) -> Sequence[str]:
+        """None: name servers forget brokers that are down."""
         del topic
         return ()
 
@@ -66,9 +64,9 @@ class RocketMQQueue:
         return self._client.reader(queue, one.start, end=one.end)
 
     def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns how many they were."""
+        """Sends messages and waits for all receipts; returns the number of messages."""
         if self._producer is None or self._producer.window != window:
-            # The sink is at least once: a duplicate, which consumers can tell, beats a failed task.
+            # Delivery is at least once: a duplicate is detectable, and better than a failed task.
             producer = self._client.producer(window=window, retry_lost=True)
             producer.start()
             self._producer = producer
@@ -90,8 +88,8 @@ class RocketMQQueue:
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""
-        places = {Queue(topic, *split_key(key)): offset for topic, key, offset in flatten(offsets)}
-        self._client.admin().set_offsets(group, places)
+        queues = {Queue(topic, *split_key(key)): offset for topic, key, offset in flatten(offsets)}
+        self._client.admin().set_offsets(group, queues)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -99,20 +97,10 @@ class RocketMQQueue:
 
 
 def _connected(access: Access) -> RocketClient:
-    secure = access.tls or access.url.startswith("rocketmqs:")
-    tls = TlsOptions(
-        trust=_path(access.tls_trust),
-        certificate=_path(access.tls_certificate),
-        key=_path(access.tls_key),
-    )
     return connect_rocketmq(
         access.url,
         user=access.user,
         password=access.secret(),
-        tls=tls if secure else None,
+        tls=access.tls_options(),
         timeout_ms=access.timeout_ms,
     )
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

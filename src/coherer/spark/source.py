@@ -1,11 +1,11 @@
-"""`format("tubemq")` and `format("rocketmq")`: what Spark calls.
+"""`format("tubemq")` and `format("rocketmq")`: the data sources that Spark calls.
 
-The classes are thin. Options are checked in `options`, offsets chosen in `cursor`, ranges cut in
-`planning`, rows read in `reading` and sent in `sink`.
+The classes are thin: `options` checks options, `cursor` chooses offsets, `planning` splits ranges,
+`reading` reads rows, and `sink` sends them.
 
-Spark makes and pickles these objects in several processes (spark.md, section 1): one long-lived
-process holds the stream's driver side, another plans once, and workers read. So nothing that
-`partitions` learns is seen by `read`; ranges carry it.
+Spark creates and pickles these objects in several processes (spark.md, section 1): one long-lived
+process holds the stream's driver side, another plans once, and workers read. So `read` shares no
+state with `partitions`; the ranges carry everything.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from pyspark.sql.types import StructType
 
 from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
-from coherer.spark import queue
 from coherer.spark.cursor import Cursor, Topics, batch_ends
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
 from coherer.spark.planning import DataLossError, Range, between, clamped, shares_of
+from coherer.spark.queue import end_quietly, shared_queue
 from coherer.spark.reading import ReadSettings, arrow_schema, rows, spark_schema
 from coherer.spark.sink import BatchSink, StreamSink
 
 log = Log(logging.getLogger(__name__))
 
 POLL_MS: Final = (5, 10, 20, 40, 75, 100)
-"""A stream with nothing new looks again after these pauses before it answers Spark, which would
-otherwise ask every 10 ms. They are short at first: most messages come soon after others."""
+"""Pauses after which a stream without new messages asks again before it answers Spark, which would
+otherwise ask every 10 ms. They start short, since messages often come soon after others."""
 
 
 STREAM_ONLY: Final = {
@@ -52,11 +52,11 @@ STREAM_ONLY: Final = {
     "maxOffsetsPerTrigger": "max_offsets_per_trigger",
     "minOffsetsPerTrigger": "min_offsets_per_trigger",
 }
-"""Options that mean nothing to a batch, and their fields."""
+"""Options that have no effect on a batch, and their fields."""
 
 
 class Share(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(ranges)
@@ -64,10 +64,10 @@ class Share(InputPartition):
 
 
 class QueueDataSource(DataSource):
-    """What the data sources of both protocols are; they differ in their name only."""
+    """The data source of both protocols, which differ in their name only."""
 
     def schema(self) -> str:
-        """The columns; checks the options, so that mistakes surface at `load()`."""
+        """The columns. Checks the options too, so that `load()` raises their errors."""
         return spark_schema(read_options(self._given(), self.name()).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -87,14 +87,14 @@ class QueueDataSource(DataSource):
         return StreamSink(write_options(self._given(), self.name()), schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
-        queue.end_quietly()
+        end_quietly()
         return dict(self.options)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         options = read_options(self._given(), self.name())
         given = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema.fields)
         if given != spark_schema(options.include_headers):
-            raise UsageError("The columns are fixed.", hint="Leave out .schema(...), and select.")
+            raise UsageError("The columns are fixed.", hint="Use .select(...), not .schema(...).")
         return options
 
 
@@ -104,7 +104,7 @@ class TubeMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
-        queue.end_quietly()
+        end_quietly()
         return "tubemq"
 
 
@@ -114,7 +114,7 @@ class RocketMQDataSource(QueueDataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
-        queue.end_quietly()
+        end_quietly()
         return "rocketmq"
 
 
@@ -123,7 +123,7 @@ def _planned(options: ReadOptions, start: Offsets, end: Offsets, bounds: Bounds)
     if lost and options.fail_on_data_loss:
         raise DataLossError.of(lost)
     for one in lost:
-        _left_out(one)
+        _log_loss(one)
     shares = shares_of(
         ranges,
         min_shares=options.min_partitions,
@@ -133,36 +133,36 @@ def _planned(options: ReadOptions, start: Offsets, end: Offsets, bounds: Bounds)
     return [Share(share) for share in shares]
 
 
-def _left_out(one: Range) -> None:
+def _log_loss(one: Range) -> None:
     log.warning("Messages are gone before they were read: %r", one)
 
 
 def _read(options: ReadOptions, share: InputPartition) -> Iterator[pa.RecordBatch]:
-    reading = ReadSettings(
-        arrow_schema(options.include_headers), options.fail_on_data_loss, _left_out
+    settings = ReadSettings(
+        arrow_schema(options.include_headers), options.fail_on_data_loss, _log_loss
     )
-    # Spark makes one InputPartition(None) of an empty list of partitions.
+    # Spark converts an empty list of partitions to one InputPartition(None).
     if isinstance(share, Share):
-        with queue.queue(options.access) as queue:
-            yield from rows(queue, share.ranges, reading)
+        with shared_queue(options.access) as queue:
+            yield from rows(queue, share.ranges, settings)
 
 
 class BatchReader(DataSourceReader):
-    """`spark.read`: what the topics hold when the query starts."""
+    """`spark.read`: reads the messages that the topics hold when the query starts."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Asks the brokers once, and cuts."""
+        """Asks the brokers once, and splits the ranges into tasks."""
         for name, field in STREAM_ONLY.items():
             if getattr(self._options, field):
-                raise UsageError(f"Option {name} is for streams.")
-        with queue.queue(self._options.access) as queue:
+                raise UsageError(f"Option {name} is for streams only.")
+        with shared_queue(self._options.access) as queue:
             topics = Topics(self._options, _now_ms)
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
-            options = topics.timed(queue, self._options)
+            options = topics.with_offsets(queue, self._options)
             bounds = topics.bounds(queue)
         return _planned(options, *batch_ends(options, bounds), bounds)
 
@@ -174,11 +174,10 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`.
 
-    Where a stream begins is decided once. Spark asks for it before it plans batch 0, again before
-    it runs that batch, and after a restart in which batch 0 was planned and not finished. Within
-    the process the first answer is kept; over a restart the end of batch 0 carries it, which is
-    the only thing of ours that Spark writes down by then (it does not tell Python sources where
-    the checkpoint is).
+    The start of a stream is decided once. Spark asks for it before it plans batch 0, again before
+    it runs that batch, and after a restart if batch 0 was planned but not finished. The process
+    keeps its first answer. Across a restart the end of batch 0 carries it, the only data of the
+    source that Spark has written by then (Python sources do not learn where the checkpoint is).
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -188,23 +187,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
 
     def initialOffset(self) -> Offsets:
-        """Where a stream without a checkpoint begins; the same at every call."""
+        """The start of a stream without a checkpoint; the same at every call."""
         if self._initial is None:
             self._initial = self._first()
         return self._initial
 
     def _first(self) -> Offsets:
-        cursor = self._at()
+        cursor = self._cursor_or_new()
         topics = Topics(self._options, _now_ms)
-        with queue.queue(self._options.access) as queue:
+        with shared_queue(self._options.access) as queue:
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
-            options = topics.timed(queue, self._options)
+            options = topics.with_offsets(queue, self._options)
         return cursor.initial(options.starting_offsets or LATEST)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Nothing behind the present ends will be read."""
-        self._at().fix_target()
+        """Reads nothing after the present ends."""
+        self._cursor_or_new().fix_target()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxOffsetsPerTrigger`."""
@@ -212,10 +211,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """The end of the next micro-batch; waits a moment for messages when there are none."""
-        cursor = self._at()
+        """The end of the next micro-batch; waits briefly if there are no messages."""
+        cursor = self._cursor_or_new()
         at, _ = split_start(start)
-        self._show_progress(at)
+        self._commit_progress(at)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = cursor.next_end(at, most)
         for pause_ms in () if cursor.has_target else POLL_MS:
@@ -228,55 +227,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == at else end
 
     def reportLatestOffset(self) -> Offsets | None:
-        """What Spark shows as `latestOffset` in its progress; see `coherer.spark.lag`."""
-        return self._at().newest()
+        """The `latestOffset` in Spark's progress; see `coherer.spark.lag`."""
+        return self._cursor_or_new().newest()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Compares with what the brokers still hold, and cuts."""
+        """Compares with the brokers' bounds, and splits the ranges into tasks."""
         end, begun = split_start(end)
         if begun is not None:
             begin = begun
         elif start == self._initial:
-            # Only the checkpoint of an older version has a batch 0 that does not tell its start.
+            # Only checkpoints of older versions have a batch 0 that does not hold its start.
             begin = clamped(start, end)
             if begin != start:
-                log.warning("The checkpoint does not tell where batch 0 starts: it reads nothing.")
+                log.warning("The checkpoint lacks the start of batch 0: this batch reads nothing.")
         else:
             begin, _ = split_start(start)
-        return _planned(self._options, begin, end, self._at().bounds_for(begin))
+        return _planned(self._options, begin, end, self._cursor_or_new().bounds_for(begin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""
         return _read(self._options, partition)
 
-    def _at(self) -> Cursor:
-        # Made on first use: Spark pickles a fresh reader for the workers, which need no cursor, and
-        # garbles what a constructor raises.
+    def _cursor_or_new(self) -> Cursor:
+        # Created on first use: Spark pickles a new reader for the workers, which need no cursor,
+        # and garbles exceptions from constructors.
         if self._cursor is None:
             if self._options.ending_offsets or self._options.ending_time:
-                raise UsageError(
-                    "endingOffsets and endingTimestamp are for batches; a stream has no end."
-                )
+                raise UsageError("endingOffsets and endingTimestamp are for batches only.")
             topics = Topics(self._options, _now_ms)
 
             def ask() -> Bounds:
-                with queue.queue(self._options.access) as queue:
+                with shared_queue(self._options.access) as queue:
                     return topics.bounds(queue)
 
             self._cursor = Cursor(self._options, ask, _now_ms)
         return self._cursor
 
-    def _show_progress(self, done: Offsets) -> None:
-        # Spark's own `commit` comes later still, and never after the last batch.
+    def _commit_progress(self, done: Offsets) -> None:
+        # Spark calls `commit` later, and never after the last batch.
         group = self._options.group
         if group is None or not self._options.commit_offsets or done == self._committed:
             return
-        with queue.queue(self._options.access) as queue:
+        with shared_queue(self._options.access) as queue:
             try:
                 queue.commit(group, done)
             except CohererError as error:
-                # It is for people who look at the group's lag; the stream does not depend on it.
-                log.warning("The progress of group %s could not be shown: %s", group, error)
+                # People watch the group's lag; the stream does not depend on it.
+                log.warning("Cannot commit the progress of group %s: %s", group, error)
         self._committed = done
 
 

@@ -1,24 +1,22 @@
 """A TubeMQ cluster as Spark needs it.
 
-On our broker offsets count the messages of a partition, so a range is exact by itself. On Java's
-broker an offset is a place in an index that partitions share, a read takes whole packages, and the
-last package of a range may reach behind its end. What is behind the end is found by asking for it:
-a second read that begins at the end gives the ids of the messages there, and they are left out of
-the package. So a row is in one range only with Java's broker too.
+On a Coherer node offsets count the messages of a partition, so every range is exact. On Java's
+broker an offset is a position in an index that partitions share, a read returns whole batches, and
+the last batch of a range may extend past its end. A second read that starts at the end returns the
+ids of those messages, and they are removed from the batch. So a row is in exactly one range on
+Java's broker too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coherer._net import TlsOptions
 from coherer._wire.tubemq.names import Partition
 from coherer.blocking import Client, Producer, Reader, connect_tubemq
 from coherer.errors import UnavailableError, UsageError
@@ -30,7 +28,7 @@ from coherer.spark.queue import Batch
 
 
 class TubeMQQueue:
-    """Answers Spark's questions with a blocking client.
+    """A `Queue` on a blocking client.
 
     Args:
         access: how to reach the cluster.
@@ -47,18 +45,18 @@ class TubeMQQueue:
         return [topic.name for topic in self._client.admin(self._admin_token).topics()]
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
-        """(broker, partition) to (first offset held, offset behind the last)."""
+        """The first offset and the end offset, by (broker, partition)."""
         return self._client.offsets(topic)
 
-    def since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
-        """Not to be had.
+    def offsets_since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+        """Not supported.
 
         Raises:
-            UsageError: always; TubeMQ has no request for it.
+            UsageError: always; TubeMQ has no such request.
         """
         raise UsageError(f"TubeMQ cannot search by time ({time}).", topic=topic)
 
-    def away(self, topic: str) -> Sequence[str]:
+    def missing_brokers(self, topic: str) -> Sequence[str]:
         """The brokers that the master lists for the topic and that cannot be read now."""
         return [str(broker.id) for broker in self._client.away(topic)]
 
@@ -67,7 +65,7 @@ class TubeMQQueue:
         return ExactReader(self._client, self._partition(one), one)
 
     def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns how many they were."""
+        """Sends messages and waits for all receipts; returns the number of messages."""
         if self._producer is None or self._producer.window != window:
             producer = self._client.producer(window=window)
             producer.start()
@@ -90,25 +88,25 @@ class TubeMQQueue:
         self._client.close()
 
     def _partition(self, one: Range) -> Partition:
-        place = (one.broker, one.partition)
-        if place not in self._partitions.get(one.topic, {}):
+        key = (one.broker, one.partition)
+        if key not in self._partitions.get(one.topic, {}):
             self._partitions[one.topic] = {
                 (str(found.broker.id), found.id): found
                 for found in self._client.partitions(one.topic)
             }
-        if place not in self._partitions[one.topic]:
+        if key not in self._partitions[one.topic]:
             raise UnavailableError(
                 f"No broker has partition {one.broker}:{one.partition} now.", topic=one.topic
             )
-        return self._partitions[one.topic][place]
+        return self._partitions[one.topic][key]
 
 
 class ExactReader:
-    """Reads a range of a partition, and nothing behind its end.
+    """Reads a range of a partition, and nothing after its end.
 
     Args:
-        client: makes the readers.
-        partition: what to read.
+        client: for readers.
+        partition: to read.
         one: the range.
     """
 
@@ -125,12 +123,12 @@ class ExactReader:
 
     @property
     def position(self) -> int:
-        """Where the next read begins."""
+        """The offset of the next read."""
         return self._reader.position
 
     @property
     def left_out(self) -> int:
-        """How many messages were left out up to there."""
+        """The number of messages skipped so far."""
         return self._reader.left_out
 
     def read(self) -> Batch | None:
@@ -138,9 +136,9 @@ class ExactReader:
         batch = self._reader.read()
         if batch is None or self.exact or self.position <= self._end:
             return batch
-        return _Cut(batch, self._behind_end())
+        return _Trimmed(batch, self._after_end())
 
-    def _behind_end(self) -> Reader:
+    def _after_end(self) -> Reader:
         return self._client.reader(self._partition, self._end)
 
     def __enter__(self) -> Self:
@@ -156,21 +154,21 @@ class ExactReader:
         self._reader.close()
 
 
-class _Cut:
-    """A package without the messages that `behind` finds.
+class _Trimmed:
+    """A batch without the messages after the end of a range.
 
     Args:
-        batch: the package.
-        behind: a reader that begins at the end of the range.
+        batch: as it was read.
+        after_end: a reader that starts at the end of the range.
     """
 
-    def __init__(self, batch: Batch, behind: Reader) -> None:
+    def __init__(self, batch: Batch, after_end: Reader) -> None:
         self._batch = batch
-        self._behind = behind
+        self._after_end = after_end
 
     @property
     def offset(self) -> int:
-        """Where the read began."""
+        """The offset at which the read started."""
         return self._batch.offset
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -179,8 +177,8 @@ class _Cut:
         ids = rows.column("id")
         mine = set(ids.to_pylist())
         found: list[object] = []
-        with self._behind:
-            for batch in self._behind:
+        with self._after_end:
+            for batch in self._after_end:
                 found += batch.to_arrow().column("id").to_pylist()
                 if not mine.issuperset(found):
                     break
@@ -188,21 +186,11 @@ class _Cut:
 
 
 def _connected(access: Access) -> Client:
-    secure = access.tls or access.url.startswith("tubemqs:")
-    tls = TlsOptions(
-        trust=_path(access.tls_trust),
-        certificate=_path(access.tls_certificate),
-        key=_path(access.tls_key),
-    )
     return connect_tubemq(
         access.url,
         user=access.user,
         password=access.secret(),
-        tls=tls if secure else None,
+        tls=access.tls_options(),
         timeout_ms=access.timeout_ms,
         admin=access.admin,
     )
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

@@ -10,27 +10,20 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from coherer._client.engine.keywords import options_of
-from coherer._server.node.node import Node, NodeOptions
+from coherer._server.node.node import Node
+from coherer._server.node.node_options import PORTS, NodeOptions
 from coherer.blocking.portal import Portal
 from coherer.errors import UsageError
 
 T = TypeVar("T")
 
-_PORTS = (
-    "master_port",
-    "master_tls_port",
-    "broker_port",
-    "broker_tls_port",
-    "admin_port",
-    "namesrv_port",
-    "rocketmq_port",
-    "rocketmq_fast_port",
-)
+_PORTS: Final = tuple(name for name in PORTS if name != "ha_port")
+"""The ports of a node, except the one for slaves, which is closed by default."""
 
 
 class EmbeddedNode:

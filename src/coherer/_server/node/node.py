@@ -346,7 +346,7 @@ class Node:
         check_owner(owner, options)
         store = Store.open(
             options.directory,
-            options.store_options(),
+            store_options(options),
             now_ms=self._wall_ms,
             steady_ms=self._now_ms,
             open_files=self.budget.connections.spare_files,

@@ -1,238 +1,339 @@
-"""The options of a node, and the options of its parts derived from them."""
+"""The options of a node: a field for each, with its type, default, limit and help text.
+
+The command line of `coherer serve` and the embedded node of tests derive from `NodeOptions`: adding
+a field adds an option. `part_options` translates the options for a node's parts.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import platform
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from coherer import _net as net
 from coherer import limits
 from coherer._common.masking import masked, masked_url
-from coherer._record.schedule import DELAY_LEVELS, parse_levels
-from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
-from coherer._server.tubemq.master.options import MasterOptions
-from coherer._store import StoreOptions
+from coherer._record.schedule import DELAY_LEVELS
+from coherer._server.node.settings import Section, Setting, settings
+from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, Role
 from coherer._store.retention import check_retention, segment_bytes_for
 from coherer.errors import UsageError
 
-SCHEME = "tubemq://"
-ROCKETMQ_SCHEME = "rocketmq://"
-ROCKETMQ_TLS_SCHEME = "rocketmqs://"
-NAMESRV_PORT = 9876
-FAST_PORT_STEP = -2
-"""From a broker's port to its fast port, which some RocketMQ clients use (section 2.3)."""
+SCHEME: Final = "tubemq://"
+ROCKETMQ_SCHEME: Final = "rocketmq://"
+ROCKETMQ_TLS_SCHEME: Final = "rocketmqs://"
+NAMESRV_PORT: Final = 9876
+FAST_PORT_STEP: Final = -2
+"""RocketMQ clients derive a broker's second port, for urgent requests, from its main port (2.3)."""
+
+JAVA_TOKEN: Final = "abc"  # noqa: S105 - the default of Java's TubeMQ
 
 Protected: TypeAlias = Literal["tubemq", "rocketmq", "namesrv", "replication", "admin"]
 """The parts of a node that accounts protect."""
 
-JAVA_TOKEN = "abc"  # noqa: S105 - what Java ships
+NODE: Final = "Node"
+NETWORK: Final = "Network"
+STORAGE: Final = "Storage"
+TOPICS: Final = "Topics"
+TUNING: Final = "Times and sizes"
+SECURITY: Final = "Security"
+ROCKETMQ: Final = "RocketMQ"
 
-_PORTS = (
-    "master_port",
-    "master_tls_port",
-    "broker_port",
-    "broker_tls_port",
-    "admin_port",
-    "namesrv_port",
-    "rocketmq_port",
-    "rocketmq_fast_port",
-    "ha_port",
-)
 
-_MOST = {
-    "broker_id": 0x7FFF,
-    "default_partitions": limits.TOPIC_PARTITIONS_MAX,
-    "heartbeat_ms": 3_600_000,
-}
-"""Upper limits of options that are positive numbers."""
+def _accounts(texts: Sequence[str]) -> dict[str, str]:
+    """Passwords by name, from texts `NAME=PASSWORD`; errors do not quote them."""
+    accounts: dict[str, str] = {}
+    for text in texts:
+        name, _, password = text.partition("=")
+        if not (name and password):
+            raise UsageError("`users` takes NAME=PASSWORD.")
+        accounts[name] = password
+    return accounts
+
+
+# Functions, since a lambda in an annotation would not see the names of this module.
+
+
+def _roles(word: str) -> frozenset[str]:
+    return frozenset({"master", "broker"} if word == "both" else {word})
+
+
+def _protocols(word: str) -> frozenset[str]:
+    return frozenset({"tubemq", "rocketmq"} if word == "both" else {word})
+
+
+def _hours(hours: float) -> float | None:
+    return hours or None
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a node.
+    """The options of a node; the `Setting` of each field documents it.
 
-    Args:
-        directory: the directory of its files; created if missing.
-        roles: `"master"`, `"broker"`, or both.
-        host: the address to listen on. By default only this machine can connect.
-        advertised_host: the address that clients and brokers use; None for `host`.
-        advertised_broker_port: the broker's port that clients use, if it is forwarded (a
-            container's published port, a proxy); None for its own.
-        master_port: the master's port; 0 for any free one.
-        broker_port: the broker's port; 0 for any free one.
-        admin_port: the port of the HTTP administration; 0 for any free one, None for none.
-        master: the masters of a node that is only a broker: `tubemq://host:port,host:port`.
-        broker_id: the broker's id, unique in the cluster.
-        flush: `"async"` acknowledges a message when it is written, `"sync"` when it is on disk.
-        flush_interval_ms: with `"async"`, the interval of flushes.
-        auto_create_topics: whether naming a new topic creates it.
-        default_partitions: the number of partitions of such a topic.
-        balance_period_ms: after which time a failed move of partitions is retried.
-        max_message_bytes: the cluster's message size limit; None leaves it unchanged (1 MiB).
-        retention_hours: the minimum time for which messages are kept; None for ever.
-        retention_bytes: the maximum size of the log, to within one of its files; None for no limit.
-            At least the size of two files.
-        transfer_bytes: the maximum number of bytes that one fetch reads.
-        hold_ms: how long a fetch without messages waits; None for 5 s, and 0.5 s with remote
-            masters (see `BrokerOptions`).
-        lease_timeout_ms: when a silent consumer loses its partitions at the broker.
-        client_timeout_ms: when the master removes a silent producer or consumer.
-        broker_timeout_ms: when the master removes a silent broker.
-        heartbeat_ms: how often a broker reports to remote masters.
-        segment_bytes: the size of a log file; None for 1 GiB, or an eighth of `retention_bytes`,
-            but at least the largest message. An existing log keeps its own.
-        tls: certificate and key; opens the TLS ports below, too.
-        master_tls_port: the master's port for TLS.
-        broker_tls_port: the broker's port for TLS.
-        users: accounts: passwords by name. If there are any, or with `rocketmq_access`, all of the
-            node needs an account: TubeMQ, RocketMQ, and the HTTP administration. These accounts are
-            superusers.
-        unprotected: with accounts, the parts that need none: `"tubemq"`, `"rocketmq"`, only its
-            name server (`"namesrv"`; Java's brokers do not sign their registrations), only its
-            replication (`"replication"`), or queries over HTTP (`"admin"`).
-        broker_user: the name with which brokers authenticate at the master; with accounts, it is
-            one of them. By default brokers use the first of `users`.
-        broker_password: its password.
-        visit_token_check: brokers refuse clients without a token from a master; always with
-            accounts.
-        admin_token: the `confModAuthToken` for changes over HTTP; None for `abc`, which Java ships,
-            or with accounts for no token: an account is needed.
-        admin_names: additional host names of the HTTP administration.
-        advertised_admin_port: its port that clients use, if it is forwarded (a container's
-            published port, a proxy); None for its own.
-        protocols: the protocols to serve. The options above that name a master or a broker are
-            TubeMQ's.
-        rocketmq_port: the port of the RocketMQ broker; 0 for any free one, None for no RocketMQ.
-        rocketmq_fast_port: its port for all requests except pulls; None for the port two below.
-        advertised_rocketmq_port: its port that clients use; None for its own.
-        namesrv_port: the port of the RocketMQ name server, beside the master; 0 for any free one,
-            None for no name server.
-        namesrv: remote name servers: `host:port;host:port`, with `rocketmqs://` in front for TLS.
-            The node has no name server of its own then. A node that is only a broker serves
-            RocketMQ only if they are given.
-        cluster: the name of the RocketMQ cluster.
-        broker_name: the RocketMQ broker's name, the same for a master and its slaves.
-        role: the RocketMQ broker is a master, a master whose sends wait for a slave, or a slave,
-            which follows the master of its name and serves no TubeMQ.
-        rocketmq_broker_id: 0 for a master, above that for a slave.
-        ha_port: the port where slaves of the RocketMQ broker copy its whole log; None for no
-            replication. Java's brokers use the port above their own.
-        delay_levels: the delays of the levels of delayed messages.
-        transaction_timeout_ms: the age of a half message at its first check.
-        transaction_checks_max: the number of checks.
-        transaction_interval_ms: the interval of checks.
-        trace_topic: whether a topic for RocketMQ's message traces exists from the start.
-        rocketmq_access: whether accounts are needed (see `users`), even if `users` is empty: other
-            accounts are in `conf/plain_acl.yml` of the directory, in Java's form, with their
-            permissions. TubeMQ and the HTTP administration, which have no permissions, accept
-            superusers (`admin: true`, no lists). The account with which this broker signs requests
-            to other servers, such as a slave's to its master, may be in `conf/tools.yml`.
-        unfinished_bytes: the memory for incomplete requests of all clients; at least 32 MiB. Above
-            it, connections with large ones are paused, and those without progress are closed.
-        tls_required: with `tls`, the RocketMQ ports refuse plain connections; otherwise they detect
-            the kind of a connection.
+    Options that name a master or a broker are TubeMQ's, unless their name says RocketMQ.
+
+    >>> NodeOptions(directory=Path("data")).broker_port
+    8123
     """
 
-    directory: Path
-    roles: frozenset[Literal["master", "broker"]] = frozenset({"master", "broker"})
-    host: str = "127.0.0.1"
-    advertised_host: str | None = None
-    advertised_broker_port: int | None = None
-    master_port: int = 8715
-    broker_port: int = 8123
-    admin_port: int | None = 8080
-    master: str | None = None
-    broker_id: int = 1
-    flush: Literal["async", "sync"] = "async"
-    flush_interval_ms: int = 500
-    auto_create_topics: bool = True
-    default_partitions: int = 8
-    balance_period_ms: int = 1_000
-    max_message_bytes: int | None = None
-    retention_hours: float | None = 72
-    retention_bytes: int | None = None
-    transfer_bytes: int = 512 * 1024
-    hold_ms: int | None = None
-    lease_timeout_ms: int = 30_000
-    client_timeout_ms: int = 30_000
-    broker_timeout_ms: int = 30_000
-    heartbeat_ms: int = 1_000
-    segment_bytes: int | None = None
-    tls: net.TlsOptions | None = None
-    master_tls_port: int = 8716
-    broker_tls_port: int = 8124
-    users: dict[str, str] = {}
-    broker_user: str = ""
-    broker_password: str = ""
-    visit_token_check: bool = False
-    admin_token: str | None = None
-    admin_names: frozenset[str] = frozenset()
-    advertised_admin_port: int | None = None
-    unprotected: frozenset[Protected] = frozenset()
-    protocols: frozenset[Literal["tubemq", "rocketmq"]] = frozenset({"tubemq", "rocketmq"})
-    rocketmq_port: int | None = 10911
-    rocketmq_fast_port: int | None = None
-    advertised_rocketmq_port: int | None = None
-    namesrv_port: int | None = 9876
-    namesrv: str | None = None
-    cluster: str = "DefaultCluster"
-    broker_name: str = "broker-a"
-    role: Role = "ASYNC_MASTER"
-    rocketmq_broker_id: int = 0
-    ha_port: int | None = None
-    delay_levels: str = DELAY_LEVELS
-    transaction_timeout_ms: int = 6_000
-    transaction_checks_max: int = 15
-    transaction_interval_ms: int = 60_000
-    trace_topic: bool = False
-    rocketmq_access: bool = False
-    tls_required: bool = False
-    unfinished_bytes: int = net.ConnectionLimits().unfinished_bytes
+    # fmt: off
+    directory: Annotated[Path, Setting(
+        "Directory of the node's files; created if missing.",
+        panel=NODE, short="-d", env="COHERER_DIRECTORY", default="coherer-data",
+    )]
+    roles: Annotated[frozenset[Literal["master", "broker"]], Setting(
+        "Run a master (with a name server), a broker, or both in one node.",
+        panel=NODE, flag="--role", choices=("both", "master", "broker"), default="both",
+        parse=_roles,
+    )] = frozenset({"master", "broker"})
+    protocols: Annotated[frozenset[Literal["tubemq", "rocketmq"]], Setting(
+        "Protocols to serve.",
+        panel=NODE, flag="--door", choices=("both", "tubemq", "rocketmq"), default="both",
+        parse=_protocols,
+    )] = frozenset({"tubemq", "rocketmq"})
+    master: Annotated[str | None, Setting(
+        "Masters of a node that is only a broker: host:port, separated by commas.", panel=NODE,
+    )] = None
+    broker_id: Annotated[int, Setting(
+        "Number of the broker, unique in its cluster.", panel=NODE, maximum=0x7FFF,
+    )] = 1
+
+    host: Annotated[str, Setting(
+        "Address to listen on. The default can be reached from this machine only.", panel=NETWORK,
+    )] = "127.0.0.1"
+    advertised_host: Annotated[str | None, Setting(
+        "Address that clients and brokers connect to.", panel=NETWORK, default="that of --host",
+    )] = None
+    advertised_broker_port: Annotated[int | None, Setting(
+        "Port of the broker that clients connect to, behind a proxy or a container's published "
+        "port.", panel=NETWORK, default="the broker's own",
+    )] = None
+    master_port: Annotated[int, Setting(
+        "Port of the master; 0 for any free port.", panel=NETWORK, port=True,
+    )] = 8715
+    broker_port: Annotated[int, Setting(
+        "Port of the broker; 0 for any free port.", panel=NETWORK, port=True,
+    )] = 8123
+    admin_port: Annotated[int | None, Setting(
+        "Port of the HTTP administration; 0 for any free port.",
+        panel=NETWORK, port=True, default="8080, and 8081 for a node that is only a broker",
+    )] = 8080
+    advertised_admin_port: Annotated[int | None, Setting(
+        "Port of the HTTP administration that clients connect to, behind a proxy or a container's "
+        "published port.", default="its own",
+    )] = None
+    admin_names: Annotated[frozenset[str], Setting(
+        "Another host name under which the HTTP administration may be called; may be repeated.",
+        panel=NETWORK, flag="--admin-name", metavar="NAME",
+    )] = frozenset()
+
+    flush: Annotated[Literal["async", "sync"], Setting(
+        "When to acknowledge a message: async, once it is in the process's log; sync, once it is "
+        "on disk.", panel=STORAGE,
+    )] = "async"
+    flush_interval_ms: Annotated[int, Setting(
+        "With async, how far the disk may lag behind.", panel=STORAGE,
+    )] = 500
+    retention_hours: Annotated[float | None, Setting(
+        "How long to keep messages, at least; 0 keeps them forever.",
+        panel=STORAGE, default="72", parse=_hours,
+    )] = 72
+    retention_bytes: Annotated[int | None, Setting(
+        "Size limit of the log, accurate to one of its files; it must hold two files.",
+        panel=STORAGE, default="no limit",
+    )] = None
+    segment_bytes: Annotated[int | None, Setting(
+        "File size of a new log; an existing log keeps its own.",
+        panel=STORAGE, default="1 GiB, or an eighth of --retention-bytes",
+    )] = None
+
+    auto_create_topics: Annotated[bool, Setting(
+        "Create a topic when it is first used.", panel=TOPICS,
+    )] = True
+    default_partitions: Annotated[int, Setting(
+        "Partitions of a topic that is created on first use.",
+        panel=TOPICS, maximum=limits.TOPIC_PARTITIONS_MAX,
+    )] = 8
+    max_message_bytes: Annotated[int | None, Setting(
+        "Size limit of a message in this cluster.",
+        panel=TOPICS, default="1 MiB, or the limit set before",
+    )] = None
+
+    transfer_bytes: Annotated[int, Setting(
+        "How much one fetch of a consumer reads.", panel=TUNING,
+    )] = 512 * 1024
+    hold_ms: Annotated[int | None, Setting(
+        "How long a fetch waits when there are no messages.",
+        panel=TUNING, default="5,000; with remote masters 500",
+    )] = None
+    balance_period_ms: Annotated[int, Setting(
+        "Delay before a failed rebalance is tried again.", panel=TUNING,
+    )] = 1_000
+    lease_timeout_ms: Annotated[int, Setting(
+        "Silence after which a broker takes a consumer's partitions away.", panel=TUNING,
+    )] = 30_000
+    client_timeout_ms: Annotated[int, Setting(
+        "Silence after which the master removes a producer or consumer.", panel=TUNING,
+    )] = 30_000
+    broker_timeout_ms: Annotated[int, Setting(
+        "Silence after which the master takes a broker out of service.", panel=TUNING,
+    )] = 30_000
+    heartbeat_ms: Annotated[int, Setting(
+        "Interval at which a broker reports to remote masters.", panel=TUNING, maximum=3_600_000,
+    )] = 1_000
+    unfinished_bytes: Annotated[int, Setting(
+        "Memory for requests that have arrived only in part, from all clients; at least 32 MiB. "
+        "Beyond it large requests wait, and stalled connections are closed.",
+    )] = limits.INBOXES_BYTES
+
+    users: Annotated[dict[str, str], Setting(
+        "NAME=PASSWORD of an account with all permissions; may be repeated. With any account, "
+        "TubeMQ, RocketMQ (access key and secret key) and the HTTP administration require one.",
+        panel=SECURITY, flag="--user", metavar="NAME=PASSWORD", env="COHERER_USERS",
+        parse=_accounts,
+    )] = {}
+    unprotected: Annotated[frozenset[Protected], Setting(
+        "With accounts: a part that is served without one nevertheless; may be repeated. namesrv "
+        "is for Java's brokers, which do not sign; admin opens queries over HTTP.",
+        panel=SECURITY,
+    )] = frozenset()
+    broker_user: Annotated[str, Setting(
+        "Account with which brokers authenticate at the master.",
+        panel=SECURITY, default="with accounts, the first --user",
+    )] = ""
+    broker_password: Annotated[str, Setting(
+        "Password of --broker-user.", panel=SECURITY, env="COHERER_BROKER_PASSWORD",
+    )] = ""
+    visit_token_check: Annotated[bool, Setting(
+        "Refuse clients that did not come through a master.",
+        panel=SECURITY, default="on with accounts, off without",
+    )] = False
+    admin_token: Annotated[str | None, Setting(
+        "Token that changes over HTTP must carry (confModAuthToken).",
+        panel=SECURITY, env="COHERER_TOKEN",
+        default="abc, as in Java; with accounts there is none, and an account is required",
+    )] = None
+    tls: Annotated[net.TlsOptions | None, Section({
+        "certificate": Setting(
+            "PEM file with the certificate chain. Opens the ports for TLS.", panel=SECURITY,
+        ),
+        "key": Setting(
+            "PEM file with the private key.", panel=SECURITY, default="the certificate's file",
+        ),
+        "key_password": Setting(
+            "Password of the private key.", panel=SECURITY, env="COHERER_TLS_KEY_PASSWORD",
+        ),
+        "trust": Setting(
+            "PEM file with certificate authorities; clients must then present a certificate.",
+            panel=SECURITY,
+        ),
+    })] = None
+    master_tls_port: Annotated[int, Setting(
+        "Port of the master for TLS.", panel=SECURITY, port=True,
+    )] = 8716
+    broker_tls_port: Annotated[int, Setting(
+        "Port of the broker for TLS.", panel=SECURITY, port=True,
+    )] = 8124
+
+    rocketmq_port: Annotated[int | None, Setting(
+        "Port of the broker; 0 for any free ports.", panel=ROCKETMQ, port=True,
+    )] = 10911
+    rocketmq_fast_port: Annotated[int | None, Setting(
+        "Port of the broker for everything but pulls.",
+        port=True, default="two below --rocketmq-port",
+    )] = None
+    advertised_rocketmq_port: Annotated[int | None, Setting(
+        "Port of the broker that clients connect to.", default="its own",
+    )] = None
+    namesrv_port: Annotated[int | None, Setting(
+        "Port of the name server; 0 for any free port.", panel=ROCKETMQ, port=True,
+    )] = 9876
+    namesrv: Annotated[str | None, Setting(
+        "Remote name servers instead of one in this node: host:port, separated by semicolons; "
+        "rocketmqs:// in front of them for TLS.", panel=ROCKETMQ,
+    )] = None
+    cluster: Annotated[str, Setting("Name of the cluster.", panel=ROCKETMQ)] = "DefaultCluster"
+    broker_name: Annotated[str, Setting(
+        "Name of the broker, the same for a master and its slaves.", panel=ROCKETMQ,
+    )] = "broker-a"
+    role: Annotated[Role, Setting(
+        "Role of the broker: a master, a master whose sends wait for a slave, or a slave, which "
+        "serves RocketMQ only.", panel=ROCKETMQ, flag="--broker-role",
+    )] = "ASYNC_MASTER"
+    rocketmq_broker_id: Annotated[int, Setting(
+        "0 for a master, above 0 for a slave.", panel=ROCKETMQ,
+    )] = 0
+    ha_port: Annotated[int | None, Setting(
+        "Port from which slaves copy the whole log. Java's brokers use the one above their own.",
+        panel=ROCKETMQ, port=True, default="none",
+    )] = None
+    rocketmq_access: Annotated[bool, Setting(
+        "Require an account even without --user. conf/plain_acl.yml in the directory lists "
+        "accounts and their permissions, in Java's format; TubeMQ and the administration accept "
+        "only those with all permissions. conf/tools.yml may hold the broker's own account.",
+        panel=ROCKETMQ, default="on with --user, off without",
+    )] = False
+    tls_required: Annotated[bool, Setting(
+        "With a certificate: refuse plain connections on the RocketMQ ports.", panel=ROCKETMQ,
+    )] = False
+    delay_levels: Annotated[str, Setting("Delays of the levels of delayed messages.")] = (
+        DELAY_LEVELS
+    )
+    transaction_timeout_ms: Annotated[int, Setting(
+        "Age at which a half message's producer is first asked for its state.",
+    )] = 6_000
+    transaction_checks_max: Annotated[int, Setting("How often a producer is asked.")] = 15
+    transaction_interval_ms: Annotated[int, Setting(
+        "Interval between rounds of such checks.",
+    )] = 60_000
+    trace_topic: Annotated[bool, Setting(
+        "Create the topic for RocketMQ's message traces at the start.",
+    )] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
         if not self.roles or not self.roles <= {"master", "broker"}:
             raise UsageError("A node is a master, a broker, or both.")
         if not self.protocols or not self.protocols <= {"tubemq", "rocketmq"}:
-            raise UsageError("The protocols of a node are tubemq, rocketmq, or both.")
+            raise UsageError("The `protocols` of a node are tubemq, rocketmq, or both.")
         if self.has_tubemq and ("master" in self.roles) == (self.master is not None):
             raise UsageError(
-                "A node without the role master needs `master`, and only such a node.",
+                "A node that is only a broker needs `master`; a master must not have it.",
                 hint="For example tubemq://10.0.0.1:8715",
             )
         if self.reachable_host in {"0.0.0.0", "::", ""}:  # noqa: S104 - refused
             raise UsageError(
                 f"Clients cannot connect to {self.host!r}.",
-                hint="Set `advertised_host` to the address of this machine.",
+                hint="Set `advertised_host` to an address of this machine that they can reach.",
             )
-        for name, most in _MOST.items():
+        for name, most in MAXIMUMS.items():
             if not 0 < getattr(self, name) <= most:
                 raise UsageError(f"`{name}` is {getattr(self, name)}; it must be 1 to {most}.")
         if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
             raise UsageError(
-                f"`unfinished_bytes` is {self.unfinished_bytes}; it must be at least "
-                f"{limits.INBOXES_BYTES_MIN} to hold one large request."
+                f"`unfinished_bytes` is {self.unfinished_bytes}; it must be "
+                f"{limits.INBOXES_BYTES_MIN} or more, to hold one large request."
             )
         self._check_accounts()
         self._check_rocketmq()
-        self._segment_bytes()
+        self.log_file_bytes()
 
     def __repr__(self) -> str:
         return masked(self, "users", "broker_password", "admin_token")
 
     def _check_accounts(self) -> None:
         if not all(self.users) or not all(self.users.values()):
-            raise UsageError("`users` contains an account without a name or password.")
+            raise UsageError("`users` has an account without a name or password.")
         if bool(self.broker_user) != bool(self.broker_password):
             raise UsageError("`broker_user` and `broker_password` must be set together.")
         known = frozenset(get_args(Protected))
         if not self.unprotected <= known:
             wrong = ", ".join(sorted(self.unprotected - known))
-            hint = f"Valid parts are {', '.join(sorted(known))}."
-            raise UsageError(f"`unprotected` contains unknown parts: {wrong}.", hint=hint)
+            hint = f"Choose from {', '.join(sorted(known))}."
+            raise UsageError(f"`unprotected` does not know {wrong}.", hint=hint)
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
@@ -240,7 +341,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_slave != (self.rocketmq_broker_id > 0):
             raise UsageError("`rocketmq_broker_id` must be above 0 for a slave, 0 for a master.")
         if self.role == "SYNC_MASTER" and self.ha_port is None:
-            raise UsageError("A SYNC_MASTER needs slaves, which need `ha_port`.")
+            raise UsageError("A SYNC_MASTER needs `ha_port`, from which its slaves copy.")
         if self.is_slave and not self.name_servers:
             raise UsageError("A slave needs the name servers of its master: `namesrv`.")
         if not self.has_tubemq and self.own_name_server is None and self.rocketmq_broker is None:
@@ -252,14 +353,14 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         >>> NodeOptions(directory=Path("data"), admin_port=9000).port_option(9000)
         'admin_port'
         """
-        for name in _PORTS:
+        for name in PORTS:
             if port and getattr(self, name) == port:
                 return name
         return "rocketmq_port" if port and port == self.fast_port else ""
 
     @property
     def reachable_host(self) -> str:
-        """The address that others connect to."""
+        """The address that clients and other nodes connect to."""
         return self.advertised_host or self.host
 
     @property
@@ -302,24 +403,24 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rocketmq_scheme(self) -> str:
-        """The scheme of the node's RocketMQ URL."""
+        """The scheme of the URL for RocketMQ's clients."""
         only_tls = self.tls is not None and self.tls_required
         secure = only_tls if self.namesrv is None else self.outgoing_tls is not None
         return ROCKETMQ_TLS_SCHEME if secure else ROCKETMQ_SCHEME
 
     @property
     def has_tubemq(self) -> bool:
-        """Whether the node serves TubeMQ; a slave does not."""
+        """Whether the node serves TubeMQ; a slave never does."""
         return "tubemq" in self.protocols and not self.is_slave
 
     @property
     def own_master(self) -> bool:
-        """Whether the node has a TubeMQ master."""
+        """Whether the node runs a TubeMQ master."""
         return self.has_tubemq and "master" in self.roles
 
     @property
     def own_name_server(self) -> int | None:
-        """The port of the node's name server; None without one."""
+        """The port of the node's own name server; None without one."""
         here = "rocketmq" in self.protocols and "master" in self.roles and not self.name_servers
         return self.namesrv_port if here else None
 
@@ -332,19 +433,19 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_slave(self) -> bool:
-        """Whether the RocketMQ broker follows a master."""
+        """Whether the RocketMQ broker is a slave, which copies its master."""
         return self.role == "SLAVE"
 
     @property
     def fast_port(self) -> int:
-        """The RocketMQ broker's port for all requests except pulls; 0 for any free one."""
+        """The port of the RocketMQ broker for everything but pulls; 0 for any free port."""
         if self.rocketmq_fast_port is not None or not self.rocketmq_port:
             return self.rocketmq_fast_port or 0
         return self.rocketmq_port + FAST_PORT_STEP
 
     @property
     def has_accounts(self) -> bool:
-        """Whether all parts that are not `unprotected` need an account."""
+        """Whether the parts that are not `unprotected` require an account."""
         return bool(self.users) or self.rocketmq_access
 
     def protects(self, part: Protected) -> bool:
@@ -355,27 +456,27 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accounts(self) -> dict[str, str]:
-        """The accounts in the options: passwords by name."""
+        """Passwords of the accounts in these options, by name."""
         own = {self.broker_user: self.broker_password} if self.broker_user else {}
         return {**self.users, **own}
 
     @property
     def account(self) -> tuple[str, str] | None:
-        """Name and password with which this node's brokers sign; None without accounts."""
+        """Name and password with which the node's brokers sign requests; None without accounts."""
         if self.broker_user:
             return self.broker_user, self.broker_password
         return next(iter(self.users.items()), None)
 
     @property
     def http_token(self) -> str | None:
-        """The `confModAuthToken` for changes over HTTP; None if an account is needed."""
+        """The token that changes over HTTP may carry; None if they need an account."""
         if self.admin_token is None and not self.has_accounts:
             return JAVA_TOKEN
         return self.admin_token
 
     @property
     def names(self) -> frozenset[str]:
-        """The host names of this node."""
+        """Host names under which the HTTP administration may be called."""
         own = {"localhost", self.host, self.reachable_host, platform.node()}
         return self.admin_names | {name for name in own if name}
 
@@ -389,19 +490,19 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> list[str]:
-        """What anyone who can connect may do, and how to prevent it.
+        """The parts of the node that are open to everyone, and how to protect them.
 
         >>> NodeOptions(directory=Path(".")).warnings
         []
         >>> found = NodeOptions(
         ...     directory=Path("."), users={"a": "b"}, unprotected=frozenset({"tubemq"})
         ... ).warnings
-        >>> found[0][:59]
-        'TubeMQ is served without accounts: anyone who can connect t'
+        >>> found[0][:57]
+        'TubeMQ is served without accounts: anyone who can reach 1'
         """
         if not self.has_accounts:
             text = (
-                f"{self.host} is open to the network without accounts: anyone who can connect can "
+                f"{self.host} is open to the network without accounts: anyone who can reach it can "
                 "read and write everything. Set `users`, or listen on 127.0.0.1."
             )
             return [] if self.is_local else [text]
@@ -415,19 +516,19 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             ),
         }  # fmt: skip
         found = [
-            f"{what} without accounts: anyone who can connect to {self.host} can use it. "
-            f"Remove `{part}` from `unprotected`."
-            for part, (what, here) in parts.items()
-            if here and not self.protects(part)
+            f"{served} without accounts: anyone who can reach {self.host} can use it. "
+            f"Remove {part} from `unprotected`."
+            for part, (served, active) in parts.items()
+            if active and not self.protects(part)
         ]
         if self._replicates and self.protects("replication"):
             found.append(
                 f"The replication protocol has no accounts: port {self.ha_port} serves the whole "
-                "log to trusted addresses, and to addresses from which a superuser has signed a "
-                "request."
+                "log to trusted addresses, and to those from which an account with all permissions "
+                "has signed a request."
             )
         if self.admin_token == JAVA_TOKEN:
-            found.append("`admin_token` is the well-known abc. Use another one, or none.")
+            found.append("`admin_token` is the well-known abc. Choose another one, or none.")
         return found
 
     @property
@@ -436,12 +537,17 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hold_timeout_ms(self) -> int:
-        """How long a fetch without messages waits."""
+        """How long a fetch waits when there are no messages."""
         if self.hold_ms is not None:
             return self.hold_ms
         return 5_000 if self.master is None else 500
 
-    def _segment_bytes(self) -> int:
+    def log_file_bytes(self) -> int:
+        """The file size of a new log.
+
+        Raises:
+            UsageError: `segment_bytes` and `retention_bytes` contradict each other.
+        """
         if self.segment_bytes is None:
             default = MESSAGE_BYTES if self.rocketmq_broker is not None else 0
             largest = self.max_message_bytes or max(limits.MESSAGE_BYTES_DEFAULT, default)
@@ -449,68 +555,12 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_retention(self.retention_bytes, self.segment_bytes)
         return self.segment_bytes
 
-    def store_options(self) -> StoreOptions:
-        """The options of the store."""
-        return StoreOptions(
-            segment_bytes=self._segment_bytes(),
-            flush=self.flush,
-            flush_interval_ms=self.flush_interval_ms,
-            retention_hours=self.retention_hours,
-            retention_bytes=self.retention_bytes,
-            replica=self.is_slave,
-            delay_levels_ms=parse_levels(self.delay_levels),
-        )
 
-    def rocket_options(self, port: int, ha_port: int) -> RocketOptions:
-        """The options of the RocketMQ broker.
+SETTINGS: Final = tuple(settings(NodeOptions))
+"""The options in the order of help texts."""
 
-        Args:
-            port: its port.
-            ha_port: its replication port; 0 without.
-        """
-        return RocketOptions(
-            cluster=self.cluster,
-            broker=self.broker_name,
-            host=self.reachable_host,
-            port=self.advertised_rocketmq_port or port,
-            ha_port=ha_port,
-            auto_create_topics=self.auto_create_topics,
-            default_queues=self.default_partitions,
-            message_bytes_max=self.max_message_bytes or MESSAGE_BYTES,
-            role=self.role,
-            broker_id=self.rocketmq_broker_id,
-            trace_topic=self.trace_topic,
-            transaction_timeout_ms=self.transaction_timeout_ms,
-            transaction_checks_max=self.transaction_checks_max,
-            transaction_interval_ms=self.transaction_interval_ms,
-        )
+PORTS: Final = tuple(one.name for one in SETTINGS if one.setting.port)
+"""Names of the options that are ports to listen on."""
 
-    def master_options(
-        self, passwords: Mapping[str, str] | None = None, web_port: int = 0
-    ) -> MasterOptions:
-        """The options of the master.
-
-        Args:
-            passwords: of the superusers, by name; None without accounts.
-            web_port: the port of its HTTP administration; 0 for none.
-        """
-        authenticate = self.protects("tubemq")
-        return MasterOptions(
-            host=self.reachable_host,
-            port=self.master_port,
-            auto_create_topics=self.auto_create_topics,
-            default_partitions=self.default_partitions,
-            max_message_bytes=self.max_message_bytes,
-            producer_timeout_ms=self.client_timeout_ms,
-            consumer_timeout_ms=self.client_timeout_ms,
-            broker_timeout_ms=self.broker_timeout_ms,
-            balance_period_ms=self.balance_period_ms,
-            users=passwords if self.has_accounts else None,
-            authenticate_producers=authenticate,
-            authenticate_consumers=authenticate,
-            authenticate_brokers=authenticate or bool(self.broker_user),
-            broker_user=self.broker_user,
-            broker_password=self.broker_password,
-            visit_token_check=self.visit_token_check,
-            web_port=web_port,
-        )
+MAXIMUMS: Final = {one.name: one.setting.maximum for one in SETTINGS if one.setting.maximum}
+"""The options that are numbers above 0 with an upper limit."""

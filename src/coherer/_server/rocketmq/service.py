@@ -13,6 +13,7 @@ from coherer._rules.rocketmq.routes import MasterAddress
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.node_options import NodeOptions
+from coherer._server.node.part_options import rocketmq_options
 from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._server.rocketmq.broker.registration import (
     BrokerAnnouncement,
@@ -201,7 +202,7 @@ class RocketMqService:
         self.fast_port = (await self._listen(options.fast_port, self._to_fast)).port
         if options.ha_port is not None and not options.is_slave:
             self.ha_port = (await self._listen(options.ha_port, self._to_replicator)).port
-        chosen = options.rocket_options(self.port, max(self.ha_port, 0))
+        chosen = rocketmq_options(options, self.port, max(self.ha_port, 0))
         self._access = access if options.protects("replication") else None
         check = access if options.protects("rocketmq") else None
         self.broker = RocketBroker(chosen, core, access=check)

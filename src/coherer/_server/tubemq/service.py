@@ -136,7 +136,7 @@ class TubeMqService:
         self._access = access
         passwords = None if access is None else access.passwords
         self.master = Master(
-            options.master_options(passwords, web_port),
+            master_options(options, passwords, web_port),
             lambda: load(MASTER_FILE, check_saved),
             lambda take: files.save(MASTER_FILE, take),
             now_ms=self._now_ms,

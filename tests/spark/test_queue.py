@@ -1,4 +1,4 @@
-"""Connections of a process: kept, and dropped when something went wrong."""
+"""Connections of a Spark process: reused, and closed after errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coherer.spark import queue
 from coherer.spark.options import Access
 
 if TYPE_CHECKING:
-    from conftest import ListQueue
+    from tests.spark.queues import ListQueue
 
 ACCESS = Access(url="list://x")
 
@@ -27,32 +27,32 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
         return list_queue
 
     monkeypatch.setitem(queue.OPENERS, "list", open_list)
-    monkeypatch.setattr(workers, "_queues", {})
+    monkeypatch.setattr(queue, "_queues", {})
     yield found
     gc.unfreeze()
 
 
-def test_the_next_task_finds_the_connection_of_the_last(opened: list[Access]) -> None:
-    with queue.queue(ACCESS) as first:
+def test_tasks_reuse_a_connection(opened: list[Access]) -> None:
+    with queue.shared_queue(ACCESS) as first:
         pass
-    with queue.queue(Access(url="list://x")) as second:
+    with queue.shared_queue(Access(url="list://x")) as second:
         assert second is first
     assert len(opened) == 1
-    with queue.queue(Access(url="list://x", user="u")):
+    with queue.shared_queue(Access(url="list://x", user="u")):
         assert len(opened) == 2
 
 
-def test_an_error_drops_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
-    with pytest.raises(DisconnectedError), queue.queue(ACCESS):
+def test_an_error_closes_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
+    with pytest.raises(DisconnectedError), queue.shared_queue(ACCESS):
         raise DisconnectedError("The broker is gone.")
     assert list_queue.closed
-    with queue.queue(ACCESS):
+    with queue.shared_queue(ACCESS):
         assert len(opened) == 2
 
 
-def test_stopping_early_keeps_it(opened: list[Access], list_queue: ListQueue) -> None:
+def test_stopping_early_keeps_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
     def task() -> Iterator[int]:
-        with queue.queue(ACCESS):
+        with queue.shared_queue(ACCESS):
             yield 1
             yield 2
 
@@ -61,22 +61,22 @@ def test_stopping_early_keeps_it(opened: list[Access], list_queue: ListQueue) ->
     del running
     gc.collect()
     assert not list_queue.closed
-    with queue.queue(ACCESS):
+    with queue.shared_queue(ACCESS):
         assert len(opened) == 1
 
 
-def test_a_child_process_has_its_own(opened: list[Access], forked) -> None:
-    with queue.queue(ACCESS):
+def test_a_child_process_opens_its_own_connection(opened: list[Access], forked) -> None:
+    with queue.shared_queue(ACCESS):
         pass
-    with forked(), queue.queue(ACCESS):
+    with forked(), queue.shared_queue(ACCESS):
         assert len(opened) == 2
 
 
 def test_the_heap_is_frozen_once(opened: list[Access], monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
-    monkeypatch.setattr(workers, "_frozen", set())
+    monkeypatch.setattr(queue, "_frozen", set())
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     for _ in range(3):
-        with queue.queue(ACCESS):
+        with queue.shared_queue(ACCESS):
             pass
     assert frozen == [1]

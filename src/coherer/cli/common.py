@@ -1,0 +1,329 @@
+"""Shared by all commands: connection options, output, administration, and signals.
+
+Tables are for people, JSON is for programs, and an error is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar, cast
+
+import msgspec
+import typer
+
+from coherer._common.masking import masked
+from coherer.errors import CohererError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from coherer import blocking
+    from coherer._client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.tubemq.admin import Admin
+    from coherer.blocking.rocketmq import RocketClient
+
+T = TypeVar("T")
+
+AnyAdmin: TypeAlias = "Admin | RocketAdmin"
+
+DEFAULT_URL: Final = "tubemq://127.0.0.1:8715"
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+"""Exit codes."""
+
+UNKNOWN: Final = "?"
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+# Options of several commands
+
+
+def _url(given: str) -> str:
+    """The URL given, or that of the environment, or the default of `coherer serve`."""
+    from coherer._client.engine.address import usual
+
+    return given or usual() or DEFAULT_URL
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="COHERER_URL",
+        help="The cluster: tubemq://host:port with the masters, separated by commas, or "
+        "rocketmq://host:port with the name servers. For TLS: tubemqs://, rocketmqs://; "
+        "SSL_CERT_FILE names a certificate authority of your own. Default: the name servers in "
+        f"NAMESRV_ADDR if it is set, else {DEFAULT_URL}.",
+        callback=_url,
+        show_default=False,
+    ),
+]
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        envvar="COHERER_ADMIN",
+        help="TubeMQ: HTTP administration of the master, http://host:port; without --url, the "
+        "only server that is asked. Default: the address that the master reports; Java's masters "
+        "report none and usually have port 8080.",
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="COHERER_TOKEN",
+        help="TubeMQ: token for changes over HTTP. A node with accounts takes --user and "
+        "--password instead. Default: abc, as in Java.",
+    ),
+]
+User = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        envvar="COHERER_USER",
+        help="Account, if the cluster requires one; RocketMQ's access key.",
+    ),
+]
+Password = Annotated[
+    str | None,
+    typer.Option(
+        "--password",
+        envvar="COHERER_PASSWORD",
+        help="Password of the account, RocketMQ's secret key. Prefer the environment variable.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def is_rocketmq(url: str) -> bool:
+    """Whether a URL names a RocketMQ cluster.
+
+    >>> is_rocketmq("rocketmqs://a:9876"), is_rocketmq("tubemq://a")
+    (True, False)
+    """
+    return url.startswith(("rocketmq://", "rocketmqs://"))
+
+
+def connect(url: str, user: str | None, password: str | None) -> blocking.Client | RocketClient:
+    """A client with the connection options of a command."""
+    from coherer import blocking
+
+    return blocking.connect(url, user=user, password=password)
+
+
+# Output
+
+
+def fail(error: CohererError) -> int:
+    """Print an error on stderr, and return the exit code for it."""
+    typer.secho("error: ", err=True, nl=False, fg="red", bold=True)
+    typer.echo(" ".join(str(error).split()), err=True)
+    return MISUSED if isinstance(error, UsageError) else FAILED
+
+
+def print_json(value: object) -> None:
+    """Print a JSON value on one line of stdout, and flush."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print a table; None is shown as unknown, and numbers are right-aligned.
+
+    Args:
+        columns: the headings.
+        rows: with one cell for each heading.
+        empty: printed on stderr if there are no rows.
+    """
+    listed = list(rows)
+    if not listed:
+        typer.echo(empty, err=True)
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        # A pipe has no width: do not truncate.
+        console = Console(width=10_000)
+    console.print(_table(columns, listed))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+        numbers = all(cell is None or type(cell) is int for cell in cells)
+        table.add_column(column, justify="right" if numbers else "left")
+    for row in rows:
+        table.add_row(*(Text(cell_text(cell)) for cell in row))
+    return table
+
+
+def amount(count: int, thing: str) -> str:
+    """A count with its noun.
+
+    >>> amount(1, "message"), amount(2_000, "byte")
+    ('1 message', '2,000 bytes')
+    """
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
+def cell_text(cell: object) -> str:
+    """The text of a table cell.
+
+    >>> [cell_text(cell) for cell in (None, 1234567, True, ("a", "b"), "x")]
+    ['?', '1,234,567', 'yes', 'a, b', 'x']
+    """
+    match cell:
+        case None:
+            return UNKNOWN
+        case bool():
+            return "yes" if cell else "no"
+        case int():
+            return f"{cell:,}"
+        case tuple():
+            return ", ".join(map(cell_text, cast("tuple[object, ...]", cell)))
+        case _:
+            return str(cell)
+
+
+def print_done(kind: str, name: str, done: str, *, as_json: bool) -> None:
+    """Report a change that was made.
+
+    Args:
+        kind: `topic` or `group`.
+        name: its name.
+        done: the participle: `created`, `deleted`.
+        as_json: for programs.
+    """
+    if as_json:
+        print_json({kind: name, "done": done})
+    else:
+        typer.echo(f"{name}: {done}")
+
+
+# Administration
+
+
+class AdminTarget(msgspec.Struct, frozen=True):
+    """The administration that the options of a command name, of either protocol.
+
+    Args:
+        url: the cluster.
+        admin: TubeMQ's HTTP administration, if given.
+        token: for changes to TubeMQ's administration; None for Java's default.
+        user: the account; RocketMQ's access key.
+        password: its password; RocketMQ's secret key.
+    """
+
+    url: str
+    admin: str | None = None
+    token: str | None = None
+    user: str | None = None
+    password: str | None = None
+
+    def run(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
+        """Call the administration, and wait for the result.
+
+        Raises:
+            CohererError: raised by the administration.
+        """
+        from coherer import _net as net
+
+        return net.run(self._run(work))
+
+    async def _run(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
+        if is_rocketmq(self.url):
+            from coherer._client import connect_rocketmq
+
+            async with connect_rocketmq(self.url, user=self.user, password=self.password) as rocket:
+                return await work(rocket.admin())
+        if self.admin is not None and self.url is DEFAULT_URL:
+            # Only an administration was named, no cluster.
+            from coherer._client.tubemq.admin import Admin
+            from coherer._client.tubemq.admin_calls import AUTHOR
+
+            account = self.user or AUTHOR
+            return await work(Admin(self.admin, self.token, user=account, password=self.password))
+        from coherer._client import connect_tubemq
+
+        async with connect_tubemq(
+            self.url, user=self.user, password=self.password, admin=self.admin
+        ) as client:
+            return await work(client.admin(self.token))
+
+    def __repr__(self) -> str:
+        return masked(self, "token", "password")
+
+
+def confirm_and_delete(
+    target: AdminTarget,
+    kind: str,
+    name: str,
+    content: str,
+    work: Callable[[AnyAdmin], Awaitable[object]],
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete a topic or a group, after the user has confirmed.
+
+    Args:
+        target: where it is.
+        kind: `topic` or `group`.
+        name: its name.
+        content: what is deleted with it, for the question.
+        work: deletes it.
+        yes: do not ask.
+        as_json: for programs.
+    """
+    if not yes:
+        typer.confirm(f"Delete {name} with {content}?", abort=True, err=True)
+    target.run(work)
+    print_done(kind, name, "deleted", as_json=as_json)
+
+
+# Signals
+
+
+@contextmanager
+def signals_interrupt() -> Generator[None]:
+    """Inside, Ctrl-C and SIGTERM raise `KeyboardInterrupt`, so that everything is closed.
+
+    Only the first one: a second signal means that closing takes too long, and the system ends the
+    process at once.
+
+    In other threads than the main one nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    let_signals_kill()
+    raise KeyboardInterrupt
+
+
+def let_signals_kill() -> None:
+    """Restore the system's handling: the next signal ends the process at once."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,277 @@
+"""The processes of the demo: a node and Spark's Java, which end when the demo does.
+
+The node is `python -m coherer.cli.demo_processes DIRECTORY`. It watches its standard input: the
+pipe closes when the parent closes it or is killed, so the node never outlives it. The node has a
+session of its own, so a Ctrl-C in the terminal reaches only the parent, which stops things in
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Self
+
+import msgspec
+
+from coherer._net import run
+from coherer.cli.common import STOP_SIGNALS
+from coherer.cli.demo_flights import TOPIC
+from coherer.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS: Final = 8
+NODE_STOP_S: Final = 10
+JAVA_STOP_S: Final = 15
+"""A process that takes longer to stop is killed."""
+
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives half a minute would spend most of it in the optimizing compiler."""
+
+
+class Started(msgspec.Struct, frozen=True):
+    """Printed by the node when it is ready.
+
+    Args:
+        urls: for clients, by protocol.
+    """
+
+    urls: dict[str, str]
+
+
+class DemoNode:
+    """Starts the node, and stops it at the end of the `with` block.
+
+    Args:
+        directory: of its files; its log is written beside it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._urls: dict[str, str] | None = None
+
+    def __enter__(self) -> Self:
+        self._log = self._directory.with_suffix(".log").open("wb")
+        self._process = subprocess.Popen(  # noqa: S603 - this module, run by this Python
+            [sys.executable, "-m", "coherer.cli.demo_processes", str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        return self
+
+    def urls(self) -> dict[str, str]:
+        """The URL for each protocol; waits until the node is ready.
+
+        Raises:
+            UnavailableError: the node ended.
+        """
+        if self._urls is not None:
+            return self._urls
+        assert self._process is not None  # noqa: S101 - narrows
+        assert self._process.stdout is not None  # noqa: S101 - narrows
+        line = self._process.stdout.readline()
+        if not line:
+            log = self._directory.with_suffix(".log").read_text(errors="replace").strip()
+            raise UnavailableError("The node did not start.", hint=log[-1000:])
+        self._urls = msgspec.json.decode(line, type=Started).urls
+        return self._urls
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            try:
+                self._process.communicate(timeout=NODE_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+        if self._log is not None:
+            self._log.close()
+
+
+async def _serve(directory: Path) -> None:
+    from coherer._server.node.node import Node, NodeOptions
+
+    options = NodeOptions(
+        directory=directory,
+        master_port=0,
+        broker_port=0,
+        admin_port=None,
+        namesrv_port=0,
+        rocketmq_port=0,
+    )
+    async with Node(options) as node:
+        node.create_topic(TOPIC, PARTITIONS)
+        started = Started({"tubemq": node.url, "rocketmq": node.rocketmq_url})
+        sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
+        sys.stdout.flush()
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+
+
+def session(directory: Path, cores: int) -> SparkSession:
+    """A quiet Spark session on this machine, which writes all files below `directory`."""
+    from pyspark.sql import SparkSession
+
+    from coherer.spark import configure
+
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("coherer demo")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.adaptive.enabled": "false",  # it pays for large queries
+        "spark.local.dir": str(directory / "spark"),
+        "spark.sql.warehouse.dir": str(directory / "spark" / "warehouse"),
+    }
+    builder = configure(builder, java_options=JAVA_OPTIONS)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@contextmanager
+def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
+    """Starts Spark, with its output in `directory/spark.log`.
+
+    At the end of the block Java is stopped, and everything that it started ends with it. After an
+    error, including Ctrl-C, Spark receives no more calls: the connection to it may have been cut in
+    the middle of an answer.
+
+    Raises:
+        UnavailableError: Spark failed in the block.
+    """
+    # py4j logs connections that Ctrl-C cut, partly through the root logger.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    try:
+        with _spark_errors(directory / "spark.log"):
+            with _interrupts_end_java(), _errors_to(directory / "spark.log"):
+                spark = session(directory, cores)
+            yield spark
+            spark.stop()
+    finally:
+        _end_java()
+
+
+@contextmanager
+def _spark_errors(log: Path) -> Generator[None]:
+    """Converts Spark's errors while Java runs, since they fetch their text from it.
+
+    The end of the log is included: the log is deleted with its directory.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        text = str(error).strip().splitlines()[:3]
+        logged = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+        raise UnavailableError("Spark failed.", hint=" ".join([*text, *logged])) from None
+
+
+class JavaProcess(subprocess.Popen[bytes]):
+    """Java as pyspark starts it, recorded before it answers.
+
+    Attributes:
+        started: the newest.
+    """
+
+    started: ClassVar[JavaProcess | None] = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # as Popen
+        JavaProcess.started = self
+        super().__init__(*args, **options)
+
+
+@contextmanager
+def _interrupts_end_java() -> Generator[None]:
+    """While Spark starts, Ctrl-C kills Java first.
+
+    pyspark exposes the process only after it has answered. Otherwise Java would run forever: it
+    reads its input only after it has written its port to a directory that is gone by then.
+    """
+    from pyspark import java_gateway
+
+    interrupted = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        if java := _running():
+            java.kill()
+        raise KeyboardInterrupt
+
+    names = java_gateway.__dict__
+    popen = names["Popen"]
+    before = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
+    try:
+        names["Popen"] = JavaProcess
+        yield
+    except Exception:
+        # pyspark cleans up, and fails because Java is gone.
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        names["Popen"] = popen
+        # This also removes Spark's own handler, which calls Java before it raises.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _errors_to(path: Path) -> Generator[None]:
+    """Redirects standard error to a file; processes started in the block keep it."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _running() -> JavaProcess | None:
+    """Java, if it was started; Ctrl-C may arrive before it has a process id."""
+    java = JavaProcess.started
+    return java if getattr(java, "pid", None) else None
+
+
+def _end_java() -> None:
+    java = _running()
+    if java is None:
+        return
+    if java.stdin is not None:
+        with suppress(OSError):
+            java.stdin.close()  # Java exits when this closes
+    try:
+        java.wait(timeout=JAVA_STOP_S)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
+
+
+if __name__ == "__main__":
+    run(_serve(Path(sys.argv[1])))
