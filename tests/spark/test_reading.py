@@ -1,4 +1,4 @@
-"""Reading: the exact rows of the ranges, in batches of a suitable size."""
+"""ReadSettings: the exact rows of the ranges, in batches of a suitable size."""
 
 from __future__ import annotations
 
