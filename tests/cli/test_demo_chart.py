@@ -6,7 +6,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from coherer.cli.demo_flights import Answer, Row
 
 from coherer.cli.demo_chart import draw, short_name
 from coherer.cli.demo_flights import Answer, Row

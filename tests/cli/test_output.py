@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from coherer.cli.common import fail, print_json, print_table
 
 from coherer.cli.common import fail, print_json, print_table
 from coherer.errors import ConnectError, UsageError

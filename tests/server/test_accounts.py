@@ -305,12 +305,11 @@ SECRET = "Sesame-Open-77"
 
 
 def test_no_options_show_their_secrets(tmp_path: Path) -> None:
-    from coherer.cli.common import AdminTarget
-
     from coherer._client.rocketmq.options import RocketOptions
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._rules.rocketmq.acl import Account
     from coherer._server.tubemq.master.options import MasterOptions
+    from coherer.cli.common import AdminTarget
     from coherer.spark.options import Access
 
     address = (("127.0.0.1", 1),)

@@ -35,7 +35,6 @@ import pyarrow.compute as pc
 from coherer._record.columns import INSTANT, instants
 from coherer.spark.planning import DataLossError, Range
 from coherer.spark.queue import Queue, RangeReader
-from coherer.spark.reading import to_rows
 
 BATCH_BYTES: Final = 1_000_000
 """Target size of a RecordBatch. From 10 MB on throughput halves (spark.md, section 2.1)."""

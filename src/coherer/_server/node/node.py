@@ -29,6 +29,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin import AdminService, Guard
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.node_options import SCHEME, NodeOptions
+from coherer._server.node.part_options import store_options
 from coherer._server.rocketmq.service import RocketMqService
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker

@@ -187,7 +187,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     unfinished_bytes: Annotated[int, Setting(
         "Memory for requests that have arrived only in part, from all clients; at least 32 MiB. "
         "Beyond it large requests wait, and stalled connections are closed.",
-    )] = limits.INBOXES_BYTES
+    )] = net.ConnectionLimits().unfinished_bytes
 
     users: Annotated[dict[str, str], Setting(
         "NAME=PASSWORD of an account with all permissions; may be repeated. With any account, "
@@ -312,10 +312,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, most in MAXIMUMS.items():
             if not 0 < getattr(self, name) <= most:
                 raise UsageError(f"`{name}` is {getattr(self, name)}; it must be 1 to {most}.")
-        if self.unfinished_bytes < limits.INBOXES_BYTES_MIN:
+        if self.unfinished_bytes < net.UNFINISHED_BYTES_MIN:
             raise UsageError(
                 f"`unfinished_bytes` is {self.unfinished_bytes}; it must be "
-                f"{limits.INBOXES_BYTES_MIN} or more, to hold one large request."
+                f"{net.UNFINISHED_BYTES_MIN} or more, to hold one large request."
             )
         self._check_accounts()
         self._check_rocketmq()

@@ -12,6 +12,7 @@ from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.core.topic_sync import TopicSync
 from coherer._server.node.node_options import NodeOptions
+from coherer._server.node.part_options import master_options
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
     EmbeddedMasterLink,

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from coherer._rules.tubemq.registry import BrokerRegistry
 from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.records import (
     UNDEFINED,

@@ -8,7 +8,6 @@ from operator import attrgetter
 
 import msgspec
 
-from coherer._rules.tubemq.registry import Hosted
 from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.records import (
     Change,
