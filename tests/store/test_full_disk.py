@@ -24,7 +24,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 5))
     before, end = bench.everything(store), store.end_offset
-    full_files.room = room
+    full_files.free_sectors = room
     refused = 0
     for _ in range(3):
         try:
@@ -41,7 +41,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
         else:
             before, end = bench.everything(store), store.end_offset
     assert refused
-    full_files.room = None
+    full_files.free_sectors = None
     placed = store.append(batch(bench, 200))
     assert placed[0].physical_offset == end
     after = bench.everything(store)
@@ -120,11 +120,11 @@ def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
 def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 6))
-    full_files.room = 0
+    full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.flush_queues()
     assert len(store.by_key("t", "k0")) == 1  # found among those that wait
-    full_files.room = None
+    full_files.free_sectors = None
     store.flush_queues()
     assert len(store.by_key("t", "k0")) == 1
     assert len(list((bench.directory / "index").iterdir())) == 1
@@ -136,13 +136,13 @@ def test_keys_do_not_wait_without_end(bench: Any, full_files: Any, monkeypatch: 
     monkeypatch.setattr(KeyIndex, "PENDING_MAX", 4)
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 6))
-    full_files.room = 0
+    full_files.free_sectors = 0
     before = bench.everything(store)
     with pytest.raises(StoreFullError):
         store.append([bench.draft(9, key="k9")])
     assert bench.everything(store) == before
     store_without_keys = [bench.draft(9, size=1)]
-    full_files.room = None
+    full_files.free_sectors = None
     store.append(store_without_keys)
     store.append([bench.draft(10, key="k9")])
     assert [bench.label(record) for record in store.by_key("t", "k9")] == ["t/0/10"]
@@ -152,24 +152,24 @@ def test_a_full_disk_can_be_opened_and_read(bench: Any, full_files: Any) -> None
     store = bench.open()
     store.append(batch(bench, 0, 6))
     expected = bench.everything(store)
-    full_files.room = 0
+    full_files.free_sectors = 0
     again = bench.open(bench.crash(), files=full_files)
     assert bench.everything(again) == expected
     assert "The disk is full" in str(again.recovery)
     with pytest.raises(StoreFullError):
         again.append(batch(bench, 100))
-    full_files.room = None
+    full_files.free_sectors = None
     again.append(batch(bench, 100, 1))
 
 
 def test_a_full_disk_keeps_the_old_configuration(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.save_config("topics.json", b"old")
-    full_files.room = 0
+    full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.save_config("topics.json", b"new")
     assert store.load_config("topics.json") == b"old"
-    full_files.room = None
+    full_files.free_sectors = None
     store.save_config("topics.json", b"new")
     assert store.load_config("topics.json") == b"new"
 
@@ -244,16 +244,16 @@ def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) 
     store.flush_queues()
     store.append(batch(bench, 1, 6))
     expected = bench.everything(store)
-    full_files.room = 0
+    full_files.free_sectors = 0
     store.close()
-    assert "The disk is full" in store.unfinished
+    assert "The disk is full" in store.close_error
     assert store.durable_offset == store.end_offset
-    full_files.room = None
+    full_files.free_sectors = None
     again = bench.open()
     assert bench.everything(again) == expected
     assert not again.recovery.clean
     assert not again.recovery.damage
     assert len(again.by_key("t", "k0")) == 1
     again.close()
-    assert again.unfinished == ""
+    assert again.close_error == ""
     assert bench.open().recovery.clean

@@ -9,22 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.hashing import java_hash
 from coherer._record.layout import decode
+from coherer._record.properties import java_hash
 from coherer._store import Draft
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import OsFiles
 from coherer._store.index import KeyIndex
-from coherer._store.index_file import ENTRY, HEAD, IndexFile
-from coherer._store.keys import Keys, hashes_of, key_hash
+from coherer._store.index_file import ENTRY, HEAD, IndexFile, IndexKeys, key_hash, key_hasher
 
 FULL_SIZE = 420_000_040
 
 
-def keys_of(*rows: tuple[str, int, int]) -> Keys:
-    """Keys of the topic, with the offset and the time of their message."""
+def keys_of(*rows: tuple[str, int, int]) -> IndexKeys:
+    """IndexKeys of the topic, with the offset and the time of their message."""
     names, offsets, times_ms = zip(*rows, strict=True)
-    return Keys(hashes_of("TopicTest").of(names), list(offsets), list(times_ms))
+    return IndexKeys(key_hasher("TopicTest").of(names), list(offsets), list(times_ms))
 
 
 def find(

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer.errors import UsageError
 
-SCHEDULE_TOPIC: Final = reserved.SCHEDULE_TOPIC
+SCHEDULE_TOPIC: Final = system_topics.SCHEDULE_TOPIC
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """The levels 1 to 18 of a broker that was told no others (`messageDelayLevel`)."""

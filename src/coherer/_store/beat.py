@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-class Beat:
+class IntervalTimer:
     """Says when something is due again.
 
     A clock that is set forward makes it due at once, one that is set back does not stop it.
 
-    >>> beat = Beat(10_000, now_ms=50_000)
+    >>> beat = IntervalTimer(10_000, now_ms=50_000)
     >>> [beat.is_due(now_ms) for now_ms in (59_999, 60_000, 69_999, 70_500)]
     [False, True, False, True]
     >>> beat.is_due(20_000), beat.is_due(29_999), beat.is_due(30_000)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from coherer._record.layout import BLANK_BYTES
-from coherer._store import search
+from coherer._store import reading
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ENTRY, QueueDirectory
 from coherer._store.index import KeyIndex
-from coherer._store.log import CommitLog
-from coherer._store.model import Entry, Slices, StoreOptions
-from coherer._store.queue import ENTRY
-from coherer._store.queues import QueueDirectory
-from coherer._store.read import read_queue
+from coherer._store.model import QueueEntry, ReadResult, StoreOptions
+from coherer._store.reading import read_queue
 from coherer.errors import ClosedError
 
 _FOR_EVER_MS = 1 << 62
@@ -111,7 +110,7 @@ class Contents:
         max_bytes: int,
         max_count: int,
         tags: frozenset[int] | None = None,
-    ) -> Slices:
+    ) -> ReadResult:
         """Read records of a queue, from an offset on, as slices of the mapped log.
 
         Args:
@@ -123,13 +122,13 @@ class Contents:
             tags: only records with one of these tag codes; others are not even touched.
 
         Raises:
-            ClosedError: the store is closed. Slices that it gave stay valid.
+            ClosedError: the store is closed. ReadResult that it gave stay valid.
         """
         self._check_open()
         queue = self._queues.get((topic, queue_id))
         return read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
-    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
         """Give entries of a queue, from an offset on: up to `count`, fewer at the end of a file.
 
         Raises:
@@ -140,7 +139,7 @@ class Contents:
         if queue is None or not queue.min <= offset < queue.max:
             return []
         found = ENTRY.iter_unpack(queue.read(offset, count))
-        return [Entry(number, *fields) for number, fields in enumerate(found, offset)]
+        return [QueueEntry(number, *fields) for number, fields in enumerate(found, offset)]
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Give the record at an offset of the log; None where no valid one begins."""
@@ -153,7 +152,7 @@ class Contents:
         message with the nearest store time, of two equally near the earlier; 0 if there is none.
         """
         queue = self._queues.get((topic, queue_id))
-        return search.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
+        return reading.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
 
     def by_key(
         self,
@@ -167,7 +166,7 @@ class Contents:
         """Find the records of a topic that have a key (or unique id), newest first."""
         if self._index is None:
             return []
-        return search.by_key(
+        return reading.by_key(
             self._log, self._index, topic, key,
             max_count=max_count, begin_ms=begin_ms, end_ms=end_ms,
         )  # fmt: skip
@@ -176,7 +175,7 @@ class Contents:
         """Give bytes of the log as they are, up to the end of their file: what a slave is sent.
 
         Raises:
-            ClosedError: the store is closed. Slices that it gave stay valid.
+            ClosedError: the store is closed. ReadResult that it gave stay valid.
         """
         self._check_open()
         return self._log.read_raw(offset, max_bytes)

@@ -32,10 +32,10 @@ def file_name(offset: int) -> str:
     return f"{offset:0{NAME_DIGITS}d}"
 
 
-def numbered(names: list[str]) -> list[int]:
+def file_offsets(names: list[str]) -> list[int]:
     """Give the offsets of those names that are offsets, in order.
 
-    >>> numbered(["00000000001073741824", "00000000000000000000", "notes.txt"])
+    >>> file_offsets(["00000000001073741824", "00000000000000000000", "notes.txt"])
     [0, 1073741824]
     """
     return sorted([int(name) for name in names if len(name) == NAME_DIGITS and name.isdecimal()])
@@ -79,7 +79,7 @@ def make_durable_directory(files: Files, path: Path) -> None:
 
 
 @contextmanager
-def our_errors(what: str) -> Generator[None]:
+def translate_os_errors(what: str) -> Generator[None]:
     """Turn the operating system's errors into the store's.
 
     Raises:
@@ -89,17 +89,17 @@ def our_errors(what: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise translate(error, what) from error
+        raise store_error(error, what) from error
 
 
-def translate(error: OSError, what: str) -> StoreError:
+def store_error(error: OSError, what: str) -> StoreError:
     """Give our own error for one of the operating system."""
     if error.errno in _FULL:
         return StoreFullError(
             f"The disk is full: no room to {what}.",
             hint="Free some, or lower the retention; the store goes on by itself.",
         )
-    if out_of_files(error):
+    if is_out_of_handles(error):
         return StoreFullError(
             f"No file can be opened to {what}: too many are.",
             hint="Allow more (ulimit -n), or fewer connections; the store goes on by itself.",
@@ -107,12 +107,12 @@ def translate(error: OSError, what: str) -> StoreError:
     return StoreError(f"Could not {what}: {error}.")
 
 
-def out_of_files(error: OSError) -> bool:
+def is_out_of_handles(error: OSError) -> bool:
     """Tell whether the process, or the machine, has too many files open: that passes."""
     return error.errno in _OUT_OF_FILES
 
 
-class Dirty:
+class UnsyncedFiles:
     """What must be synced before the checkpoint may vouch for it: files, and names of files."""
 
     __slots__ = ("directories", "files")
@@ -121,7 +121,7 @@ class Dirty:
         self.files: set[Path] = set()
         self.directories: set[Path] = set()
 
-    def merge(self, other: Dirty) -> None:
+    def merge(self, other: UnsyncedFiles) -> None:
         """Add what is in `other`."""
         self.files |= other.files
         self.directories |= other.directories
@@ -150,7 +150,7 @@ class Dirty:
                 files.sync_directory(path)
 
 
-class Handles:
+class HandleCache:
     """Open files, at most so many: the one not used for longest is closed for a new one.
 
     For any thread. `guard` is held while a file is opened, read, written or closed, so that no

@@ -13,17 +13,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coherer._store.checkpoint import Checkpoint, CheckpointFile
-from coherer._store.disk import Dirty, our_errors, out_of_files, translate
-from coherer._store.files import Files
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ConsumeQueue, PendingEntries, publish
+from coherer._store.files import (
+    Files,
+    UnsyncedFiles,
+    is_out_of_handles,
+    store_error,
+    translate_os_errors,
+)
 from coherer._store.index import KeyIndex
-from coherer._store.keys import Keys
-from coherer._store.log import CommitLog
-from coherer._store.queue import ConsumeQueue, take_all
-from coherer._store.waiting import Waiting
+from coherer._store.index_file import IndexKeys
 from coherer.errors import StoreError, StoreFullError
 
 
-class Flushing:
+class Checkpointer:
     """What has to be synced.
 
     Args:
@@ -44,7 +48,7 @@ class Flushing:
         path: Path,
         log: CommitLog,
         index: KeyIndex | None,
-        waiting: Waiting,
+        waiting: PendingEntries,
         now_ms: Callable[[], int],
     ) -> None:
         self._files = files
@@ -74,7 +78,7 @@ class Flushing:
         end: int,
         store_ms: int,
         queues: Iterable[ConsumeQueue],
-        keys: Keys | None = None,
+        keys: IndexKeys | None = None,
     ) -> None:
         """Make what was written up to `end` part of the log, and visible.
 
@@ -85,7 +89,7 @@ class Flushing:
             keys: for the index, if it has not got them already.
         """
         with self._guard:
-            take_all(queues, self._waiting)
+            publish(queues, self._waiting)
             self._queued = (end, store_ms)
             if keys is not None and self._index is not None:
                 self._index.add(keys)
@@ -103,18 +107,18 @@ class Flushing:
             if self._failed:
                 raise StoreError(self._failed, hint="Start the node again.")
             if self._index is not None:
-                with our_errors("write the key index"):
+                with translate_os_errors("write the key index"):
                     self._index.write(self._now_ms())  # most of them, while the writer goes on
             (offset, queues_ms), mark = self._write()
-            dirty = self._waiting.take_dirty()
+            dirty = self._waiting.take_unsynced()
             try:
                 self._log.flush()
                 self._sync(dirty)
             except StoreFullError:
-                self._waiting.give_back(dirty)
+                self._waiting.restore_unsynced(dirty)
                 raise
             times = (self._log.durable_ms, queues_ms, mark[0])
-            with our_errors("write the checkpoint"):
+            with translate_os_errors("write the checkpoint"):
                 checkpoint = Checkpoint(*times, offset, *mark[1:])
                 self._file.save(checkpoint)
                 self.checkpoint = checkpoint
@@ -126,22 +130,22 @@ class Flushing:
         def mark() -> None:
             nonlocal queued, indexed
             if self._index is not None:
-                with our_errors("write the key index"):
+                with translate_os_errors("write the key index"):
                     self._index.write(self._now_ms())
                 indexed = self._index.mark()
             queued = self._queued
 
-        with our_errors("write the consume queues"):
+        with translate_os_errors("write the consume queues"):
             self._waiting.write(mark)
         return queued, indexed
 
-    def _sync(self, dirty: Dirty) -> None:
+    def _sync(self, dirty: UnsyncedFiles) -> None:
         try:
             dirty.sync(self._files, self._directory)
             if self._index is not None:
                 self._index.sync()
         except OSError as error:
-            if out_of_files(error):
-                raise translate(error, "sync queues and index") from error
+            if is_out_of_handles(error):
+                raise store_error(error, "sync queues and index") from error
             self._failed = f"Queues or index could not be synced: {error}."
             raise StoreError(self._failed) from error

@@ -1,6 +1,6 @@
 """The key index: which records have a key, by its hash.
 
-Files (`index_file`) are made when the first key comes. Keys are taken in memory (`add`) and written
+Files (`index_file`) are made when the first key comes. IndexKeys are taken in memory (`add`) and written
 together (`write`), by whichever thread comes first: one lock guards everything here. What a crash
 takes away is rebuilt from the log.
 """
@@ -18,14 +18,13 @@ import msgspec
 
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import Files
-from coherer._store.index_file import IndexFile
-from coherer._store.keys import Keys, key_hash
+from coherer._store.index_file import IndexFile, IndexKeys, key_hash
 
 _PIECE_KEYS = 1_000
 _MANY_KEYS = 5_000
 
 
-class IndexContent(msgspec.Struct, frozen=True, array_like=True):
+class IndexFileContent(msgspec.Struct, frozen=True, array_like=True):
     """What an index file holds: its name, how many entries, and their check sum."""
 
     name: int
@@ -37,7 +36,7 @@ class KeyIndex:
     """The files under `index/`."""
 
     PENDING_MAX: Final = 100_000
-    """Keys held in memory while they cannot be written; then appends are refused."""
+    """IndexKeys held in memory while they cannot be written; then appends are refused."""
 
     def __init__(self, files: Files, directory: Path, slots: int, entries: int) -> None:
         self._files = files
@@ -45,7 +44,7 @@ class KeyIndex:
         self._slots = slots
         self._entries = entries
         self._all: list[IndexFile] = []
-        self._pending = Keys([], [], [])
+        self._pending = IndexKeys([], [], [])
         self._guard = threading.RLock()
         self._new_names = False
         self._end_ms = 0
@@ -73,7 +72,7 @@ class KeyIndex:
             file.restore(min(checkpoint.index_count, self._entries))
         return file.number <= checkpoint.index_file
 
-    def contents(self, known: Sequence[IndexContent] = ()) -> list[IndexContent]:
+    def contents(self, known: Sequence[IndexFileContent] = ()) -> list[IndexFileContent]:
         """Give what is in the files, written.
 
         Args:
@@ -82,11 +81,11 @@ class KeyIndex:
         with self._guard:
             full = {one.name: one for one in known if one.count >= self._entries}
             return [
-                full.get(file.number) or IndexContent(file.number, file.count, file.check_sum())
+                full.get(file.number) or IndexFileContent(file.number, file.count, file.check_sum())
                 for file in self._all
             ]
 
-    def is_whole(self, known: Sequence[IndexContent]) -> bool:
+    def is_whole(self, known: Sequence[IndexFileContent]) -> bool:
         """Whether the files hold what they should."""
         with self._guard:
             found = {file.number: file for file in self._all}
@@ -96,7 +95,7 @@ class KeyIndex:
                     return False
         return True
 
-    def restart(self, known: Sequence[IndexContent]) -> None:
+    def restart(self, known: Sequence[IndexFileContent]) -> None:
         """Delete all files, and those that should be there: the keys are to be added again.
 
         Raises:
@@ -133,7 +132,7 @@ class KeyIndex:
         if len(self._pending) >= self.PENDING_MAX:
             self._put(now_ms)
 
-    def add(self, keys: Keys) -> None:
+    def add(self, keys: IndexKeys) -> None:
         """Take keys, in the order of the log."""
         self._pending.extend(keys)  # without the lock: see there
 

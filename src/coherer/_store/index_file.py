@@ -2,7 +2,7 @@
 
 A file has a head of 40 bytes, a table of slots (4 bytes: the newest entry of the slot, 0 for none)
 and entries (20 bytes: hash, log offset, seconds since the file's first record, the slot's entry
-before this one). Entry 0 is never used. Files are sparse.
+before this one). QueueEntry 0 is never used. Files are sparse.
 
 Everything is read and written by position; a mapping of a hole on a full disk could kill the
 process.
@@ -20,8 +20,7 @@ from typing import Final
 from zlib import crc32
 
 from coherer._store.files import Files
-from coherer._store.keys import Keys
-from coherer._store.slots import PAGE_SLOTS, SLOT, SlotTable
+from coherer._store.index_file import PAGE_SLOTS, SLOT, IndexKeys, SlotTable
 
 HEAD: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
@@ -109,7 +108,7 @@ class IndexFile:
             value = crc32(self._files.read(self.open(), min(_CHECK_BYTES, end - at), at), value)
         return value
 
-    def put(self, keys: Keys) -> int:
+    def put(self, keys: IndexKeys) -> int:
         """Write the entries of as many keys as there is room for; give their count.
 
         What else has changed waits for `save`.

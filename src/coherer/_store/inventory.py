@@ -19,10 +19,9 @@ from zlib import crc32
 import msgspec
 
 from coherer._store.checkpoint import Checkpoint
+from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, QueueDirectory
 from coherer._store.files import Files
-from coherer._store.index import IndexContent
-from coherer._store.queue import ENTRY_BYTES, ConsumeQueue
-from coherer._store.queues import QueueDirectory
+from coherer._store.index import IndexFileContent
 from coherer.errors import UsageError
 
 FILE: Final = "inventory"
@@ -54,12 +53,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[int, int, int, int]
     file_bytes: int
     queues: dict[str, list[QueueFile]]
-    index: list[IndexContent]
+    index: list[IndexFileContent]
 
 
 def save(
     files: Files, path: Path, checkpoint: Checkpoint, queues: QueueDirectory,
-    index: list[IndexContent], before: Inventory | None,
+    index: list[IndexFileContent], before: Inventory | None,
 ) -> None:  # fmt: skip
     """Write it, through to the disk.
 

@@ -1,4 +1,4 @@
-"""Keys of messages on their way to the index: their hashes, and where the messages lie.
+"""IndexKeys of messages on their way to the index: their hashes, and where the messages lie.
 
 Of a key the index holds only the hash; who looks a key up compares the messages that are found.
 So the hash is all that is kept of a key from the moment when its message is stored.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 
 _INT_MIN = -(1 << 31)
 _LONG = 20
@@ -17,8 +17,8 @@ _HEADS_KEPT = 4_096
 _POWERS = {count: pow(31, count, 1 << 32) for count in (2, 8)}
 
 
-class Keys:
-    """Keys in the order of the log: three lists of equal length.
+class IndexKeys:
+    """IndexKeys in the order of the log: three lists of equal length.
 
     One thread may add keys behind the others (`extend`) while another takes the first ones and
     drops them: a key is there when it is in the last list, and lists grow and shrink at once.
@@ -29,7 +29,7 @@ class Keys:
         offsets: where the messages lie in the log.
         times_ms: when they were stored.
 
-    >>> len(Keys([key_hash("TopicTest", "k1")], [4096], [9]))
+    >>> len(IndexKeys([key_hash("TopicTest", "k1")], [4096], [9]))
     1
     """
 
@@ -43,16 +43,16 @@ class Keys:
     def __len__(self) -> int:
         return len(self.times_ms)
 
-    def extend(self, other: Keys) -> None:
+    def extend(self, other: IndexKeys) -> None:
         """Take what another one has behind these."""
         self.hashes += other.hashes
         self.offsets += other.offsets
         self.times_ms += other.times_ms
 
-    def first(self, count: int) -> Keys:
+    def first(self, count: int) -> IndexKeys:
         """Give the first keys, up to `count`."""
         count = min(count, len(self))  # what is only in the other lists is being added
-        return Keys(self.hashes[:count], self.offsets[:count], self.times_ms[:count])
+        return IndexKeys(self.hashes[:count], self.offsets[:count], self.times_ms[:count])
 
     def drop(self, count: int) -> None:
         """Forget the first keys."""
@@ -65,11 +65,11 @@ def key_hash(topic: str, key: str) -> int:
     >>> key_hash("TopicTest", "k1")
     2746024
     """
-    (value,) = hashes_of(topic).of((key,))
+    (value,) = key_hasher(topic).of((key,))
     return value
 
 
-class Hashes:
+class KeyHasher:
     """The hashes of a topic's keys.
 
     The hash of a text is made of those of its parts. So what the topic adds is worked out once for
@@ -126,7 +126,7 @@ class _Pairs(dict[str, int]):
 
 _HEADS = _Heads()
 _PAIRS = _Pairs()
-hashes_of = lru_cache(maxsize=256)(Hashes)
+key_hasher = lru_cache(maxsize=256)(KeyHasher)
 """The hashes of a topic's keys; the same object for the same topic."""
 
 

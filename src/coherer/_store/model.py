@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from coherer._record.layout import NO_HOST
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.errors import UsageError
 
 DAY_HOURS = 24
@@ -49,14 +49,14 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
             after a crash is rebuilt from the log.
         retention_hours: how long messages are kept at least; None keeps them for ever.
         retention_bytes: how large the log may become before its oldest file is deleted; by up to
-            half a file larger, while it is being written to (`coherer._store.retention`).
+            half a file larger, while it is being written to (`coherer._store.model`).
         verify_bytes: how much of the log's end is read and checked at every start.
         store_host: address and port that records name as theirs.
         open_files: how many files of consume queues are held open.
         replica: the log is a copy of a master's: what a crash damaged is cut off with all that
             follows, and fetched again.
         delay_levels_ms: how long messages wait in each queue of the schedule topic
-            (`coherer._record.schedule`).
+            (`coherer._record.system_topics`).
 
     Raises:
         UsageError: a number makes no sense.
@@ -104,7 +104,7 @@ class Draft(Struct, frozen=True, gc=False):
         queue_id: the queue or partition.
         body: the payload as it is stored.
         properties: property text (`coherer._record.properties.encode`).
-        tag_code: `coherer._record.hashing.tag_code` of the property TAGS: the filter's key. Not
+        tag_code: `coherer._record.properties.tag_code` of the property TAGS: the filter's key. Not
             used in the schedule topic, where the queue gives the time of delivery. In the timer
             topic, the value of TIMER_OUT_MS.
         flag: the user's own number.
@@ -130,7 +130,7 @@ class Draft(Struct, frozen=True, gc=False):
     keys: tuple[str, ...] = ()
 
 
-class Drafts(Struct, frozen=True, gc=False):
+class DraftBatch(Struct, frozen=True, gc=False):
     """Messages for one queue that one client sent together: columns of equal length.
 
     Args:
@@ -146,7 +146,7 @@ class Drafts(Struct, frozen=True, gc=False):
         born_host: of all.
         reconsume_times: of all.
 
-    >>> together = Drafts("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
+    >>> together = DraftBatch("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
     >>> [draft.body for draft in together.each()]
     [b'a', b'b']
     """
@@ -177,19 +177,19 @@ class Drafts(Struct, frozen=True, gc=False):
             for body, properties, tag_code, flag, keys in zip(*columns, strict=True)
         ]  # fmt: skip
 
-    def part(self, of: slice) -> Drafts:
+    def part(self, of: slice) -> DraftBatch:
         """Give some of them."""
-        return Drafts(
+        return DraftBatch(
             self.topic, self.queue_id, self.bodies[of], self.properties[of], self.tag_codes[of],
             self.flags[of], self.keys[of], self.sys_flag, self.born_ms, self.born_host,
             self.reconsume_times,
         )  # fmt: skip
 
 
-class Appended(Struct, frozen=True, gc=False):
+class AppendResult(Struct, frozen=True, gc=False):
     """Where an appended message lies: its number in its queue, and its place in the log.
 
-    Of `Drafts`: where the first lies, the size and the count of all, and the place of each.
+    Of `DraftBatch`: where the first lies, the size and the count of all, and the place of each.
     """
 
     queue_offset: int
@@ -213,7 +213,7 @@ class ReadStatus(enum.Enum):
     """The offset is larger than the next one to be written, which `next_offset` is."""
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """An entry of a consume queue.
 
     Args:
@@ -230,7 +230,7 @@ class Entry(NamedTuple):
     code: int
 
 
-class Slices(Struct, frozen=True):
+class ReadResult(Struct, frozen=True):
     """Records of one queue: slices of mapped files, valid as long as somebody holds them.
 
     Args:
@@ -254,7 +254,7 @@ class Slices(Struct, frozen=True):
     damaged: list[int] = []
 
 
-class Damage(Struct, frozen=True):
+class DamagedRange(Struct, frozen=True):
     """A piece of the log that does not hold what was written: `[begin, end)`, and how it shows."""
 
     begin: int
@@ -286,16 +286,16 @@ class RecoveryReport(Struct, frozen=True):
     replayed_from: int = 0
     replayed: int = 0
     cut_bytes: int = 0
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[DamagedRange, ...] = ()
     lost: int = 0
     repaired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Give what was found damaged or lost: what, where, how many, and what to do.
 
-        >>> piece = Damage(4096, 8192, "a file is missing")
-        >>> print(*RecoveryReport(damage=(piece,), lost=3).troubles())
+        >>> piece = DamagedRange(4096, 8192, "a file is missing")
+        >>> print(*RecoveryReport(damage=(piece,), lost=3).problems())
         Bytes 4096 to 8192 of the log are lost: a file is missing. 3 messages cannot be read any \
 more; readers pass over them. If a copy of the files is left, stop the node and put them back.
         """

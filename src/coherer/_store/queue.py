@@ -5,7 +5,7 @@ is named by the queue's byte offset of its first. Entries that stand for no mess
 first of a queue that lost its beginning; for messages that are damaged) are *blank*: offset 0,
 size 2,147,483,647, tag code 0. Behind the last entry everything is zero.
 
-New entries are in memory until they are written to the file (`coherer._store.waiting`): those from
+New entries are in memory until they are written to the file (`coherer._store.consume_queue`): those from
 `tail[0]` on. `max` moves when entries are taken, whole, so a reader never sees half an entry.
 """
 
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from coherer._record.layout import FIXED_BYTES
-from coherer._store.disk import Handles, file_name, numbered, zero
-from coherer._store.files import Files
-from coherer._store.keys import hashes_of
-from coherer._store.waiting import Waiting
+from coherer._store.consume_queue import PendingEntries
+from coherer._store.files import Files, HandleCache, file_name, file_offsets, zero
+from coherer._store.index_file import key_hasher
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
 
@@ -34,10 +33,10 @@ _RUN_ENTRIES = 4096
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
-def fits(topic: str, queue_id: int) -> bool:
+def is_valid_queue(topic: str, queue_id: int) -> bool:
     """Say whether there can be such a queue.
 
-    >>> fits("flights", 0), fits("a/b", 0), fits("flights", -1)
+    >>> is_valid_queue("flights", 0), is_valid_queue("a/b", 0), is_valid_queue("flights", -1)
     (True, False, False)
     """
     allowed = bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX
@@ -85,8 +84,8 @@ class ConsumeQueue:
     def __init__(
         self,
         files: Files,
-        handles: Handles,
-        waiting: Waiting,
+        handles: HandleCache,
+        waiting: PendingEntries,
         directory: Path,
         topic: str,
         queue_id: int,
@@ -105,7 +104,7 @@ class ConsumeQueue:
         self.file_bytes = file_bytes
         self.topic_head = bytes((len(topic),)) + topic.encode()
         self.fixed = FIXED_BYTES + len(topic)
-        self.key_hashes = hashes_of(topic)
+        self.key_hashes = key_hasher(topic)
         self.min = 0
         self.max = 0
         self.first_file = 0
@@ -165,7 +164,7 @@ class ConsumeQueue:
         return self._directory / file_name(begin)
 
     def write(self) -> None:
-        """Write the entries that are in memory to the file. Hold `Waiting.writing`.
+        """Write the entries that are in memory to the file. Hold `PendingEntries.writing`.
 
         Raises:
             OSError: they could not be written, and stay in memory.
@@ -255,12 +254,12 @@ class ConsumeQueue:
             self.max = first
             if index > first:
                 self.pending[:] = [BLANK_ENTRY] * (index - first)
-                take_all((self,), self._waiting)
+                publish((self,), self._waiting)
         self.min = index
 
     def begins(self) -> list[int]:
         """Give the byte offsets at which the files begin."""
-        return numbered(self._files.names(self._directory))
+        return file_offsets(self._files.names(self._directory))
 
     def _forget(self, path: Path) -> None:
         self._handles.drop(path)
@@ -374,8 +373,8 @@ class ConsumeQueue:
         self.kept = False
 
 
-def take_all(queues: Iterable[ConsumeQueue], waiting: Waiting) -> None:
-    """Make pending entries part of their queues, in memory. Hold `Waiting.guard`."""
+def publish(queues: Iterable[ConsumeQueue], waiting: PendingEntries) -> None:
+    """Make pending entries part of their queues, in memory. Hold `PendingEntries.guard`."""
     append, taken = waiting.queues.append, 0
     for queue in queues:
         pending = queue.pending

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from coherer._store.disk import Handles
-from coherer._store.files import Files
-from coherer._store.queue import ENTRY_BYTES, ConsumeQueue
-from coherer._store.waiting import Waiting
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, PendingEntries
+from coherer._store.files import Files, HandleCache
 from coherer.errors import UsageError
 
 Queues = dict[tuple[str, int], ConsumeQueue]
@@ -42,8 +40,8 @@ class QueueDirectory:
     ) -> None:
         self._files = files
         self._directory = directory
-        self.handles = Handles(files, open_files)
-        self.waiting = Waiting()
+        self.handles = HandleCache(files, open_files)
+        self.waiting = PendingEntries()
         self._file_bytes = file_bytes
         self._delays_ms = delays_ms
         self.queues: Queues = {}

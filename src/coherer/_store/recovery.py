@@ -10,7 +10,7 @@ everything before an offset X. So:
    checked, also against their queue entries (the check sum covers only the body); records from X
    on are checked and *replayed*: they get their queue entries and keys.
 3. Where no valid record follows, the log ends, but not before X. What lies behind is cut off.
-   Damage that valid records follow stays where it is, is reported, and is stepped over by every
+   DamagedRange that valid records follow stays where it is, is reported, and is stepped over by every
    reader; in the queues blanks stand for what it held, so that later messages keep their offsets.
 4. Queues that do not fit the log, or what was there when the store was closed (`inventory`), are
    made again from the log; so is the key index.
@@ -26,14 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, Summary, store_ms_of
+from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, RecordSummary, store_ms_of
 from coherer._store.checkpoint import Checkpoint
-from coherer._store.log import CommitLog
-from coherer._store.model import Damage, RecoveryReport
-from coherer._store.queue import BLANK_SIZE, ENTRY_BYTES, ConsumeQueue
-from coherer._store.queues import Queues
-from coherer._store.replay import Replayer
-from coherer._store.scan import Scanner
+from coherer._store.commit_log import CommitLog, Scanner
+from coherer._store.consume_queue import BLANK_SIZE, ENTRY_BYTES, ConsumeQueue, Queues
+from coherer._store.model import DamagedRange, RecoveryReport
+from coherer._store.recovery import Replayer
 
 _REPLAYED_AT_ONCE = 10_000
 """So many records wait for their queues."""
@@ -65,7 +63,7 @@ class Recovery:
         self._checkpoint = checkpoint
         self._clean = clean
         self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
-        self._found: list[Damage] = []
+        self._found: list[DamagedRange] = []
         self._repaired: list[str] = []
 
     def run(
@@ -124,8 +122,8 @@ class Recovery:
 
     def _walk(
         self, scanner: Scanner, replayer: Replayer, replay_from: int
-    ) -> tuple[list[Damage], int]:
-        suspects: list[Damage] = []
+    ) -> tuple[list[DamagedRange], int]:
+        suspects: list[DamagedRange] = []
         last_ms, seen = self._checkpoint.log_ms, 0
         for record in scanner:
             for piece in scanner.damage[seen:]:
@@ -140,7 +138,7 @@ class Recovery:
                 self._make_again(replayer, replay_from)
                 wrong = replayer.replay(record)
             if wrong:
-                suspects.append(Damage(offset, offset + record.size, wrong))
+                suspects.append(DamagedRange(offset, offset + record.size, wrong))
                 replayer.lost_bytes += record.size
             elif record.store_ms > last_ms:
                 last_ms = record.store_ms
@@ -150,7 +148,7 @@ class Recovery:
         self._make_again(replayer, replay_from)
         return suspects, last_ms
 
-    def _blames_queue(self, replayer: Replayer, record: Summary) -> bool:
+    def _blames_queue(self, replayer: Replayer, record: RecordSummary) -> bool:
         """Whether a queue is wrong where it and a record of the log disagree; then note that."""
         queue, number = replayer.queue_of(record), record.queue_offset
         if queue is None:
@@ -228,7 +226,7 @@ class Recovery:
         queue.withdraw(first)
         return entry[0] + entry[1]
 
-    def _count_lost(self, piece: Damage) -> int:
+    def _count_lost(self, piece: DamagedRange) -> int:
         """Count the entries of queues for messages in a piece of the log."""
         count = 0
         for queue in self._queues.values():
@@ -287,16 +285,16 @@ class Recovery:
             queue.trim(self._log.begin)
 
 
-def find_gaps(log: CommitLog) -> list[Damage]:
+def find_gaps(log: CommitLog) -> list[DamagedRange]:
     """Find files of the log that are missing between others."""
     return [
-        Damage(before.end, after.begin, "a file is missing")
+        DamagedRange(before.end, after.begin, "a file is missing")
         for before, after in pairwise(log.segments)
         if before.end != after.begin
     ]
 
 
-def _is_in(piece: Damage, others: list[Damage]) -> bool:
+def _is_in(piece: DamagedRange, others: list[DamagedRange]) -> bool:
     return any(one.begin <= piece.begin and piece.end <= one.end for one in others)
 
 
@@ -304,7 +302,7 @@ def _orphan_note(count: int) -> tuple[str, ...]:
     return (f"{count} records are in no queue: their topics were deleted",) if count else ()
 
 
-def verify(log: CommitLog) -> list[Damage]:
+def verify(log: CommitLog) -> list[DamagedRange]:
     """Read the whole log; give the pieces that hold no valid record."""
     scanner = Scanner(log, log.begin, log.end)
     for record in scanner:

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, Summary, examine
+from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.index import KeyIndex
-from coherer._store.log import CommitLog
-from coherer._store.model import Appended, Draft
-from coherer._store.queue import ConsumeQueue
-from coherer._store.queues import QueueDirectory
-from coherer._store.replay import RECORD_BYTES_MIN, Replayer, tag_and_keys
+from coherer._store.model import AppendResult, Draft
+from coherer._store.recovery import RECORD_BYTES_MIN, Replayer, tag_and_keys
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 _GAP_ENTRIES = 1_000_000
@@ -57,7 +56,7 @@ class Taken(NamedTuple):
     store_ms: int
     queues: list[ConsumeQueue]
     drafts: list[Draft]
-    appended: list[Appended]
+    appended: list[AppendResult]
 
 
 class Replica:
@@ -103,11 +102,12 @@ class Replica:
         queues = self._replayer.touched()
         store_ms = max([record.store_ms for record in found], default=0)
         appended = [
-            Appended(record.queue_offset, record.physical_offset, record.size) for record in found
+            AppendResult(record.queue_offset, record.physical_offset, record.size)
+            for record in found
         ]
         return Taken(offset + len(data), store_ms, queues, drafts, appended)
 
-    def _put(self, record: Summary) -> Draft:
+    def _put(self, record: RecordSummary) -> Draft:
         self._replayer.replay(record)
         code, keys = tag_and_keys(record.properties)
         topic = record.topic.decode("utf-8", "replace")
@@ -116,7 +116,7 @@ class Replica:
             keys=keys,
         )  # fmt: skip
 
-    def _records(self, offset: int, data: bytes) -> Iterator[Summary]:
+    def _records(self, offset: int, data: bytes) -> Iterator[RecordSummary]:
         view, at = memoryview(data), 0
         segment_bytes = self._log.segment_bytes
         while at < len(data):

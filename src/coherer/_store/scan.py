@@ -21,11 +21,11 @@ from coherer._record.layout import (
     FIXED_BYTES,
     HEAD,
     MAGIC,
-    Summary,
+    RecordSummary,
     examine,
 )
-from coherer._store.log import CommitLog, Segment
-from coherer._store.model import Damage
+from coherer._store.commit_log import CommitLog, Segment
+from coherer._store.model import DamagedRange
 
 _CHUNK_BYTES = 1 << 20
 _MAGICS = re.compile(
@@ -51,15 +51,15 @@ class Scanner:
         self._trusted = trusted
         self._chunk = memoryview(b"")
         self._chunk_begin = 0
-        self.damage: list[Damage] = []
+        self.damage: list[DamagedRange] = []
         self.end = begin
 
-    def __iter__(self) -> Iterator[Summary]:
+    def __iter__(self) -> Iterator[RecordSummary]:
         at = self.end
         while True:
             segment = self._log.segment_at(at)
             found = "a file is missing" if segment is None else self._look(segment, at)
-            if isinstance(found, Summary):
+            if isinstance(found, RecordSummary):
                 yield found
                 at += found.size
                 continue
@@ -70,14 +70,14 @@ class Scanner:
             following = None if beyond else self.next_valid(at)
             if following is None:
                 break
-            self.damage.append(Damage(at, following, found))
+            self.damage.append(DamagedRange(at, following, found))
             at = following
         if at < self._trusted:
-            self.damage.append(Damage(at, self._trusted, found))
+            self.damage.append(DamagedRange(at, self._trusted, found))
             at = self._trusted
         self.end = at
 
-    def _look(self, segment: Segment, at: int) -> Summary | int | str:
+    def _look(self, segment: Segment, at: int) -> RecordSummary | int | str:
         """Give the record here, the size of a blank, or what is wrong."""
         self._load(segment, at, FIXED_BYTES)
         here = at - self._chunk_begin
@@ -105,11 +105,11 @@ class Scanner:
         self._chunk = memoryview(self._log.read(segment, at, size))
         self._chunk_begin = at
 
-    def record_at(self, at: int) -> Summary | None:
+    def record_at(self, at: int) -> RecordSummary | None:
         """Give the record here if there is a valid one."""
         segment = self._log.segment_at(at)
         found = None if segment is None else self._look(segment, at)
-        return found if isinstance(found, Summary) else None
+        return found if isinstance(found, RecordSummary) else None
 
     def next_valid(self, at: int) -> int | None:
         """Find the first valid record (or blank) behind `at`; None if there is none."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from coherer._record.layout import properties_of, spans, store_ms_of
 from coherer._record.properties import decode, index_keys
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue
 from coherer._store.index import KeyIndex
-from coherer._store.log import CommitLog
-from coherer._store.queue import BLANK_SIZE, ConsumeQueue
 from coherer.errors import DamagedStoreError
 
 

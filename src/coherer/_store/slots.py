@@ -1,6 +1,6 @@
 """The slots of the index file that is being written, in memory.
 
-Keys hit slots all over the table: one by one in the file each would cost two calls of the system.
+IndexKeys hit slots all over the table: one by one in the file each would cost two calls of the system.
 Here a slot costs a look into memory, and `save` writes the touched pages, neighbours together.
 
 The memory is that of untouched zero pages, until a slot in them is used.

@@ -3,7 +3,7 @@
 A batch of sends may touch a thousand queues with one entry each. Writing each entry at once would
 cost a call of the system, and often an open and a close, for 20 bytes. So new entries stay in
 memory, in the queue (`ConsumeQueue.take`), where readers see them at once. Another thread writes
-them to the files (`Waiting.write`), one write per queue, before the checkpoint vouches for them.
+them to the files (`PendingEntries.write`), one write per queue, before the checkpoint vouches for them.
 A crash loses nothing: recovery makes the entries again from the log.
 
 Rules:
@@ -16,7 +16,7 @@ Rules:
 * About `limits.QUEUE_ENTRIES_WAITING` entries wait at most. Then the writer thread writes them
   itself (`make_room`), or takes no more messages if it cannot.
 
-Locks are taken in this order: `writing`, `Handles.guard`, `guard`.
+Locks are taken in this order: `writing`, `HandleCache.guard`, `guard`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coherer import limits
-from coherer._store.disk import Dirty
+from coherer._store.files import UnsyncedFiles
 
 if TYPE_CHECKING:
-    from coherer._store.queue import ConsumeQueue
+    from coherer._store.consume_queue import ConsumeQueue
 
 
-class Waiting:
+class PendingEntries:
     """The queues of a store that have entries in memory.
 
     Attributes:
@@ -40,7 +40,7 @@ class Waiting:
         writing: see there.
         queues: those with entries that nobody writes yet.
         count: how many entries are in memory.
-        dirty: what was written to files of queues since it was taken (`take_dirty`).
+        dirty: what was written to files of queues since it was taken (`take_unsynced`).
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Waiting:
         self.writing = threading.RLock()
         self.queues: list[ConsumeQueue] = []
         self.count = 0
-        self.dirty = Dirty()
+        self.dirty = UnsyncedFiles()
 
     @property
     def many(self) -> bool:
@@ -88,13 +88,13 @@ class Waiting:
                     with self.guard:
                         self.queues = queues[written:] + self.queues
 
-    def take_dirty(self) -> Dirty:
+    def take_unsynced(self) -> UnsyncedFiles:
         """Give what must be synced for what was written, and begin a new list."""
         with self.writing:
-            dirty, self.dirty = self.dirty, Dirty()
+            dirty, self.dirty = self.dirty, UnsyncedFiles()
         return dirty
 
-    def give_back(self, dirty: Dirty) -> None:
+    def restore_unsynced(self, dirty: UnsyncedFiles) -> None:
         """Note that a sync of this failed: it is part of the next one."""
         with self.writing:
             self.dirty.merge(dirty)

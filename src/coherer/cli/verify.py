@@ -10,7 +10,7 @@ import typer
 from coherer.cli.common import Json, amount, print_json, print_table
 
 if TYPE_CHECKING:
-    from coherer._store.verifying import Problem, Verified
+    from coherer._store.verify import Problem, VerifyReport
 
 REPAIRABLE: Final = 3
 """Exit code: files are damaged that `--repair` can rebuild."""
@@ -57,13 +57,13 @@ def verify(
     raise typer.Exit(_exit_code(found))
 
 
-def _exit_code(found: Verified) -> int:
+def _exit_code(found: VerifyReport) -> int:
     if any(not problem.repairable for problem in found.problems):
         return LOST
     return REPAIRABLE if found.problems else 0
 
 
-def _report(directory: Path, found: Verified, repaired: list[Problem]) -> None:
+def _report(directory: Path, found: VerifyReport, repaired: list[Problem]) -> None:
     rows = [
         (one.part, one.where, one.what, one.messages, outcome)
         for problems, outcome in ((repaired, "repaired"), (found.problems, ""))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
@@ -153,7 +153,7 @@ async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: Manual
         await fill(peer, 60, body=b"x" * 200)
         clock.advance(2 * 3_600_000)
         await fill(peer, 5, body=b"x" * 200)
-        assert harness.store.clean(clock.now_ms()) > 0
+        assert harness.store.delete_expired(clock.now_ms()) > 0
         first, end = harness.store.queue_range("demo", 0)
         assert first > 0
         answer = await peer.pull(queueOffset=first - 1)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer._rules.common.java_json import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 
@@ -30,9 +30,9 @@ INHERIT, WRITE, READ = 1, 2, 4
 UNIT, UNIT_SUB = 1, 2
 """Bits of a topic's system flag."""
 
-RETRY_PREFIX = reserved.RETRY_PREFIX
-DLQ_PREFIX = reserved.DLQ_PREFIX
-OFFSET_MOVED_TOPIC = reserved.OFFSET_MOVED_TOPIC
+RETRY_PREFIX = system_topics.RETRY_PREFIX
+DLQ_PREFIX = system_topics.DLQ_PREFIX
+OFFSET_MOVED_TOPIC = system_topics.OFFSET_MOVED_TOPIC
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,13 +207,13 @@ class TopicTable:
 
     def system_names(self) -> frozenset[str]:
         """The names that this broker keeps for itself, those of `add_internal` among them."""
-        return frozenset(reserved.SYSTEM_TOPICS) | self._internal
+        return frozenset(system_topics.SYSTEM_TOPICS) | self._internal
 
     def is_internal(self, name: str) -> bool:
         """Whether the topic belongs to RocketMQ's broker and is hidden from TubeMQ's clients."""
         return (
             name in self._internal
-            or reserved.is_system_topic(name)
+            or system_topics.is_system_topic(name)
             or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
@@ -279,7 +279,7 @@ class TopicTable:
         if pattern is None:
             return None
         perm = pattern.perm
-        if model == reserved.AUTO_CREATE_TOPIC and not auto_create:
+        if model == system_topics.AUTO_CREATE_TOPIC and not auto_create:
             perm = READ | WRITE
         if not perm & INHERIT:
             return None

@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from coherer._record.hashing import tag_code
 from coherer._record.layout import Record
 from coherer._record.properties import (
     DELAY,
@@ -28,11 +27,12 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    tag_code,
 )
-from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._rules.common.java_json import quote_keys
-from coherer._store.model import Draft, Entry
-from coherer._store.times import StoredTimes
+from coherer._store.clock_history import ClockHistory
+from coherer._store.model import Draft, QueueEntry
 from coherer.errors import DamagedStoreError, UsageError
 
 _MARK: Final = b"DELAY\x01"
@@ -111,7 +111,7 @@ def released(record: Record) -> Draft | None:
     )
 
 
-def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
+def due_ms(entry: QueueEntry, times: ClockHistory, delay_ms: int) -> int:
     """When an entry is due, by the monotonic clock.
 
     Setting the time of day does not change how long a message waits. A message stored by an earlier
@@ -123,8 +123,8 @@ def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
         times: when messages were stored.
         delay_ms: the level's delay.
 
-    >>> times = StoredTimes(100, now_ms=5_000, wall_ms=5_000)
-    >>> [due_ms(Entry(0, 0, 100, code), times, 1_000) for code in (4_500, 5_500, 9_000)]
+    >>> times = ClockHistory(100, now_ms=5_000, wall_ms=5_000)
+    >>> [due_ms(QueueEntry(0, 0, 100, code), times, 1_000) for code in (4_500, 5_500, 9_000)]
     [4500, 5500, 6000]
     """
     due = times.stored_ms(entry.physical_offset, entry.code)
@@ -134,7 +134,7 @@ def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
 
 
 def due_count(
-    entries: Sequence[Entry], now_ms: int, due_at: Callable[[Entry], int]
+    entries: Sequence[QueueEntry], now_ms: int, due_at: Callable[[QueueEntry], int]
 ) -> tuple[int, int | None]:
     """Count the due entries at the front.
 
@@ -146,7 +146,7 @@ def due_count(
     Returns:
         Their number, and the delivery time of the next entry (None if there is none).
 
-    >>> entries = [Entry(0, 0, 100, 5_000), Entry(1, 100, 100, 6_000), Entry(2, 200, 100, 9_000)]
+    >>> entries = [QueueEntry(0, 0, 100, 5_000), QueueEntry(1, 100, 100, 6_000), QueueEntry(2, 200, 100, 9_000)]
     >>> due_count(entries, 6_500, lambda entry: entry.code)
     (2, 9000)
     """

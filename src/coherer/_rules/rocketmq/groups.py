@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import INHERIT, READ, WRITE, Topic
 from coherer.errors import DamagedStoreError, ProtocolError
@@ -76,7 +76,7 @@ class GroupTable:
 
     def add_internal(self) -> None:
         """Add the system groups of every RocketMQ broker; as in Java, the version stays."""
-        for name in reserved.SYSTEM_GROUPS:
+        for name in system_topics.SYSTEM_GROUPS:
             self._groups.setdefault(name, Group(group_name=name))
 
     def add(self, name: str, now_ms: int = 0) -> bool:
@@ -97,7 +97,7 @@ class GroupTable:
         16
         """
         found = self._groups.get(name)
-        if found is None and (auto_create or name.startswith(reserved.SYSTEM_GROUP_PREFIX)):
+        if found is None and (auto_create or name.startswith(system_topics.SYSTEM_GROUP_PREFIX)):
             self.add(name, now_ms)
             found = self._groups[name]
         return found
@@ -119,7 +119,9 @@ class GroupTable:
         if master.version == self.version:
             return False
         own = {
-            name: group for name, group in self._groups.items() if name in reserved.SYSTEM_GROUPS
+            name: group
+            for name, group in self._groups.items()
+            if name in system_topics.SYSTEM_GROUPS
         }
         self._groups = own | master._groups
         self.version = master.version
@@ -194,7 +196,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     cluster_topic: bool = True
     broker_topic: bool = True
     trace: bool = False
-    trace_topic: str = reserved.TRACE_TOPIC
+    trace_topic: str = system_topics.TRACE_TOPIC
 
     def topics(self) -> list[Topic]:
         """The topics.
@@ -203,19 +205,19 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
         ['SELF_TEST_TOPIC', 'BenchmarkTest', 'DefaultCluster']
         """
         model = READ | WRITE | INHERIT
-        made = [_square(reserved.SELF_TEST_TOPIC, 1)]
+        made = [_square(system_topics.SELF_TEST_TOPIC, 1)]
         if self.auto_create:
-            made.append(_square(reserved.AUTO_CREATE_TOPIC, self.queues, model))
+            made.append(_square(system_topics.AUTO_CREATE_TOPIC, self.queues, model))
         made += [
-            _square(reserved.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+            _square(system_topics.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
             _square(
                 self.cluster,
                 16 if self.cluster_topic else 1,
                 model if self.cluster_topic else READ | WRITE,
             ),
             _square(self.broker, 1, model if self.broker_topic else READ | WRITE),
-            _square(reserved.OFFSET_MOVED_TOPIC, 1),
-            _square(reserved.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _square(system_topics.OFFSET_MOVED_TOPIC, 1),
+            _square(system_topics.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
             _square(self.reply_topic, 1),
         ]
         return [*made, _square(self.trace_topic, 1)] if self.trace else made
@@ -223,7 +225,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reply_topic(self) -> str:
         """The topic for replies to requests (section 2.14)."""
-        return self.cluster + reserved.REPLY_TOPIC_SUFFIX
+        return self.cluster + system_topics.REPLY_TOPIC_SUFFIX
 
 
 def _square(name: str, queues: int, perm: int = READ | WRITE) -> Topic:

@@ -27,8 +27,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import reserved
-from coherer._record.hashing import tag_code
+from coherer._record import system_topics
 from coherer._record.layout import Record
 from coherer._record.properties import (
     REAL_QUEUE,
@@ -45,12 +44,13 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    tag_code,
 )
-from coherer._store.model import Draft, Entry
+from coherer._store.model import Draft, QueueEntry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
 
-TIMER_TOPIC: Final = reserved.TIMER_TOPIC
+TIMER_TOPIC: Final = system_topics.TIMER_TOPIC
 SLOT_MS: Final = 300_000
 """The messages due in this period are handled together; their due times are kept in memory."""
 SLOTS: Final = 1_000
@@ -239,7 +239,7 @@ class TimedEntry(msgspec.Struct, frozen=True, order=True):
     offset: int
 
     @classmethod
-    def of(cls, entry: Entry, properties: bytes | None = None) -> TimedEntry | None:
+    def of(cls, entry: QueueEntry, properties: bytes | None = None) -> TimedEntry | None:
         r"""Read an entry of a slot's queue.
 
         Args:
@@ -247,11 +247,11 @@ class TimedEntry(msgspec.Struct, frozen=True, order=True):
             properties: the property text of its message, for an entry without a due time: a Java
                 broker that rebuilds consume queues puts the tag code there.
 
-        >>> TimedEntry.of(Entry(7, 800, 100, 1_700_000_000_000))
+        >>> TimedEntry.of(QueueEntry(7, 800, 100, 1_700_000_000_000))
         TimedEntry(due_ms=1700000000000, offset=800)
-        >>> TimedEntry.of(Entry(7, 800, 100, 97)) is None
+        >>> TimedEntry.of(QueueEntry(7, 800, 100, 97)) is None
         True
-        >>> TimedEntry.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
+        >>> TimedEntry.of(QueueEntry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
         TimedEntry(due_ms=1700000000000, offset=800)
         """
         if entry.code >= _PLAUSIBLE_MS:

@@ -35,8 +35,8 @@ from coherer._rules.rocketmq.transactions import (
     given_up,
     put_back,
 )
+from coherer._store.clock_history import ClockHistory
 from coherer._store.model import Draft
-from coherer._store.times import StoredTimes
 
 _HOUR_MS: Final = 3_600_000
 
@@ -159,7 +159,7 @@ class TransactionLedger:
         started_ms: int,
         now_ms: int,
         read: Callable[[int], tuple[Sequence[Record], int]],
-        times: StoredTimes | None = None,
+        times: ClockHistory | None = None,
     ) -> Plan:
         """Continue a round, after all marks have been added.
 
@@ -223,7 +223,7 @@ class _CheckRound:
         late: Container[int],
         started_ms: int,
         now_ms: int,
-        times: StoredTimes | None,
+        times: ClockHistory | None,
     ) -> None:
         self._options = options
         self._marks = marks

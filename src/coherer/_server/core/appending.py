@@ -3,8 +3,8 @@
 `Appender` collects the drafts of all connections during one iteration of the event loop. At its
 end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one `Store.append`,
 which is one write to the log. It then calls the `done` callback of every submitter once, and after
-that wakes waiting consumers. (Drafts are not collected without limit: one iteration can bring
-megabytes, and data that has left the processor's cache costs half as much again. A `Drafts`, which
+that wakes waiting consumers. (DraftBatch are not collected without limit: one iteration can bring
+megabytes, and data that has left the processor's cache costs half as much again. A `DraftBatch`, which
 holds many messages, is stored at once.)
 
 Batching is skipped while there is only one sender: after an iteration with a single submission, the
@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._store import Appended, Draft, Drafts, Store
+from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -35,7 +35,7 @@ _log = Log(logging.getLogger(__name__))
 _ALONE_BATCHES = 31
 """The number of submissions stored immediately after one that was alone in its iteration."""
 
-Done = Callable[[Sequence[Appended] | CohererError, int], None]
+Done = Callable[[Sequence[AppendResult] | CohererError, int], None]
 """Called with the offsets of a batch's messages, or the error if they were not stored, and with the
 log offset behind the batch, which must be durable (or replicated) for all of the batch to be.
 """
@@ -43,7 +43,7 @@ log offset behind the batch, which must be durable (or replicated) for all of th
 Durable = Callable[[CohererError | None], None]
 """Called when the log is durable up to the requested offset, or with the disk's error."""
 
-Arrived = Callable[[Sequence[Draft | Drafts], Sequence[Appended]], None]
+Arrived = Callable[[Sequence[Draft | DraftBatch], Sequence[AppendResult]], None]
 """Called with the stored messages and their offsets."""
 
 _Batch = tuple[Done | None, int, bool]
@@ -66,7 +66,7 @@ class Appender:
         self._flusher = flusher
         self._arrived = arrived
         self._sync_flush = sync_flush
-        self._drafts: list[Draft | Drafts] = []
+        self._drafts: list[Draft | DraftBatch] = []
         self._batches: list[_Batch] = []
         self._alone = 0  # submissions still to be stored immediately
         self._unsynced: deque[tuple[int, Durable]] = deque()
@@ -74,7 +74,7 @@ class Appender:
 
     def submit(
         self,
-        drafts: Sequence[Draft | Drafts],
+        drafts: Sequence[Draft | DraftBatch],
         done: Done | None,
         *,
         wait_durable: bool | None = None,
@@ -91,7 +91,7 @@ class Appender:
         self._drafts += drafts
         wait = self._sync_flush if wait_durable is None else wait_durable
         self._batches.append((done, len(drafts), wait))
-        if len(self._drafts) >= limits.SENDS_PER_APPEND or isinstance(drafts[-1], Drafts):
+        if len(self._drafts) >= limits.SENDS_PER_APPEND or isinstance(drafts[-1], DraftBatch):
             self._append()
         elif first and self._alone:
             self._alone -= 1
@@ -128,7 +128,7 @@ class Appender:
         self._drafts, self._batches = [], []
         self._append_all(drafts, batches)
 
-    def _append_all(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
+    def _append_all(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
         try:
             appended = self._store.append(drafts)
         except UsageError as error:
@@ -156,7 +156,7 @@ class Appender:
                 _tell(done, placed, end_offset)
         self._arrived(drafts, appended)
 
-    def _append_each(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
+    def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
         """Store each batch separately, after one of them was refused."""
         begin = 0
         for batch in batches:
@@ -189,12 +189,12 @@ def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
 
 
 def _durable(
-    done: Done, placed: Sequence[Appended], end_offset: int, error: CohererError | None
+    done: Done, placed: Sequence[AppendResult], end_offset: int, error: CohererError | None
 ) -> None:
     _tell(done, placed if error is None else error, end_offset)
 
 
-def _tell(done: Done, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+def _tell(done: Done, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
     try:
         done(outcome, end_offset)
     except Exception:  # noqa: BLE001 - the other callbacks must run nevertheless

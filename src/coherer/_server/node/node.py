@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from coherer import _net as net
 from coherer._common import clock
-from coherer._common.logs import REPEATS, Log
+from coherer._common.logs import LOG_THROTTLE, Log
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin import AdminService, Guard
@@ -37,9 +37,9 @@ from coherer._server.tubemq.master.admin import active_admin_url, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.service import TubeMqService
 from coherer._store import OsFiles, Store
-from coherer._store.config import ConfigFiles
-from coherer._store.disk import make_durable_directory, our_errors
-from coherer._store.retention import check_retention
+from coherer._store.config_files import ConfigFiles
+from coherer._store.files import make_durable_directory, translate_os_errors
+from coherer._store.model import check_retention
 from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
 
 if TYPE_CHECKING:
@@ -349,17 +349,17 @@ class Node:
             options.directory,
             store_options(options),
             now_ms=self._wall_ms,
-            steady_ms=self._now_ms,
+            monotonic_ms=self._now_ms,
             open_files=self.budget.connections.spare_files,
         )
         self._store = store
         check_retention(options.retention_bytes, store.segment_bytes)  # of an existing log
         report = store.recovery
-        troubles = report.troubles()
-        (_log.plain.info if report.clean and not troubles else _log.plain.warning)(
+        problems = report.problems()
+        (_log.plain.info if report.clean and not problems else _log.plain.warning)(
             "Store in %s: %s", options.directory, report
         )
-        for trouble in troubles:
+        for trouble in problems:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
         claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
         return Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=options.flush == "sync")
@@ -417,7 +417,7 @@ class Node:
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
         lock = directory / "lock"
-        with our_errors(f"open {directory}"):
+        with translate_os_errors(f"open {directory}"):
             make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
@@ -445,7 +445,7 @@ class Node:
         self.tubemq.tick()
         self.rocketmq.tick()
         if self._due("logs", LOGS_EVERY_S):
-            REPEATS.flush()
+            LOG_THROTTLE.flush()
 
     async def _upkeep(self) -> None:
         """Periodic work that waits for the disk."""
@@ -456,7 +456,7 @@ class Node:
         if self._due("positions", POSITIONS_EVERY_S):
             await core.save_positions()
             await self.rocketmq.save()
-        if core.store.too_large:
+        if core.store.exceeds_size_limit:
             with suppress(StoreFullError):  # `clean` frees space
                 await core.flusher.run(core.store.flush_queues)  # so that `clean` does not wait
             core.clean()
@@ -513,10 +513,10 @@ async def _close_files(files: DeferredSaver, core: Core | None) -> None:
 
 def _close_store(store: Store) -> None:
     store.close()
-    if store.unfinished:
+    if store.close_error:
         _log.plain.warning(
             "%s The messages are safe in the log; the next start rebuilds the queues from it.",
-            store.unfinished,
+            store.close_error,
         )
 
 

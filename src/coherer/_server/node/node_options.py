@@ -17,10 +17,10 @@ import msgspec
 from coherer import _net as net
 from coherer import limits
 from coherer._common.masking import masked, masked_url
-from coherer._record.schedule import DELAY_LEVELS
+from coherer._record.system_topics import DELAY_LEVELS
 from coherer._server.node.settings import Section, Setting, settings
 from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, Role
-from coherer._store.retention import check_retention, segment_bytes_for
+from coherer._store.model import check_retention, segment_bytes_for
 from coherer.errors import UsageError
 
 SCHEME: Final = "tubemq://"

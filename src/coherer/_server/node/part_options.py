@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coherer._record.schedule import parse_levels
+from coherer._record.system_topics import parse_levels
 from coherer._server.node.node_options import NodeOptions
 from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions
 from coherer._server.tubemq.master.options import MasterOptions

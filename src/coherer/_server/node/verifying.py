@@ -23,8 +23,8 @@ from coherer._server.rocketmq.namesrv.nameserver import CHECKS
 from coherer._server.tubemq.master.state import check_saved
 from coherer._server.tubemq.service import MASTER_FILE
 from coherer._store import OsFiles, Store, StoreOptions
-from coherer._store.config import ConfigFiles
-from coherer._store.verifying import Problem, Verified, verify_store
+from coherer._store.config_files import ConfigFiles
+from coherer._store.verify import Problem, VerifyReport, verify_store
 from coherer._wire.rocketmq import fastjson, java_properties
 
 CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
@@ -41,7 +41,7 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
 """The files of `config/`, and functions that raise if their content is invalid."""
 
 _WHOLE_LOG_BYTES = 1 << 62
-_NO_STORE = Verified(closed=True, log_begin=0, log_end=0, records=0, queues=0, problems=[])
+_NO_STORE = VerifyReport(closed=True, log_begin=0, log_end=0, records=0, queues=0, problems=[])
 
 
 def _has_store(directory: Path) -> bool:
@@ -50,7 +50,7 @@ def _has_store(directory: Path) -> bool:
     return bool(names & {"commitlog", "consumequeue", "checkpoint"}) or "config" not in names
 
 
-def verify(directory: Path) -> Verified:
+def verify(directory: Path) -> VerifyReport:
     """Check the directory of a node without changing it.
 
     Raises:
@@ -62,7 +62,7 @@ def verify(directory: Path) -> Verified:
     problems = [
         Problem(part="config", where=name, what=flaw.what, repairable=flaw.repairable)
         for name, parse in CONFIG_FILES.items()
-        if (flaw := files.flaw(name, parse)) is not None
+        if (flaw := files.check(name, parse)) is not None
     ]
     return msgspec.structs.replace(found, problems=[*found.problems, *problems])
 
@@ -81,6 +81,6 @@ def repair(directory: Path) -> None:
         Store.open(directory, options, now_ms=lambda: time.time_ns() // 10**6).close()
     files = ConfigFiles(OsFiles(), directory / "config")
     for name, parse in CONFIG_FILES.items():
-        flaw = files.flaw(name, parse)
+        flaw = files.check(name, parse)
         if flaw is not None and flaw.repairable:
             files.restore(name)

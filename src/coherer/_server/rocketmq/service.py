@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from coherer import _net as net
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import MasterAddress
 from coherer._server.core.core import Core
@@ -25,7 +26,6 @@ from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave, MetadataSync
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
-from coherer._store.beat import Beat
 from coherer._wire.rocketmq.acl import Signer, signer
 from coherer.errors import ClosedError
 
@@ -152,7 +152,7 @@ class RocketMqService:
         self._remote: RemoteRegistrar | None = None
         self.replicator: Replicator | None = None
         self._outgoing = RemotingClient(options.outgoing_tls, self._signer())
-        self._register = Beat(REGISTER_MS, 0)
+        self._register = IntervalTimer(REGISTER_MS, 0)
         self._access: Access | None = None
         self._refused = ""
 

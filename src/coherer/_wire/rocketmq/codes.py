@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from coherer._common.refusals import CodedError, by_code, refusal
+from coherer._common.error_codes import CodedError, error_classes, refused_error
 from coherer.errors import RefusedError
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -365,7 +365,7 @@ class AclWhiteListError(_CodedError):
     advice = "Check that access control is enabled on the broker."
 
 
-ERRORS: Final = by_code(_CodedError)
+ERRORS: Final = error_classes(_CodedError)
 """Code → class."""
 
 
@@ -388,7 +388,7 @@ def refused(
         partition: the queue concerned.
     """
     text = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
-    error = refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)
+    error = refused_error(ERRORS, code, text, server=server, topic=topic, partition=partition)
     if "AclException" in error.text:  # access control has no code of its own
         error.hint = "Check user and password, and the permissions of the account on the broker."
     return error

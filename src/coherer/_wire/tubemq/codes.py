@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from coherer._common.refusals import CodedError, by_code, refusal
+from coherer._common.error_codes import CodedError, error_classes, refused_error
 from coherer.errors import RefusedError
 
 
@@ -253,7 +253,7 @@ class ServiceUnavailableError(_CodedError):
     advice = "It is starting, stopping or disabled; try again later or on another server."
 
 
-ERRORS: Final = by_code(_CodedError)
+ERRORS: Final = error_classes(_CodedError)
 """Code → class."""
 
 
@@ -274,4 +274,4 @@ def refused(
         topic: the topic concerned.
         partition: the partition concerned.
     """
-    return refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)
+    return refused_error(ERRORS, code, text, server=server, topic=topic, partition=partition)

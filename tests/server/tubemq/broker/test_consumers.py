@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coherer import limits
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.consumers import tag_codes
 from coherer.testing import ManualClock

@@ -66,7 +66,7 @@ class RocketBroker:
         self.timers = TimerService(core)
         self.sends = SendHandler(self.state, self.timers)
         self.pulls = PullHandler(self.state)
-        self.delays = DelayService(core, core.store.delay_levels_ms)
+        self.delays = DelayService(core, core.store.options.delay_levels_ms)
         self.calls = ClientCalls(self.state)
         self.transactions = self._open_transactions(options)
         requests = {

@@ -22,7 +22,7 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._record.layout import decode
-from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._rules.rocketmq.delays import (
     DelayPositions,
     due_count,
@@ -32,8 +32,8 @@ from coherer._rules.rocketmq.delays import (
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Appended, Draft, Entry
-from coherer._store.queue import BLANK_SIZE, fits
+from coherer._store import AppendResult, Draft, QueueEntry
+from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
@@ -122,7 +122,7 @@ class DelayService:
         if at >= end:
             return
         entries = self._core.store.entries(SCHEDULE_TOPIC, level - 1, at, ENTRIES_AT_ONCE)
-        times = self._core.store.times
+        times = self._core.store.clock_history
         count, next_ms = due_count(entries, now_ms, lambda entry: due_ms(entry, times, delay_ms))
         if next_ms is not None:
             self._next_ms[level] = next_ms
@@ -135,7 +135,7 @@ class DelayService:
             return
         self._busy.add(level)
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             self._busy.discard(level)
             if isinstance(outcome, CohererError):
                 _log.warning("Messages of delay level %d are late: %s", level, outcome, about=level)
@@ -151,7 +151,7 @@ class DelayService:
         if not self._stopped and level not in self._busy:
             self._deliver(level, delay_ms, self._core.now_ms())
 
-    def _gather(self, entries: Sequence[Entry]) -> tuple[list[Draft], int]:
+    def _gather(self, entries: Sequence[QueueEntry]) -> tuple[list[Draft], int]:
         """The drafts for the first of these entries, and the offset to continue from."""
         drafts: list[Draft] = []
         budget = BYTES_AT_ONCE
@@ -164,7 +164,7 @@ class DelayService:
                 drafts.append(draft)
         return drafts, entries[-1].offset + 1
 
-    def _released(self, entry: Entry) -> Draft | None:
+    def _released(self, entry: QueueEntry) -> Draft | None:
         if entry.size_bytes == BLANK_SIZE:
             return None
         record = self._core.store.record_at(entry.physical_offset)
@@ -176,7 +176,11 @@ class DelayService:
             )
             return None
         draft = released(decode(record, check_crc=False))
-        if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
+        if (
+            draft is None
+            or draft.topic == HALF_TOPIC
+            or not is_valid_queue(draft.topic, draft.queue_id)
+        ):
             _log.error(
                 "The delayed message at log offset %d has no valid destination",
                 entry.physical_offset,

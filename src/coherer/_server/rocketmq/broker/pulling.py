@@ -20,15 +20,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from coherer import limits
-from coherer._record.hashing import tag_code
 from coherer._record.layout import ROLLED_BACK, properties_of
-from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys
+from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys, tag_code
 from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ, RETRY_PREFIX
 from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG, GroupSubscription
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import Appended, Draft, Drafts, ReadStatus, Slices
+from coherer._store import AppendResult, Draft, DraftBatch, ReadResult, ReadStatus
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PullHeader, missing, negative_count, parse
@@ -134,7 +133,7 @@ class PullHandler:
 
     # -- the store
 
-    def _read(self, header: PullHeader, wanted: PullFilter) -> Slices:
+    def _read(self, header: PullHeader, wanted: PullFilter) -> ReadResult:
         options = self._state.options
         if header.max_msg_nums < 0:
             raise negative_count(header.max_msg_nums)
@@ -152,7 +151,7 @@ class PullHandler:
 
     def _read_tested(
         self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
-    ) -> Slices:
+    ) -> ReadResult:
         """Read until enough messages pass the test, or many have been tested."""
         store, budget = self._state.store, self._state.options.pull_bytes_max
         start = offset = header.queue_offset
@@ -183,9 +182,9 @@ class PullHandler:
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
         backlog = found.backlog_bytes
         low, high = found.min_offset, found.max_offset
-        return Slices(status, records, offsets, offset, low, high, backlog)
+        return ReadResult(status, records, offsets, offset, low, high, backlog)
 
-    def _suggested(self, group: Group, found: Slices) -> int:
+    def _suggested(self, group: Group, found: ReadResult) -> int:
         if not self._state.options.slave_reads:
             return 0
         state = self._state
@@ -220,7 +219,7 @@ class PullHandler:
         self._state.core.appender.submit([draft], None)
 
 
-def _outcome(offset: int, found: Slices) -> tuple[ResponseCode, int, str]:
+def _outcome(offset: int, found: ReadResult) -> tuple[ResponseCode, int, str]:
     """Code, next offset and remark for the store's result of reading at `offset`."""
     if found.max_offset == 0:
         return (NOT_FOUND, 0, _NO_MESSAGE) if offset == 0 else (MOVED, 0, _NO_MESSAGE)
@@ -465,8 +464,8 @@ class LongPolling:
 
     def arrived(
         self,
-        drafts: Sequence[Draft | Drafts],
-        appended: Sequence[Appended],  # noqa: ARG002
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],  # noqa: ARG002
     ) -> None:
         """Resume the pulls that want one of these messages."""
         if not self._suspended:
@@ -475,7 +474,7 @@ class LongPolling:
         for draft in drafts:
             key = draft.topic, draft.queue_id
             if key in self._suspended and draft.sys_flag & ROLLED_BACK in (0, 8):
-                each = draft.each() if isinstance(draft, Drafts) else (draft,)
+                each = draft.to_drafts() if isinstance(draft, DraftBatch) else (draft,)
                 woken.setdefault(key, []).extend(each)
         for key, new in woken.items():
             self._end([one for one in self._suspended[key] if any(map(one.wants, new))])

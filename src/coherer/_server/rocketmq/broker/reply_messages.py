@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from coherer._common.logs import Log
-from coherer._record.hashing import tag_code
 from coherer._record.layout import HOSTS_V6
-from coherer._record.properties import TAGS, decode, encode, index_keys
+from coherer._record.properties import TAGS, decode, encode, index_keys, tag_code
 from coherer._server.rocketmq.broker.client_calls import CALL_MS
 from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import Appended, Draft
+from coherer._store import AppendResult, Draft
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PushReplyHeader, SendHeader, SendResult, read_send
@@ -122,7 +121,9 @@ class ReplyHandler:
             stored_ms=self._state.wall_ms(),
         )
 
-    async def _store(self, channel: Channel, header: SendHeader, body: bytes) -> Appended | None:
+    async def _store(
+        self, channel: Channel, header: SendHeader, body: bytes
+    ) -> AppendResult | None:
         text = (header.properties or "").encode("utf-8", "replace")
         properties = decode(text)
         draft = Draft(
@@ -139,9 +140,9 @@ class ReplyHandler:
             0,
             index_keys(properties),
         )
-        stored: asyncio.Future[Appended | None] = asyncio.get_running_loop().create_future()
+        stored: asyncio.Future[AppendResult | None] = asyncio.get_running_loop().create_future()
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
                 _log.warning("A reply could not be stored: %s", outcome, about=type(outcome))
             if not stored.done():

@@ -9,17 +9,25 @@ import random
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from coherer._record.hashing import tag_code
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import HOSTS_V6, Record, decode
-from coherer._record.properties import DELAY, RETRY_TOPIC, TAGS, TUBE_MARK, WAIT, encode, index_keys
+from coherer._record.properties import (
+    DELAY,
+    RETRY_TOPIC,
+    TAGS,
+    TUBE_MARK,
+    WAIT,
+    encode,
+    index_keys,
+    tag_code,
+)
 from coherer._record.properties import decode as decode_properties
 from coherer._rules.common.topics import DLQ_PREFIX, RETRY_PREFIX, UNIT_SUB, WRITE
 from coherer._rules.rocketmq.delays import delayed
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import Appended, Draft
+from coherer._store import AppendResult, Draft
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendBackHeader, parse
@@ -63,19 +71,19 @@ class SendBackHandler:
 
         news = state.announced_since(before)
 
-        def stored(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def stored(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if news is None:
                 answer(outcome)
             else:
                 channel.spawn(announced(news, outcome))
 
         async def announced(
-            news: Awaitable[None], outcome: Sequence[Appended] | CohererError
+            news: Awaitable[None], outcome: Sequence[AppendResult] | CohererError
         ) -> None:
             await news
             answer(outcome)
 
-        def answer(outcome: Sequence[Appended] | CohererError) -> None:
+        def answer(outcome: Sequence[AppendResult] | CohererError) -> None:
             if isinstance(outcome, CohererError):
                 channel.respond(request, ResponseCode.SYSTEM_ERROR, _status(outcome))
             else:
@@ -111,7 +119,7 @@ class SendBackHandler:
             draft = _copy(record, name, queue_id, level)
             if level <= 0:
                 return draft
-            return delayed(draft, level, state.store.delay_levels_ms)
+            return delayed(draft, level, state.store.options.delay_levels_ms)
         except UsageError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL") from error
 

@@ -30,7 +30,7 @@ from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, St
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import Appended, Draft, Drafts
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
@@ -166,7 +166,7 @@ class SendHandler:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
-        draft: Draft | Drafts
+        draft: Draft | DraftBatch
         if header.batch:
             draft = self._batch(channel, request, header, topic, queue_id)
         else:
@@ -270,7 +270,9 @@ class SendHandler:
         if draft.sys_flag & ROLLED_BACK in (0, 8):
             level = delay_level(draft.properties)
             if level > 0:
-                return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
+                return delayed(
+                    _with_wait(draft, text), level, self._state.store.options.delay_levels_ms
+                )
             if is_timed(draft.properties):
                 return self._timers.schedule(_with_wait(draft, text))
         return draft
@@ -291,7 +293,7 @@ class SendHandler:
 
     def _batch(
         self, channel: Channel, request: Command, header: SendHeader, topic: Topic, queue_id: int
-    ) -> Drafts:
+    ) -> DraftBatch:
         own = header.properties or ""
         if header.sys_flag & ROLLED_BACK or delay_level(own.encode("utf-8", "replace")) > 0:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
@@ -311,7 +313,7 @@ class SendHandler:
         sys_flag = header.sys_flag & ~HOSTS_V6
         if topic.filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAG
-        return Drafts(
+        return DraftBatch(
             topic.name, queue_id, bodies, data, codes, flags, keys, sys_flag, header.born_ms,
             channel.host_port, header.reconsume_times,
         )  # fmt: skip
@@ -471,10 +473,10 @@ class SendBatch:
         self._before = state.topics.version
         self._news: Awaitable[None] | None = None
         self._unsaved = unsaved
-        self._drafts: list[Draft | Drafts] = []
+        self._drafts: list[Draft | DraftBatch] = []
         self._sends: list[tuple[Command, int]] = []
 
-    def add(self, request: Command, queue_id: int, draft: Draft | Drafts) -> None:
+    def add(self, request: Command, queue_id: int, draft: Draft | DraftBatch) -> None:
         """Add a send.
 
         Args:
@@ -495,7 +497,7 @@ class SendBatch:
             self._news = self._state.announced_since(self._before)
             self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
 
-    def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+    def _stored(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
         news, self._news = self._news, None
         if news is not None:
             self._channel.spawn(self._announced(news, outcome, end_offset))
@@ -513,20 +515,20 @@ class SendBatch:
     async def _announced(
         self,
         news: Awaitable[None],
-        outcome: Sequence[Appended] | CohererError,
+        outcome: Sequence[AppendResult] | CohererError,
         end_offset: int,
     ) -> None:
         await news
         self._stored(outcome, end_offset)
 
-    async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
+    async def _safe(self, placed: Sequence[AppendResult], end_offset: int) -> None:
         code = await self._state.safe(end_offset) if self._wait else OK
         if self._unsaved:
             with suppress(StoreError):  # the messages are stored; the file is retried later
                 await self._state.core.files.flush()
         self._answer(placed, code)
 
-    def _answer(self, placed: Sequence[Appended], code: int) -> None:
+    def _answer(self, placed: Sequence[AppendResult], code: int) -> None:
         replies, encode_success = self._replies, self._replies.encode_success
         frames: list[bytes] = []
         for (request, queue_id), one in zip(self._sends, placed, strict=True):

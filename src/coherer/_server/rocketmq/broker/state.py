@@ -24,7 +24,7 @@ from coherer._rules.rocketmq.stats import (
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Appended, Draft, Drafts
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import BloomFilter
@@ -93,7 +93,9 @@ class BrokerCounters:
     def _day_offset_ms(self, now_ms: int) -> int:
         return self._zone_ms + self._wall_ms() - now_ms
 
-    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
+    def _arrived(
+        self, drafts: Sequence[Draft | DraftBatch], appended: Sequence[AppendResult]
+    ) -> None:
         count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
         self.totals.numbers[PUT] += count
         self.totals.numbers[PUT_BYTES] += size_bytes
@@ -101,7 +103,7 @@ class BrokerCounters:
             counts = {_queue_of(drafts[0]): count}
         else:
             counts = Counter(map(_queue_of, drafts))
-            if count > len(drafts):  # a `Drafts` holds several messages
+            if count > len(drafts):  # a `DraftBatch` holds several messages
                 for draft, one in zip(drafts, appended, strict=True):
                     counts[_queue_of(draft)] += one.count - 1
         self.stats.stored(counts, size_bytes)

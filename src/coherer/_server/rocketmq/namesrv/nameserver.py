@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._net import Connection, Receiver
 from coherer._rules.common.java_json import DataVersion
@@ -34,7 +35,6 @@ from coherer._server.rocketmq.remoting import (
     RemotingServer,
     without_channel,
 )
-from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import FAQ, V3_0_11, ResponseCode
@@ -335,7 +335,7 @@ class NameServer:
             now_ms=now_ms,
         )
         self._now_ms = now_ms
-        self._scan = Beat(SCAN_MS, now_ms())
+        self._scan = IntervalTimer(SCAN_MS, now_ms())
 
     def make(self, connection: Connection) -> Receiver:
         """Create the receiver of a new connection."""

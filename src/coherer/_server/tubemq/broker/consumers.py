@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._rules.common.offsets import Start
 from coherer._server.tubemq.broker.state import BrokerState, Consumer, PartitionReader
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.gaps import described, joined
+from coherer._record.offset_ranges import described, joined
 from coherer._server.tubemq.broker.consumers import ConsumerHandler
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import CLOSED, BrokerState, PartitionReader, ReplyChannel
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer._store import Appended, Draft, Drafts, ReadStatus, Slices
+from coherer._store import AppendResult, Draft, DraftBatch, ReadResult, ReadStatus
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import encode_get_response
@@ -121,8 +121,8 @@ class GetHandler:
 
     def messages_arrived(
         self,
-        drafts: Sequence[Draft | Drafts],
-        appended: Sequence[Appended],  # noqa: ARG002
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],  # noqa: ARG002
     ) -> None:
         """Answer the gets that are held for these messages, and notify other consumers."""
         if not self.consumers:
@@ -217,8 +217,8 @@ class GetHandler:
         return True
 
     def _mapped(
-        self, reader: PartitionReader, found: Slices, left_out: list[int]
-    ) -> tuple[Slices, list[bytes | memoryview]]:
+        self, reader: PartitionReader, found: ReadResult, left_out: list[int]
+    ) -> tuple[ReadResult, list[bytes | memoryview]]:
         """The found records that fit into one answer, and their wire form.
 
         Adds the offsets of messages that cannot be delivered to `left_out`.
@@ -239,7 +239,7 @@ class GetHandler:
         self,
         get: PendingGet,
         start: int,
-        found: Slices,
+        found: ReadResult,
         chunks: Sequence[bytes | memoryview],
         left_out: Sequence[int],
     ) -> None:
@@ -355,7 +355,7 @@ def _skip_to(get: PendingGet, offset: int, status: ReadStatus) -> None:
         position.delta = 0
 
 
-def _truncate(found: Slices, count: int) -> Slices:
+def _truncate(found: ReadResult, count: int) -> ReadResult:
     """The first `count` records of a read; the next read starts after them."""
     return replace(
         found,

@@ -35,8 +35,8 @@ from zlib import crc32
 
 from coherer import limits
 from coherer._record import compression, properties
-from coherer._record.hashing import java_hash, tag_code
 from coherer._record.layout import HOSTS_V6, spans
+from coherer._record.properties import java_hash, tag_code
 from coherer._wire.tubemq.delivery import message_envelope
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, varint
 from coherer._wire.tubemq.payload import checksum as checksum_of
@@ -236,7 +236,9 @@ class Mapper:
 def _tried_bytes(record: memoryview) -> int:
     """The bytes that may have been decompressed before a body turned out to be undeliverable."""
     size = len(record) - _BODY
-    tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.begins(record[_BODY:])
+    tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.looks_compressed(
+        record[_BODY:]
+    )
     return min(size * _INFLATED_PER_BYTE, limits.MESSAGE_BYTES_MAX) if tried else 0
 
 

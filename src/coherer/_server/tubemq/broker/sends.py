@@ -28,7 +28,7 @@ from coherer._rules.common.topics import Topic
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer._store import Appended, Draft
+from coherer._store import AppendResult, Draft
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, encode_field, response_head, varint
@@ -285,7 +285,7 @@ class SendReplies:
         self._connection = connection
         self._serials = serials
 
-    def __call__(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:  # noqa: ARG002
+    def __call__(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:  # noqa: ARG002
         """Answer the requests."""
         connection, state = self._connection, self._state
         if isinstance(outcome, CohererError):
@@ -310,7 +310,7 @@ def _error(error: CohererError) -> tuple[ResultCode, str]:
 
 
 def send_replies(
-    serials: Sequence[int], appended: Iterable[Appended], first_id: int, append_ms: int
+    serials: Sequence[int], appended: Iterable[AppendResult], first_id: int, append_ms: int
 ) -> bytes:
     """The frames that confirm stored messages.
 

@@ -18,7 +18,7 @@ import msgspec
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._common.masking import masked
-from coherer._record.reserved import is_system_topic
+from coherer._record.system_topics import is_system_topic
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.groups import ConsumerGroup, ConsumerGroups, GroupTiming, Member

@@ -19,7 +19,7 @@ import msgspec
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.schedule import levels_text
+from coherer._record.system_topics import levels_text
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import Account
 from coherer._server.rocketmq.broker.admin.common import done
@@ -142,7 +142,7 @@ class ConfigAdmin:
             "storePathCommitLog": str(store.directory / "commitlog"),
             "mappedFileSizeCommitLog": str(store.options.segment_bytes),
             "fileReservedTime": str(_FOR_EVER_HOURS if hours is None else max(1, round(hours))),
-            "messageDelayLevel": levels_text(store.delay_levels_ms),
+            "messageDelayLevel": levels_text(store.options.delay_levels_ms),
         }
 
     def update(self, request: Command) -> Command:

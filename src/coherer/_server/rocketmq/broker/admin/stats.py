@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from coherer._record.layout import store_ms_of
-from coherer._record.schedule import SCHEDULE_TOPIC
+from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import ALL, GroupSubscription
 from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, Sum
@@ -28,7 +28,7 @@ from coherer._server.rocketmq.broker.admin.common import (
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.state import FOUND, GOT, MISSED, PUT, PUT_BYTES, RocketState
 from coherer._server.rocketmq.remoting import Refusal
-from coherer._store import Entry
+from coherer._store import QueueEntry
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import V4_9_3, ResponseCode, version_name
 from coherer._wire.rocketmq.command import Command
@@ -179,7 +179,7 @@ class StatsAdmin:
             shown |= {f"{name}Size": "0", f"{name}Capacity": "0", f"{name}HeadWaitTimeMills": "0"}
         shown |= {"pageCacheLockTimeMills": "0", "dispatchBehindBytes": "0"}
         shown |= {"dispatchMaxBuffer": "0", "remainTransientStoreBufferNumbs": _UNLIMITED}
-        for level in range(1, len(self._state.store.delay_levels_ms) + 1):
+        for level in range(1, len(self._state.store.options.delay_levels_ms) + 1):
             _, high = self._state.store.queue_range(SCHEDULE_TOPIC, level - 1)
             shown[f"scheduleMessageOffset_{level}"] = f"{self._delays.positions[level]},{high}"
         return shown
@@ -210,7 +210,7 @@ def _item(found: Sum) -> bodies.StatsItem:
     return bodies.StatsItem(sum=found.sum, tps=found.per_s, avgpt=found.per_time)
 
 
-def _entry(entry: Entry, wanted: GroupSubscription | None) -> bodies.ConsumeQueueEntry:
+def _entry(entry: QueueEntry, wanted: GroupSubscription | None) -> bodies.ConsumeQueueEntry:
     passes = wanted is not None and (wanted.expression == ALL or entry.code in wanted.codes)
     return bodies.ConsumeQueueEntry(
         physic_offset=entry.physical_offset,

@@ -13,7 +13,7 @@ import msgspec
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.reserved import is_system_topic
+from coherer._record.system_topics import is_system_topic
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.admin.common import (
