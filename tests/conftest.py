@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from coherer._common.logs import REPEATS
+from coherer._common.logs import LOG_THROTTLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
 @pytest.fixture(autouse=True)
 def _every_test_logs_anew() -> None:
     """A line that another test has caused is written again."""
-    REPEATS.forget()
+    LOG_THROTTLE.forget()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._common.logs import Log, Repeats
+from coherer._common.logs import Log, LogThrottle
 
 SOURCES = Path(__file__).parent.parent / "src/coherer"
 
@@ -35,7 +35,7 @@ class Bench:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.written = Written()
-        self.repeats = Repeats(lambda: self.now_s, subjects_max=3)
+        self.repeats = LogThrottle(lambda: self.now_s, subjects_max=3)
         self.logger = logging.getLogger("tests.of.repeats")
         self.logger.addHandler(self.written)
         self.logger.propagate = False

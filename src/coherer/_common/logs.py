@@ -48,7 +48,7 @@ class _Line:
         self.left_out = 0
 
 
-class Repeats:
+class LogThrottle:
     """Counts the lines of all `Log` objects that it is given to. For any thread.
 
     Args:
@@ -131,7 +131,7 @@ class Repeats:
             self._calls.clear()
 
 
-REPEATS: Final = Repeats()
+LOG_THROTTLE: Final = LogThrottle()
 """What all logs of this process share."""
 
 _OTHERS: Final = object()
@@ -152,7 +152,7 @@ class Log:
     >>> handler = logging.StreamHandler(sys.stdout)
     >>> logger.addHandler(handler)
     >>> times_s = [0]
-    >>> log = Log(logger, Repeats(now_s=lambda: times_s[-1]))
+    >>> log = Log(logger, LogThrottle(now_s=lambda: times_s[-1]))
     >>> for number in range(4):
     ...     log.warning("%s does not answer, attempt %d", "10.0.0.9", number, about="10.0.0.9")
     ...     times_s.append(times_s[-1] + 25)
@@ -161,7 +161,7 @@ class Log:
     >>> logger.removeHandler(handler)
     """
 
-    def __init__(self, plain: logging.Logger, repeats: Repeats = REPEATS) -> None:
+    def __init__(self, plain: logging.Logger, repeats: LogThrottle = LOG_THROTTLE) -> None:
         self.plain = plain
         self._repeats = repeats
 

@@ -34,8 +34,8 @@ import h11
 import msgspec
 
 from coherer import limits
-from coherer._common.foreign import not_a_frame
 from coherer._common.logs import Log
+from coherer._common.other_protocols import not_a_frame
 from coherer._net import Connection, Receiver
 from coherer._server.core.saving import Saver
 from coherer._server.node.admin_params import Answer, ParamError, Params, refused

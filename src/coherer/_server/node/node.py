@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from coherer import _net as net
 from coherer._common import clock
-from coherer._common.logs import REPEATS, Log
+from coherer._common.logs import LOG_THROTTLE, Log
 from coherer._server.core.core import Core
 from coherer._server.core.saving import Saver
 from coherer._server.node.admin import AdminService, Guard
@@ -444,7 +444,7 @@ class Node:
         self.tubemq.tick()
         self.rocketmq.tick()
         if self._due("logs", LOGS_EVERY_S):
-            REPEATS.flush()
+            LOG_THROTTLE.flush()
 
     async def _upkeep(self) -> None:
         """What waits for the disk."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from coherer._common.refusals import CodedError, by_code, refusal
+from coherer._common.error_codes import CodedError, error_classes, refused_error
 from coherer.errors import RefusedError
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -363,7 +363,7 @@ class AclWhiteListError(_CodedError):
     advice = "Is access control switched on there?"
 
 
-ERRORS: Final = by_code(_CodedError)
+ERRORS: Final = error_classes(_CodedError)
 """Code → class."""
 
 
@@ -386,7 +386,7 @@ def refused(
         partition: the queue that it was about.
     """
     said = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
-    error = refusal(ERRORS, code, said, server=server, topic=topic, partition=partition)
+    error = refused_error(ERRORS, code, said, server=server, topic=topic, partition=partition)
     if "AclException" in error.text:  # access has no code of its own
         error.hint = "Look at user and password, and at what the broker's accounts allow."
     return error

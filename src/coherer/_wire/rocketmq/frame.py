@@ -20,7 +20,7 @@ from __future__ import annotations
 from struct import Struct as Layout
 from typing import Final, TypeAlias
 
-from coherer._common.foreign import not_a_frame
+from coherer._common.other_protocols import not_a_frame
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from coherer._common.refusals import CodedError, by_code, refusal
+from coherer._common.error_codes import CodedError, error_classes, refused_error
 from coherer.errors import RefusedError
 
 
@@ -254,7 +254,7 @@ class ServiceUnavailableError(_CodedError):
     advice = "It is starting, stopping or stopped on order; try again later or elsewhere."
 
 
-ERRORS: Final = by_code(_CodedError)
+ERRORS: Final = error_classes(_CodedError)
 """Code → class."""
 
 
@@ -275,4 +275,4 @@ def refused(
         topic: the topic that it was about.
         partition: the partition that it was about.
     """
-    return refusal(ERRORS, code, text, server=server, topic=topic, partition=partition)
+    return refused_error(ERRORS, code, text, server=server, topic=topic, partition=partition)

@@ -18,7 +18,7 @@ _DISK_FULL_ADVICE: Final = (
 
 
 class CodedError(RefusedError):
-    """A refusal by one code. Each protocol has a class below this one, and its codes below that."""
+    """An error answer with one code. Each protocol has a class below this one, and its codes below that."""
 
     result: ClassVar[IntEnum]
     meaning: ClassVar[str]
@@ -28,12 +28,12 @@ class CodedError(RefusedError):
 E = TypeVar("E", bound=CodedError)
 
 
-def by_code(root: type[E]) -> dict[int, type[E]]:
+def error_classes(root: type[E]) -> dict[int, type[E]]:
     """Returns the classes right below a protocol's, by their codes."""
     return {int(kind.result): kind for kind in root.__subclasses__()}
 
 
-def refusal(
+def refused_error(
     kinds: Mapping[int, type[CodedError]],
     code: int,
     text: str | None,
