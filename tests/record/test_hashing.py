@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.hashing import java_hash, tag_code
+from coherer._record.properties import java_hash, tag_code
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.ids import UniqueIds, decode_offset_id, encode_offset_id, unique_id
+from coherer._record.ids import UniqueIdGenerator, decode_offset_id, encode_offset_id, unique_id
 from coherer.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def test_unique_id_of_the_worked_example() -> None:
 
 
 def test_unique_ids_differ_and_tell_the_time() -> None:
-    ids = UniqueIds(bytes([127, 0, 0, 1]), loader=7)
+    ids = UniqueIdGenerator(bytes([127, 0, 0, 1]), loader=7)
     made = [ids.next() for _ in range(1000)]
     assert len(set(made)) == 1000
     now = time.localtime()
@@ -58,7 +58,7 @@ def test_unique_ids_of_a_clock_that_is_set_back_differ(monkeypatch: pytest.Monke
     """The counter begins again after 65,536 ids, so the times must not come again."""
     told_ms = 1_700_000_000_000
     monkeypatch.setattr("time.time_ns", lambda: told_ms * 1_000_000)
-    ids = UniqueIds(bytes([127, 0, 0, 1]), loader=7)
+    ids = UniqueIdGenerator(bytes([127, 0, 0, 1]), loader=7)
     made = ids.take(65_536)
     told_ms -= 3_600_000
     made += ids.take(65_535)

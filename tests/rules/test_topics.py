@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coherer._record.hashing import java_hash
-from coherer._record.reserved import SYSTEM_GROUPS
+from coherer._record.properties import java_hash
+from coherer._record.system_topics import SYSTEM_GROUPS
 from coherer._rules.common.topics import Topic, TopicTable, TubeTopics
 from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.groups import Group, GroupTable

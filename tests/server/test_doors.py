@@ -12,8 +12,7 @@ import pytest
 import coherer
 from coherer._client.tubemq.client import Client as TubeClient
 from coherer._record.compression import compress
-from coherer._record.properties import decode
-from coherer._record.times import encode_time
+from coherer._record.properties import decode, encode_time
 from coherer._server.node.node import Node
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import Queue

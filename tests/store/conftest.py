@@ -266,7 +266,7 @@ def draft(
     key: str = "",
 ) -> Draft:
     """A message that can be told apart."""
-    from coherer._record.hashing import tag_code
+    from coherer._record.properties import tag_code
 
     properties = {name: text for name, text in (("TAGS", tag), ("KEYS", key)) if text}
     body = f"{topic}/{queue_id}/{number};".encode()

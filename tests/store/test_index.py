@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.hashing import java_hash
 from coherer._record.layout import decode
+from coherer._record.properties import java_hash
 from coherer._store import Draft
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import OsFiles

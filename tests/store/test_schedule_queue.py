@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coherer._record.schedule import SCHEDULE_TOPIC
+from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._store import Entry
 
 

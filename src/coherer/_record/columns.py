@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coherer._record.times import decode_time
+from coherer._record.properties import decode_time
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 TEXT: Final = pa.string()

@@ -30,10 +30,10 @@ def compress(body: bytes, level: int = LEVEL) -> bytes:
     return zlib.compress(body, level)
 
 
-def begins(data: bytes | memoryview) -> bool:
+def looks_compressed(data: bytes | memoryview) -> bool:
     """Whether bytes begin as zlib data do. If not, `decompress` refuses them at once.
 
-    >>> begins(compress(b"hello")), begins(b"hello")
+    >>> looks_compressed(compress(b"hello")), looks_compressed(b"hello")
     (True, False)
     """
     return len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0

@@ -69,14 +69,14 @@ def unique_id(address: bytes, process: int, loader: int, month_ms: int, counter:
     return (address + tail).hex().upper()
 
 
-class UniqueIds:
+class UniqueIdGenerator:
     """Makes the unique ids of one client.
 
     Args:
         address: the client's IP address, 4 or 16 bytes.
         loader: stands for Java's class loader; any number that tells apart clients of one process.
 
-    >>> ids = UniqueIds(bytes([10, 0, 0, 9]), loader=1)
+    >>> ids = UniqueIdGenerator(bytes([10, 0, 0, 9]), loader=1)
     >>> len(ids.next()), ids.next() == ids.next(), len(set(ids.take(100)))
     (32, False, 100)
     """

@@ -240,7 +240,7 @@ def blank(size: int) -> bytes:
     return BLANK.pack(size, BLANK_MAGIC)
 
 
-class Summary(msgspec.Struct, frozen=True, gc=False):
+class RecordSummary(msgspec.Struct, frozen=True, gc=False):
     """What whoever walks a log wants to know of a record. Topic and properties as bytes."""
 
     size: int
@@ -253,7 +253,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
 
 
-def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Summary | str:
+def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> RecordSummary | str:
     """Prove a record's lengths, magic number and check sum; give its summary, or what is wrong.
 
     Its physical offset is not proven: the caller knows where the record lies, we do not.
@@ -288,7 +288,7 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Summa
         return f"properties length {length}"
     if check_crc and crc32(view[body:topic]) & CRC_MASK != crc:
         return "body check sum"
-    return Summary(
+    return RecordSummary(
         size,
         queue_id,
         queue_offset,

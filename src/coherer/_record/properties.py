@@ -8,6 +8,8 @@ of two equal names the later wins.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from coherer.errors import UsageError
@@ -15,6 +17,9 @@ from coherer.limits import PROPERTIES_BYTES_MAX
 
 NAME_SEPARATOR: Final = "\x01"
 PAIR_SEPARATOR: Final = "\x02"
+
+MINUTE_CHARS: Final = 12
+MILLISECOND_CHARS: Final = 17
 
 KEYS: Final = "KEYS"
 """Words that the message is indexed by, separated by one space."""
@@ -154,3 +159,77 @@ def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
     """
     words = [properties.get(UNIQUE_KEY, ""), *properties.get(KEYS, "").split(" ")]
     return tuple([word for word in words if word])
+
+
+@lru_cache(maxsize=4096)
+def java_hash(text: str) -> int:
+    """Give Java's hash of a string, a signed 32-bit number.
+
+    Java counts UTF-16 units: a character beyond U+FFFF counts as its two surrogates.
+
+    >>> java_hash("TagA"), java_hash("refund"), java_hash("😀")
+    (2598919, -934813832, 1772899)
+    """
+    value = 0
+    if text.isascii():
+        for unit in text.encode():
+            value = (31 * value + unit) & 0xFFFFFFFF
+    else:
+        data = text.encode("utf-16-be", "surrogatepass")
+        for at in range(0, len(data), 2):
+            value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def tag_code(tag: str | None) -> int:
+    """Give the code of a tag in the consume queue: its hash, 0 for none.
+
+    >>> tag_code("TagB"), tag_code(None), tag_code("")
+    (2598920, 0, 0)
+    """
+    return java_hash(tag) if tag else 0
+
+
+@lru_cache(maxsize=1024)
+def encode_time(time: datetime) -> str:
+    """Write a time: to the minute if that is all of it, otherwise to the millisecond.
+
+    Aware times become UTC.
+
+    >>> encode_time(datetime(2024, 1, 2, 3, 4)), encode_time(datetime(2024, 1, 2, 3, 4, 5, 6789))
+    ('202401020304', '20240102030405006')
+    """
+    if time.tzinfo is not None:
+        time = time.astimezone(UTC)
+    minute = f"{time.year:04}{time.month:02}{time.day:02}{time.hour:02}{time.minute:02}"
+    if not time.second and time.microsecond < 1000:
+        return minute
+    return f"{minute}{time.second:02}{time.microsecond // 1000:03}"
+
+
+@lru_cache(maxsize=1024)
+def decode_time(text: str) -> datetime | None:
+    """Read a time of either form; None when it is none. The result is naive.
+
+    >>> decode_time("202401020304"), decode_time("yesterday")
+    (datetime.datetime(2024, 1, 2, 3, 4), None)
+    >>> decode_time("20240102030405006")
+    datetime.datetime(2024, 1, 2, 3, 4, 5, 6000)
+    """
+    if not (text.isascii() and text.isdigit()):
+        return None
+    if len(text) not in (MINUTE_CHARS, MILLISECOND_CHARS):
+        return None
+    second, fraction = text[12:14] or "0", text[14:] or "0"
+    try:
+        return datetime(  # noqa: DTZ001 - the text knows no zones
+            int(text[:4]),
+            int(text[4:6]),
+            int(text[6:8]),
+            int(text[8:10]),
+            int(text[10:12]),
+            int(second),
+            int(fraction) * 1000,
+        )
+    except ValueError:
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 
 _INT_MIN = -(1 << 31)
 _LONG = 20

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from coherer._record.layout import NO_HOST
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.errors import UsageError
 
 DAY_HOURS = 24
@@ -56,7 +56,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         replica: the log is a copy of a master's: what a crash damaged is cut off with all that
             follows, and fetched again.
         delay_levels_ms: how long messages wait in each queue of the schedule topic
-            (`coherer._record.schedule`).
+            (`coherer._record.system_topics`).
 
     Raises:
         UsageError: a number makes no sense.
@@ -104,7 +104,7 @@ class Draft(Struct, frozen=True, gc=False):
         queue_id: the queue or partition.
         body: the payload as it is stored.
         properties: property text (`coherer._record.properties.encode`).
-        tag_code: `coherer._record.hashing.tag_code` of the property TAGS: the filter's key. Not
+        tag_code: `coherer._record.properties.tag_code` of the property TAGS: the filter's key. Not
             used in the schedule topic, where the queue gives the time of delivery. In the timer
             topic, the value of TIMER_OUT_MS.
         flag: the user's own number.

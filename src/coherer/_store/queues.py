@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._store.disk import Handles
 from coherer._store.files import Files
 from coherer._store.queue import ENTRY_BYTES, ConsumeQueue

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, Summary, store_ms_of
+from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, RecordSummary, store_ms_of
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.log import CommitLog
 from coherer._store.model import Damage, RecoveryReport
@@ -150,7 +150,7 @@ class Recovery:
         self._make_again(replayer, replay_from)
         return suspects, last_ms
 
-    def _blames_queue(self, replayer: Replayer, record: Summary) -> bool:
+    def _blames_queue(self, replayer: Replayer, record: RecordSummary) -> bool:
         """Whether a queue is wrong where it and a record of the log disagree; then note that."""
         queue, number = replayer.queue_of(record), record.queue_offset
         if queue is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from coherer._record.hashing import tag_code
-from coherer._record.layout import PREPARED, ROLLED_BACK, Summary
-from coherer._record.properties import TAGS, TIMER_OUT_MS, decode, index_keys
-from coherer._record.reserved import TIMER_TOPIC
+from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
+from coherer._record.properties import TAGS, TIMER_OUT_MS, decode, index_keys, tag_code
+from coherer._record.system_topics import TIMER_TOPIC
 from coherer._store.index import KeyIndex
 from coherer._store.keys import Keys
 from coherer._store.queue import BLANK_ENTRY, ENTRY, ENTRY_BYTES, ConsumeQueue, take_all
@@ -46,7 +45,7 @@ class Replayer:
         self.orphans = 0
         self.blanks = 0
 
-    def check(self, record: Summary) -> str:
+    def check(self, record: RecordSummary) -> str:
         """Compare a record with its queue entry; give what is wrong, or ""."""
         if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return ""
@@ -78,7 +77,7 @@ class Replayer:
             self._firsts[topic] = first
         return first
 
-    def replay(self, record: Summary) -> str:
+    def replay(self, record: RecordSummary) -> str:
         """Give a record its queue entry and keys; give what is wrong, or ""."""
         queue = self._queue(record)
         if queue is None:
@@ -96,7 +95,7 @@ class Replayer:
         self.replayed += 1
         return ""
 
-    def restore(self, record: Summary) -> None:
+    def restore(self, record: RecordSummary) -> None:
         """Give a record its queue entry again; its keys are where they were."""
         queue = self._queue(record)
         if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
@@ -108,13 +107,13 @@ class Replayer:
         code = entry_code(queue, record)
         queue.pending.append(ENTRY.pack(record.physical_offset, record.size, code))
 
-    def index_again(self, record: Summary) -> None:
+    def index_again(self, record: RecordSummary) -> None:
         """Give a record its keys again."""
         queue, keys = self._queue(record), tag_and_keys(record.properties)[1]
         if queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
             self._add_keys(queue, keys, record)
 
-    def queue_of(self, record: Summary) -> ConsumeQueue | None:
+    def queue_of(self, record: RecordSummary) -> ConsumeQueue | None:
         """Give the queue of a record; None where there can be none."""
         return self._queue(record)
 
@@ -123,7 +122,7 @@ class Replayer:
         self._windows.clear()
         self._firsts.clear()
 
-    def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: Summary) -> None:
+    def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: RecordSummary) -> None:
         index, offset = self._index, record.physical_offset
         if not keys or index is None or offset <= index.indexed_to:
             return
@@ -132,7 +131,7 @@ class Replayer:
         count = len(hashes)
         index.add(Keys(hashes, [offset] * count, [record.store_ms] * count))
 
-    def _queue(self, record: Summary) -> ConsumeQueue | None:
+    def _queue(self, record: RecordSummary) -> ConsumeQueue | None:
         place = record.topic, record.queue_id
         queue = self._queues.get(place)
         if queue is None:
@@ -186,7 +185,7 @@ def due_ms(text: bytes) -> int:
     return int(found) if found.isascii() and found.isdecimal() and len(found) < 19 else 0
 
 
-def entry_code(queue: ConsumeQueue, record: Summary) -> int:
+def entry_code(queue: ConsumeQueue, record: RecordSummary) -> int:
     """Give the code in the queue entry of a record: its tag, or when it is due."""
     if record.topic == _TIMER_TOPIC:
         return due_ms(record.properties)

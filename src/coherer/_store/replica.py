@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, Summary, examine
+from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
 from coherer._store.index import KeyIndex
 from coherer._store.log import CommitLog
 from coherer._store.model import Appended, Draft
@@ -107,7 +107,7 @@ class Replica:
         ]
         return Taken(offset + len(data), store_ms, queues, drafts, appended)
 
-    def _put(self, record: Summary) -> Draft:
+    def _put(self, record: RecordSummary) -> Draft:
         self._replayer.replay(record)
         code, keys = tag_and_keys(record.properties)
         topic = record.topic.decode("utf-8", "replace")
@@ -116,7 +116,7 @@ class Replica:
             keys=keys,
         )  # fmt: skip
 
-    def _records(self, offset: int, data: bytes) -> Iterator[Summary]:
+    def _records(self, offset: int, data: bytes) -> Iterator[RecordSummary]:
         view, at = memoryview(data), 0
         segment_bytes = self._log.segment_bytes
         while at < len(data):

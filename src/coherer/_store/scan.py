@@ -21,7 +21,7 @@ from coherer._record.layout import (
     FIXED_BYTES,
     HEAD,
     MAGIC,
-    Summary,
+    RecordSummary,
     examine,
 )
 from coherer._store.log import CommitLog, Segment
@@ -54,12 +54,12 @@ class Scanner:
         self.damage: list[Damage] = []
         self.end = begin
 
-    def __iter__(self) -> Iterator[Summary]:
+    def __iter__(self) -> Iterator[RecordSummary]:
         at = self.end
         while True:
             segment = self._log.segment_at(at)
             found = "a file is missing" if segment is None else self._look(segment, at)
-            if isinstance(found, Summary):
+            if isinstance(found, RecordSummary):
                 yield found
                 at += found.size
                 continue
@@ -77,7 +77,7 @@ class Scanner:
             at = self._trusted
         self.end = at
 
-    def _look(self, segment: Segment, at: int) -> Summary | int | str:
+    def _look(self, segment: Segment, at: int) -> RecordSummary | int | str:
         """Give the record here, the size of a blank, or what is wrong."""
         self._load(segment, at, FIXED_BYTES)
         here = at - self._chunk_begin
@@ -105,11 +105,11 @@ class Scanner:
         self._chunk = memoryview(self._log.read(segment, at, size))
         self._chunk_begin = at
 
-    def record_at(self, at: int) -> Summary | None:
+    def record_at(self, at: int) -> RecordSummary | None:
         """Give the record here if there is a valid one."""
         segment = self._log.segment_at(at)
         found = None if segment is None else self._look(segment, at)
-        return found if isinstance(found, Summary) else None
+        return found if isinstance(found, RecordSummary) else None
 
     def next_valid(self, at: int) -> int | None:
         """Find the first valid record (or blank) behind `at`; None if there is none."""

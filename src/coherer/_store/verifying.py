@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from coherer._record.layout import PREPARED, ROLLED_BACK, Summary
+from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
 from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
 from coherer._store.disk import our_errors
@@ -191,7 +191,7 @@ class _Check:
         ]
         return scanner.end, records
 
-    def _compare(self, replayer: Replayer, record: Summary) -> None:
+    def _compare(self, replayer: Replayer, record: RecordSummary) -> None:
         if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return
         queue = replayer.queue_of(record)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
-from coherer._record.times import decode_time
+from coherer._record.properties import decode_time
 from coherer._wire.tubemq import credentials, methods, payload, sending
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.delivery import MessageBatch, delivered_head, get_reply

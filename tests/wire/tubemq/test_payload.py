@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.times import decode_time
+from coherer._record.properties import decode_time
 from coherer._wire.tubemq.payload import (
     TAG_KEY,
     TIME_KEY,

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from coherer._client.engine.misuse import check_body, message_topic, mistaken
-from coherer._record.ids import UniqueIds
+from coherer._record.ids import UniqueIdGenerator
 from coherer._wire.rocketmq.batches import item_parts
 from coherer._wire.rocketmq.messages import outgoing
 from coherer.errors import UsageError
@@ -51,7 +51,7 @@ def joined(items: Iterable[Item]) -> bytes:
     return b"".join(chain.from_iterable(items))
 
 
-def pack(messages: Sequence[Message], unique: UniqueIds) -> tuple[list[str], list[Item]]:
+def pack(messages: Sequence[Message], unique: UniqueIdGenerator) -> tuple[list[str], list[Item]]:
     """New unique ids for messages, and the messages as parts of a batch."""
     ids: list[str] = []
     items: list[Item] = []

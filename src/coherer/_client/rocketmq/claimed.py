@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 from msgspec.structs import replace
 
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer._wire.rocketmq.names import Queue, without_namespace

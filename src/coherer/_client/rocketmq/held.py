@@ -31,8 +31,8 @@ from coherer._client.rocketmq.process_queue import Package, ProcessQueue
 from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer._client.rocketmq.routes import MASTER
 from coherer._common.logs import Log
-from coherer._record.gaps import described
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.offset_ranges import described
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer._wire.rocketmq.names import Queue

@@ -26,7 +26,7 @@ from coherer._client.rocketmq.selection import Key, Selector
 from coherer._client.rocketmq.sends import BATCH, SINGLE, Lane, Place, Sent, now_ms
 from coherer._client.rocketmq.timing import When
 from coherer._client.rocketmq.transactions import Ended
-from coherer._record.ids import UniqueIds
+from coherer._record.ids import UniqueIdGenerator
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -59,7 +59,7 @@ class Outbox:
     def __init__(self, instance: Instance, options: ProducerOptions) -> None:
         self.window = Window(options.window, options.window_bytes)
         self.group = names.with_namespace(instance.options.namespace, options.group)
-        self.ids = UniqueIds(b"\x7f\0\0\1")
+        self.ids = UniqueIdGenerator(b"\x7f\0\0\1")
         self._instance = instance
         self._options = options
         self._timeout_s = (options.timeout_ms or instance.options.timeout_ms) / 1000
@@ -84,7 +84,7 @@ class Outbox:
         """
         self._loop = asyncio.get_running_loop()
         await self._instance.start()
-        self.ids = UniqueIds(_address(self._instance.local_host), loader=id(self))
+        self.ids = UniqueIdGenerator(_address(self._instance.local_host), loader=id(self))
         self._instance.register_producer(self.group)
         self._instance.watch(self._learn)
         if self._options.check is not None:

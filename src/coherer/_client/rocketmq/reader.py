@@ -19,7 +19,7 @@ from coherer._client.rocketmq.door import Door
 from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer._client.rocketmq.start import Edge
 from coherer._common.logs import Log
-from coherer._record.gaps import between, described
+from coherer._record.offset_ranges import between, described
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import TOOLS_GROUP, Queue

@@ -33,7 +33,7 @@ class ConsumedMessage(View, frozen=True, eq=False, gc=False):
         takes it back, this consumer delivers it again after some seconds.
 
         Args:
-            later: when; brokers know some delays only (`_record.schedule`) and take the next
+            later: when; brokers know some delays only (`_record.system_topics`) and take the next
                 longer one. A number is one of those levels. None: the later the more often.
 
         Raises:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from coherer._client.rocketmq.faults import Faults
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._wire.rocketmq.names import Queue
 
 Key = str | int

@@ -16,7 +16,7 @@ import msgspec
 
 from coherer._client.rocketmq.link import NOTHING
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
-from coherer._record.schedule import DELAY_LEVELS, DELAY_LEVELS_MS
+from coherer._record.system_topics import DELAY_LEVELS, DELAY_LEVELS_MS
 from coherer.errors import UsageError
 
 

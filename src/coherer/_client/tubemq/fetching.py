@@ -31,7 +31,7 @@ from coherer._client.tubemq.door import Place as Start
 from coherer._client.tubemq.inbox import Inbox
 from coherer._client.tubemq.pace import Pace
 from coherer._common.logs import Log
-from coherer._record.gaps import described
+from coherer._record.offset_ranges import described
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch

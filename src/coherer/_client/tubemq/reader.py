@@ -21,7 +21,7 @@ from coherer._client.tubemq.door import Door, Place
 from coherer._client.tubemq.fetching import LOST_CODES
 from coherer._client.tubemq.planner import Planner
 from coherer._common.logs import Log
-from coherer._record.gaps import between, described
+from coherer._record.offset_ranges import between, described
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer._rules.common.topic_file import TopicEntry, TopicsFile, write_file
 from coherer._rules.common.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
@@ -30,9 +30,9 @@ INHERIT, WRITE, READ = 1, 2, 4
 UNIT, UNIT_SUB = 1, 2
 """Bits of a topic's system flag."""
 
-RETRY_PREFIX = reserved.RETRY_PREFIX
-DLQ_PREFIX = reserved.DLQ_PREFIX
-OFFSET_MOVED_TOPIC = reserved.OFFSET_MOVED_TOPIC
+RETRY_PREFIX = system_topics.RETRY_PREFIX
+DLQ_PREFIX = system_topics.DLQ_PREFIX
+OFFSET_MOVED_TOPIC = system_topics.OFFSET_MOVED_TOPIC
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,13 +206,13 @@ class TopicTable:
 
     def system_names(self) -> frozenset[str]:
         """The names that this broker keeps for itself, those of `provide` among them."""
-        return frozenset(reserved.SYSTEM_TOPICS) | self._own
+        return frozenset(system_topics.SYSTEM_TOPICS) | self._own
 
     def is_own(self, name: str) -> bool:
         """Whether the topic is no user's: TubeMQ's clients do not see it."""
         return (
             name in self._own
-            or reserved.is_system_topic(name)
+            or system_topics.is_system_topic(name)
             or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
@@ -278,7 +278,7 @@ class TopicTable:
         if pattern is None:
             return None
         perm = pattern.perm
-        if model == reserved.AUTO_CREATE_TOPIC and not auto_create:
+        if model == system_topics.AUTO_CREATE_TOPIC and not auto_create:
             perm = READ | WRITE
         if not perm & INHERIT:
             return None

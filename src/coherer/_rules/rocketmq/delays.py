@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 
-from coherer._record.hashing import tag_code
 from coherer._record.layout import Record
 from coherer._record.properties import (
     DELAY,
@@ -26,8 +25,9 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    tag_code,
 )
-from coherer._record.schedule import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._rules.common.barekeys import strict_json
 from coherer._store.model import Draft, Entry
 from coherer._store.times import StoredTimes

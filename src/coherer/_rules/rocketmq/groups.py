@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer._rules.common.versions import DataVersion
 from coherer.errors import DamagedStoreError, ProtocolError
 
@@ -73,7 +73,7 @@ class GroupTable:
 
     def provide(self) -> None:
         """Have the groups that every RocketMQ broker has; the version stays, as in Java."""
-        for name in reserved.SYSTEM_GROUPS:
+        for name in system_topics.SYSTEM_GROUPS:
             self._groups.setdefault(name, Group(group_name=name))
 
     def add(self, name: str, now_ms: int = 0) -> bool:
@@ -94,7 +94,7 @@ class GroupTable:
         16
         """
         found = self._groups.get(name)
-        if found is None and (auto_create or name.startswith(reserved.SYSTEM_GROUP_PREFIX)):
+        if found is None and (auto_create or name.startswith(system_topics.SYSTEM_GROUP_PREFIX)):
             self.add(name, now_ms)
             found = self._groups[name]
         return found
@@ -116,7 +116,9 @@ class GroupTable:
         if master.version == self.version:
             return False
         own = {
-            name: group for name, group in self._groups.items() if name in reserved.SYSTEM_GROUPS
+            name: group
+            for name, group in self._groups.items()
+            if name in system_topics.SYSTEM_GROUPS
         }
         self._groups = own | master._groups
         self.version = master.version

@@ -28,8 +28,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import reserved
-from coherer._record.hashing import tag_code
+from coherer._record import system_topics
 from coherer._record.layout import Record
 from coherer._record.properties import (
     REAL_QUEUE,
@@ -46,6 +45,7 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    tag_code,
 )
 from coherer._store.model import Draft, Entry
 from coherer.errors import UsageError
@@ -70,7 +70,7 @@ __all__ = [
     "waiting",
 ]
 
-TIMER_TOPIC: Final = reserved.TIMER_TOPIC
+TIMER_TOPIC: Final = system_topics.TIMER_TOPIC
 SLOT_MS: Final = 300_000
 """The messages due in this period are looked at together; their due times are in memory then."""
 SLOTS: Final = 1_000

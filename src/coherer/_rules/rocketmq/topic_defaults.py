@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer._rules.common.topics import INHERIT, READ, WRITE, Topic
 
 _SCHEDULE_QUEUES = 18
@@ -32,7 +32,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     cluster_topic: bool = True
     broker_topic: bool = True
     trace: bool = False
-    trace_topic: str = reserved.TRACE_TOPIC
+    trace_topic: str = system_topics.TRACE_TOPIC
 
     def topics(self) -> list[Topic]:
         """The topics.
@@ -41,19 +41,19 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
         ['SELF_TEST_TOPIC', 'BenchmarkTest', 'DefaultCluster']
         """
         model = READ | WRITE | INHERIT
-        made = [_square(reserved.SELF_TEST_TOPIC, 1)]
+        made = [_square(system_topics.SELF_TEST_TOPIC, 1)]
         if self.auto_create:
-            made.append(_square(reserved.AUTO_CREATE_TOPIC, self.queues, model))
+            made.append(_square(system_topics.AUTO_CREATE_TOPIC, self.queues, model))
         made += [
-            _square(reserved.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+            _square(system_topics.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
             _square(
                 self.cluster,
                 16 if self.cluster_topic else 1,
                 model if self.cluster_topic else READ | WRITE,
             ),
             _square(self.broker, 1, model if self.broker_topic else READ | WRITE),
-            _square(reserved.OFFSET_MOVED_TOPIC, 1),
-            _square(reserved.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _square(system_topics.OFFSET_MOVED_TOPIC, 1),
+            _square(system_topics.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
             _square(self.reply_topic, 1),
         ]
         return [*made, _square(self.trace_topic, 1)] if self.trace else made
@@ -61,7 +61,7 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reply_topic(self) -> str:
         """The topic that carries answers to requests (2.14)."""
-        return self.cluster + reserved.REPLY_TOPIC_SUFFIX
+        return self.cluster + system_topics.REPLY_TOPIC_SUFFIX
 
 
 def _square(name: str, queues: int, perm: int = READ | WRITE) -> Topic:

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import reserved
-from coherer._record.hashing import tag_code
+from coherer._record import system_topics
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record
 from coherer._record.layout import encode as encode_record
 from coherer._record.properties import (
@@ -29,12 +28,13 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    tag_code,
 )
 from coherer._store.model import Draft
 
-HALF_TOPIC: Final = reserved.HALF_TOPIC
-OP_TOPIC: Final = reserved.OP_HALF_TOPIC
-DISCARD_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
+HALF_TOPIC: Final = system_topics.HALF_TOPIC
+OP_TOPIC: Final = system_topics.OP_HALF_TOPIC
+DISCARD_TOPIC: Final = system_topics.CHECK_MAX_TIME_TOPIC
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 TRANSACTIONAL: Final = "TRAN_MSG"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 
 
 def tag_codes(filters: Iterable[str]) -> frozenset[int] | None:

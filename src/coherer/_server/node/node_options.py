@@ -13,7 +13,7 @@ import msgspec
 from coherer import _net as net
 from coherer import limits
 from coherer._common.masking import masked, masked_url
-from coherer._record.schedule import DELAY_LEVELS, parse_levels
+from coherer._record.system_topics import DELAY_LEVELS, parse_levels
 from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
 from coherer._server.tubemq.master.options import MasterOptions
 from coherer._store import StoreOptions

@@ -25,7 +25,7 @@ from zlib import crc32
 from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text
-from coherer._record.gaps import between
+from coherer._record.offset_ranges import between
 from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
 from coherer._wire.rocketmq.records import Fields, long_fields, next_record, records

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, NamedTuple, cast
 
 from coherer._record import compression
 from coherer._record import properties as text
-from coherer._record.times import decode_time, encode_time
+from coherer._record.properties import decode_time, encode_time
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 from coherer.message import Message, Receipt, ReceivedMessage

@@ -13,32 +13,32 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import reserved
+from coherer._record import system_topics
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
 
-RETRY_PREFIX: Final = reserved.RETRY_PREFIX
-DLQ_PREFIX: Final = reserved.DLQ_PREFIX
-SYSTEM_GROUP_PREFIX: Final = reserved.SYSTEM_GROUP_PREFIX
-SYSTEM_TOPIC_PREFIX: Final = reserved.SYSTEM_TOPIC_PREFIX
-REPLY_TOPIC_SUFFIX: Final = reserved.REPLY_TOPIC_SUFFIX
-AUTO_CREATE_TOPIC: Final = reserved.AUTO_CREATE_TOPIC
-SCHEDULE_TOPIC: Final = reserved.SCHEDULE_TOPIC
-BENCHMARK_TOPIC: Final = reserved.BENCHMARK_TOPIC
-HALF_TOPIC: Final = reserved.HALF_TOPIC
-OP_HALF_TOPIC: Final = reserved.OP_HALF_TOPIC
+RETRY_PREFIX: Final = system_topics.RETRY_PREFIX
+DLQ_PREFIX: Final = system_topics.DLQ_PREFIX
+SYSTEM_GROUP_PREFIX: Final = system_topics.SYSTEM_GROUP_PREFIX
+SYSTEM_TOPIC_PREFIX: Final = system_topics.SYSTEM_TOPIC_PREFIX
+REPLY_TOPIC_SUFFIX: Final = system_topics.REPLY_TOPIC_SUFFIX
+AUTO_CREATE_TOPIC: Final = system_topics.AUTO_CREATE_TOPIC
+SCHEDULE_TOPIC: Final = system_topics.SCHEDULE_TOPIC
+BENCHMARK_TOPIC: Final = system_topics.BENCHMARK_TOPIC
+HALF_TOPIC: Final = system_topics.HALF_TOPIC
+OP_HALF_TOPIC: Final = system_topics.OP_HALF_TOPIC
 FEATURES: Final = "cohererFeatures"
 """A field of our clients' heartbeats and of our brokers' answers to them: what each can do that 4.9
 cannot, in words with commas between."""
 FEATURE_TIMERS: Final = "timers"
 """Messages are kept until any time, as by brokers of 5.x."""
-TRACE_TOPIC: Final = reserved.TRACE_TOPIC
-CHECK_MAX_TIME_TOPIC: Final = reserved.CHECK_MAX_TIME_TOPIC
-SELF_TEST_TOPIC: Final = reserved.SELF_TEST_TOPIC
-OFFSET_MOVED_TOPIC: Final = reserved.OFFSET_MOVED_TOPIC
-SYSTEM_TOPICS: Final = reserved.SYSTEM_TOPICS
-TOOLS_GROUP: Final = reserved.TOOLS_GROUP
-SYSTEM_GROUPS: Final = reserved.SYSTEM_GROUPS
+TRACE_TOPIC: Final = system_topics.TRACE_TOPIC
+CHECK_MAX_TIME_TOPIC: Final = system_topics.CHECK_MAX_TIME_TOPIC
+SELF_TEST_TOPIC: Final = system_topics.SELF_TEST_TOPIC
+OFFSET_MOVED_TOPIC: Final = system_topics.OFFSET_MOVED_TOPIC
+SYSTEM_TOPICS: Final = system_topics.SYSTEM_TOPICS
+TOOLS_GROUP: Final = system_topics.TOOLS_GROUP
+SYSTEM_GROUPS: Final = system_topics.SYSTEM_GROUPS
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 GROUP_CHARS_MAX: Final = 255
@@ -46,7 +46,7 @@ GROUP_CHARS_MAX: Final = 255
 
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
-is_system_topic = reserved.is_system_topic
+is_system_topic = system_topics.is_system_topic
 _RESERVED_GROUPS: Final = ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER")
 
 

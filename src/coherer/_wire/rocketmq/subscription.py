@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer.errors import UsageError
 
 ALL: Final = "*"

@@ -27,7 +27,7 @@ from struct import Struct as Layout
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from coherer._record.gaps import joined
+from coherer._record.offset_ranges import joined
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.envelope import answer_head
 from coherer._wire.tubemq.frame import encode_frame

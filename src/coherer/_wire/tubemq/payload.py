@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
-from coherer._record.times import decode_time
+from coherer._record.properties import decode_time
 from coherer.errors import UsageError
 
 TAG_KEY: Final = "$msgType$"

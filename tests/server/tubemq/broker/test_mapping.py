@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer._record import compression, layout, properties
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.payload import checksum

@@ -20,7 +20,7 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._record.layout import decode
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._rules.rocketmq.delays import (
     SCHEDULE_TOPIC,
     DelayPositions,

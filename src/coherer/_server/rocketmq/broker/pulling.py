@@ -12,9 +12,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from coherer._record.hashing import tag_code
 from coherer._record.layout import properties_of
-from coherer._record.properties import decode, encode, index_keys
+from coherer._record.properties import decode, encode, index_keys, tag_code
 from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.holding import Held, Holding

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from coherer._common.logs import Log
-from coherer._record.hashing import tag_code
 from coherer._record.layout import HOSTS_V6
-from coherer._record.properties import TAGS, decode, encode, index_keys
+from coherer._record.properties import TAGS, decode, encode, index_keys, tag_code
 from coherer._server.rocketmq.broker.calls import CALL_MS
 from coherer._server.rocketmq.broker.sending import Sends
 from coherer._server.rocketmq.broker.state import RocketState

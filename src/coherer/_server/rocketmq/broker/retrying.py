@@ -6,10 +6,18 @@ import random
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from coherer._record.hashing import tag_code
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import HOSTS_V6, Record, decode
-from coherer._record.properties import DELAY, RETRY_TOPIC, TAGS, TUBE_MARK, WAIT, encode, index_keys
+from coherer._record.properties import (
+    DELAY,
+    RETRY_TOPIC,
+    TAGS,
+    TUBE_MARK,
+    WAIT,
+    encode,
+    index_keys,
+    tag_code,
+)
 from coherer._record.properties import decode as decode_properties
 from coherer._rules.common.topics import DLQ_PREFIX, RETRY_PREFIX, UNIT_SUB, WRITE
 from coherer._rules.rocketmq.delays import delayed

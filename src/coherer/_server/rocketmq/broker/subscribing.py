@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from coherer._record.hashing import tag_code
-from coherer._record.properties import RETRY_TOPIC, TAGS
+from coherer._record.properties import RETRY_TOPIC, TAGS, tag_code
 from coherer._rules.common.topics import RETRY_PREFIX
 from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG
 from coherer._rules.rocketmq.clients import Subscription as Subscribed

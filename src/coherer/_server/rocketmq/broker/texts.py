@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from coherer import limits
-from coherer._record.hashing import tag_code
 from coherer._record.properties import (
     CLUSTER,
     DELAY,
@@ -29,6 +28,7 @@ from coherer._record.properties import (
     WAIT,
     decode,
     index_keys,
+    tag_code,
 )
 
 _UNIQUE = UNIQUE_KEY + "\x01"

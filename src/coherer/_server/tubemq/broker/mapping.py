@@ -34,8 +34,8 @@ from zlib import crc32
 
 from coherer import limits
 from coherer._record import compression, properties
-from coherer._record.hashing import java_hash, tag_code
 from coherer._record.layout import HOSTS_V6, spans
+from coherer._record.properties import java_hash, tag_code
 from coherer._wire.tubemq.delivery import delivered_head
 from coherer._wire.tubemq.payload import checksum as checksum_of
 from coherer._wire.tubemq.wire import CONTINUED, VARINTS, varint
@@ -235,7 +235,9 @@ class Mapper:
 def _tried_bytes(record: memoryview) -> int:
     """What may have been inflated before a body turned out to be undeliverable."""
     size = len(record) - _BODY
-    tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.begins(record[_BODY:])
+    tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.looks_compressed(
+        record[_BODY:]
+    )
     return min(size * _INFLATED_PER_BYTE, limits.MESSAGE_BYTES_MAX) if tried else 0
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.gaps import described, joined
+from coherer._record.offset_ranges import described, joined
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.readers import Readers
 from coherer._server.tubemq.broker.state import CLOSED, BrokerState, Reader

@@ -17,7 +17,7 @@ import msgspec
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._common.masking import masked
-from coherer._record.reserved import is_system_topic
+from coherer._record.system_topics import is_system_topic
 from coherer._rules.tubemq.balance import Partition
 from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.configuration import UNDEFINED, Change, valid_topic

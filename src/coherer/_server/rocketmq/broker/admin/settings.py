@@ -16,7 +16,7 @@ import msgspec
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.schedule import levels_text
+from coherer._record.system_topics import levels_text
 from coherer._rules.common.versions import DataVersion
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.options import RocketOptions

@@ -7,7 +7,7 @@ from typing import Final
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.reserved import is_system_topic
+from coherer._record.system_topics import is_system_topic
 from coherer._rules.common.topics import Topic
 from coherer._server.rocketmq.broker.admin.common import done, done_unsaid
 from coherer._server.rocketmq.broker.state import RocketState
