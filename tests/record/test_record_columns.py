@@ -11,10 +11,17 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from coherer._record import properties
-from coherer._record.columns import Columns, Form, in_step, instants, one_by_one, take_apart
+from coherer._record.columns import (
+    ParsedColumns,
+    TextFormat,
+    instants,
+    parse_aligned,
+    parse_each,
+    parse_texts,
+)
 from coherer._wire.tubemq.columns import FORM as TUBEMQ
 
-ROCKETMQ = Form(
+ROCKETMQ = TextFormat(
     b"\x02", b"\x01", properties.decode, ("$msgType$", "$msgTime$"), frozenset(["b"]), False
 )
 FORMS = [pytest.param(TUBEMQ, id="tubemq"), pytest.param(ROCKETMQ, id="rocketmq")]
@@ -41,7 +48,7 @@ def texts(draw: st.DrawFn) -> list[bytes | None]:
     return rows
 
 
-def written(rows: list[bytes | None], form: Form) -> list[bytes | None]:
+def written(rows: list[bytes | None], form: TextFormat) -> list[bytes | None]:
     """The same texts, with the form's separators."""
     if form is TUBEMQ:
         return rows
@@ -50,7 +57,7 @@ def written(rows: list[bytes | None], form: Form) -> list[bytes | None]:
     ]
 
 
-def content(columns: Columns) -> list[object]:
+def content(columns: ParsedColumns) -> list[object]:
     for column in (*columns.named, columns.others):
         column.validate(full=True)
     return [column.to_pylist() for column in (*columns.named, columns.others)]
@@ -58,23 +65,23 @@ def content(columns: Columns) -> list[object]:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(texts())
-def test_in_step_finds_what_one_by_one_finds(form: Form, rows: list[bytes | None]) -> None:
+def test_in_step_finds_what_one_by_one_finds(form: TextFormat, rows: list[bytes | None]) -> None:
     rows = written(rows, form)
-    found = in_step(rows, form)
-    assert found is None or content(found) == content(one_by_one(rows, form))
+    found = parse_aligned(rows, form)
+    assert found is None or content(found) == content(parse_each(rows, form))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(texts(), st.integers(1, 6))
-def test_whichever_way_is_taken(form: Form, rows: list[bytes | None], times: int) -> None:
+def test_whichever_way_is_taken(form: TextFormat, rows: list[bytes | None], times: int) -> None:
     rows = written(rows * times, form)
-    assert content(take_apart(rows, form)) == content(one_by_one(rows, form))
+    assert content(parse_texts(rows, form)) == content(parse_each(rows, form))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_in_step_takes_what_a_producer_writes(form: Form) -> None:
+def test_in_step_takes_what_a_producer_writes(form: TextFormat) -> None:
     rows = [f"$msgType$=UA,$msgTime$=202401020304,k={n},b=1".encode() for n in range(100)]
-    found = in_step(written([*rows], form), form)
+    found = parse_aligned(written([*rows], form), form)
     assert found is not None
     types, times, others = content(found)
     assert types == ["UA"] * 100
@@ -99,17 +106,17 @@ def test_in_step_takes_what_a_producer_writes(form: Form) -> None:
         pytest.param([b"\xff=a"], id="no UTF-8 in a name"),
     ],
 )
-def test_what_is_not_in_step(form: Form, rows: list[bytes | None]) -> None:
+def test_what_is_not_in_step(form: TextFormat, rows: list[bytes | None]) -> None:
     rows = written(rows, form)
-    assert in_step(rows, form) is None
-    assert content(take_apart(rows, form)) == content(one_by_one(rows, form))
+    assert parse_aligned(rows, form) is None
+    assert content(parse_texts(rows, form)) == content(parse_each(rows, form))
 
 
 def test_a_blank_value_is_none_with_rocketmq() -> None:
-    assert in_step([b"a=", b"a="], TUBEMQ) is not None
+    assert parse_aligned([b"a=", b"a="], TUBEMQ) is not None
     rows: list[bytes | None] = [b"a\x01", b"a\x01x"]
-    assert in_step(rows, ROCKETMQ) is None
-    assert content(take_apart(rows, ROCKETMQ))[2] == [[], [("a", "x")]]
+    assert parse_aligned(rows, ROCKETMQ) is None
+    assert content(parse_texts(rows, ROCKETMQ))[2] == [[], [("a", "x")]]
 
 
 @given(

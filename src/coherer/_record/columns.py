@@ -6,7 +6,7 @@ other:
 
 1. The same few texts come again and again: each different one, once.
 2. All texts have the same names in the same order, as one producer's mostly have: column by column,
-   with `join` and `split` over the whole batch (`in_step`).
+   with `join` and `split` over the whole batch (`parse_aligned`).
 3. Otherwise one by one.
 
 This needs pyarrow, and is loaded when somebody asks for columns.
@@ -33,7 +33,7 @@ _REPEATED: Final = 4
 _MARK: Final = b"\0"
 
 
-class Form(NamedTuple):
+class TextFormat(NamedTuple):
     """How a text of names and values is written, and what is wanted of it.
 
     Args:
@@ -53,7 +53,7 @@ class Form(NamedTuple):
     blank_values: bool
 
 
-class Columns(NamedTuple):
+class ParsedColumns(NamedTuple):
     """What texts hold.
 
     Args:
@@ -64,17 +64,17 @@ class Columns(NamedTuple):
     named: list[pa.Array]
     others: pa.Array
 
-    def take(self, rows: pa.Array) -> Columns:
+    def take(self, rows: pa.Array) -> ParsedColumns:
         """The columns of these rows."""
-        return Columns([column.take(rows) for column in self.named], self.others.take(rows))
+        return ParsedColumns([column.take(rows) for column in self.named], self.others.take(rows))
 
 
-def take_apart(texts: Sequence[bytes | None], form: Form) -> Columns:
+def parse_texts(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns:
     r"""Gives the columns of texts; None is a message without one.
 
     >>> from coherer._record.properties import decode
-    >>> form = Form(b"\x02", b"\x01", decode, ("TAGS",), frozenset(), blank_values=False)
-    >>> tags, = take_apart([b"TAGS\x01UA\x02k\x01v", None], form).named
+    >>> form = TextFormat(b"\x02", b"\x01", decode, ("TAGS",), frozenset(), blank_values=False)
+    >>> tags, = parse_texts([b"TAGS\x01UA\x02k\x01v", None], form).named
     >>> tags.to_pylist()
     ['UA', None]
     """
@@ -82,11 +82,11 @@ def take_apart(texts: Sequence[bytes | None], form: Form) -> Columns:
     if len(different) * _REPEATED <= len(texts):
         places = {text: place for place, text in enumerate(different)}
         rows = pa.array([places[text] for text in texts], pa.int32())
-        return one_by_one(list(different), form).take(rows)
-    return in_step(texts, form) or one_by_one(texts, form)
+        return parse_each(list(different), form).take(rows)
+    return parse_aligned(texts, form) or parse_each(texts, form)
 
 
-def one_by_one(texts: Sequence[bytes | None], form: Form) -> Columns:
+def parse_each(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns:
     """The plain way."""
     named: list[list[str | None]] = [[] for _ in form.columns]
     others: list[list[tuple[str, str]]] = []
@@ -95,10 +95,10 @@ def one_by_one(texts: Sequence[bytes | None], form: Form) -> Columns:
         for column, name in zip(named, form.columns, strict=True):
             column.append(found.pop(name, None))
         others.append([pair for pair in found.items() if pair[0] not in form.hidden])
-    return Columns([pa.array(column, TEXT) for column in named], pa.array(others, TEXTS))
+    return ParsedColumns([pa.array(column, TEXT) for column in named], pa.array(others, TEXTS))
 
 
-def in_step(texts: Sequence[bytes | None], form: Form) -> Columns | None:
+def parse_aligned(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns | None:
     """Takes texts apart that have the same names in the same order; None when they have not.
 
     With a mark between the texts, all items of the batch are one list, in which every (names + 1)th
@@ -126,7 +126,7 @@ def in_step(texts: Sequence[bytes | None], form: Form) -> Columns | None:
         return None
 
 
-def _values_of(name: bytes, items: list[bytes], form: Form) -> Sequence[bytes] | None:
+def _values_of(name: bytes, items: list[bytes], form: TextFormat) -> Sequence[bytes] | None:
     """What stands behind `name` in each item; None when one begins with something else."""
     # Items hold no separator of pairs: if this splits off all of them, each begins with the name.
     column = (form.pair + form.pair.join(items)).split(b"%b%b%b" % (form.pair, name, form.equals))
@@ -137,12 +137,14 @@ def _values_of(name: bytes, items: list[bytes], form: Form) -> Sequence[bytes] |
     return column[1:]
 
 
-def _split(size: int, values: dict[bytes, Sequence[bytes | None]], form: Form) -> Columns:
+def _split(
+    size: int, values: dict[bytes, Sequence[bytes | None]], form: TextFormat
+) -> ParsedColumns:
     nothing = [None] * size
     named = [pa.array(values.pop(name.encode(), nothing), TEXT) for name in form.columns]
     for name in form.hidden:
         values.pop(name.encode(), None)
-    return Columns(named, _map(size, values))
+    return ParsedColumns(named, _map(size, values))
 
 
 def _map(size: int, columns: Mapping[bytes, Sequence[bytes | None]]) -> pa.Array:

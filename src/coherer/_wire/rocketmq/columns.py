@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coherer._record import properties as text
-from coherer._record.columns import INSTANT, Form, instants, take_apart
+from coherer._record.columns import INSTANT, TextFormat, instants, parse_texts
 from coherer._wire.rocketmq.messages import born_time
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.records import Fields
@@ -31,7 +31,7 @@ SCHEMA: Final = pa.schema(
 """The columns of `MessageBatch.to_arrow`."""
 
 
-FORM: Final = Form(
+FORM: Final = TextFormat(
     pair=text.PAIR_SEPARATOR.encode(),
     equals=text.NAME_SEPARATOR.encode(),
     read=text.decode,
@@ -50,7 +50,7 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Returns the columns of `SCHEMA`; the last three arguments are of the same length."""
     size = len(bodies)
-    (keys, tags, times), properties = take_apart(texts, FORM)
+    (keys, tags, times), properties = parse_texts(texts, FORM)
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(queue.topic, pa.string()), size),

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from coherer._record.columns import Form, take_apart
+from coherer._record.columns import TextFormat, parse_texts
 from coherer._wire.tubemq.payload import TAG_KEY, TIME_KEY, read_attributes
 
 SCHEMA: Final = pa.schema(
@@ -30,7 +30,7 @@ def _read(text: bytes) -> Mapping[str, str]:
     return read_attributes(text.decode(errors="replace"))
 
 
-FORM: Final = Form(
+FORM: Final = TextFormat(
     pair=b",",
     equals=b"=",
     read=_read,
@@ -53,7 +53,7 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Returns the columns of `SCHEMA`; the last four arguments are of the same length."""
     size = len(bodies)
-    (tags, times), properties = take_apart(attributes, FORM)
+    (tags, times), properties = parse_texts(attributes, FORM)
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(topic, pa.string()), size),
