@@ -15,8 +15,8 @@ from coherer._rules.rocketmq.delays import (
     due_ms,
     released,
 )
-from coherer._store import Draft, Entry
-from coherer._store.times import StoredTimes
+from coherer._store import Draft, QueueEntry
+from coherer._store.clock_history import ClockHistory
 from coherer.errors import DamagedStoreError, UsageError
 
 
@@ -77,9 +77,9 @@ def test_what_has_no_place_to_go_is_not_released(properties: dict[str, str]) -> 
 
 
 def test_due() -> None:
-    entries = [Entry(n, n * 100, 100, 10_000 + n) for n in range(5)]
+    entries = [QueueEntry(n, n * 100, 100, 10_000 + n) for n in range(5)]
 
-    def due_at(entry: Entry) -> int:
+    def due_at(entry: QueueEntry) -> int:
         return entry.code
 
     assert due_count(entries, 9_999, due_at) == (0, 10_000)
@@ -89,12 +89,12 @@ def test_due() -> None:
 
 
 def test_due_by_a_clock_that_is_not_set() -> None:
-    times = StoredTimes(1_000, now_ms=50_000, wall_ms=50_000)
+    times = ClockHistory(1_000, now_ms=50_000, wall_ms=50_000)
     times.note(1_000, now_ms=60_000, wall_ms=60_000, store_ms=60_000)
     times.note(2_000, now_ms=61_000, wall_ms=31_000, store_ms=60_000)  # half a minute back
     times.note(3_000, now_ms=62_000, wall_ms=92_000, store_ms=92_000)  # half a minute ahead
     due = [
-        due_ms(Entry(0, place, 100, stored_ms + 5_000), times, 5_000)
+        due_ms(QueueEntry(0, place, 100, stored_ms + 5_000), times, 5_000)
         for place, stored_ms in [(0, 48_000), (500, 80_000), (1_000, 60_000), (2_000, 60_000),
                                  (3_000, 92_000)]
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from coherer import limits
 from coherer._server.core.core import Core
-from coherer._store import Appended, Draft, Drafts, Store, StoreOptions
+from coherer._store import AppendResult, Draft, DraftBatch, Store, StoreOptions
 from coherer.errors import CohererError, StoreError, UsageError
 from coherer.testing import ManualClock
 
@@ -25,7 +25,7 @@ class Told:
         self.errors: list[CohererError] = []
         self.ends: list[int] = []
 
-    def __call__(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+    def __call__(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
         self.ends.append(end_offset)
         if isinstance(outcome, CohererError):
             self.errors.append(outcome)
@@ -52,7 +52,7 @@ def sizes(core: Core, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     append = core.store.append
 
-    def counting(given: Sequence[Draft | Drafts]) -> list[Appended]:
+    def counting(given: Sequence[Draft | DraftBatch]) -> list[AppendResult]:
         counts.append(len(given))
         return append(given)
 
@@ -102,7 +102,7 @@ async def test_who_sends_alone_does_not_wait_for_others(core: Core, sizes: list[
 async def test_what_came_together_is_stored_as_it_comes(core: Core, sizes: list[int]) -> None:
     one, other = Told(), Told()
     core.appender.submit(drafts(1), one)
-    core.appender.submit([Drafts("t", 0, [b"a"], [b""], [0], [0], [()])], other)
+    core.appender.submit([DraftBatch("t", 0, [b"a"], [b""], [0], [0], [()])], other)
     assert sizes == [2], "with what waits for the turn's end"
     assert (one.offsets, other.offsets) == ([0], [1])
     await asyncio.sleep(0)

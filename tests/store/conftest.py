@@ -12,7 +12,7 @@ import pytest
 
 from coherer._record.layout import decode
 from coherer._record.properties import encode
-from coherer._store import Draft, Files, OsFiles, Slices, Store, StoreOptions
+from coherer._store import Draft, Files, OsFiles, ReadResult, Store, StoreOptions
 from coherer.errors import StoreError
 
 SECTOR = 512
@@ -338,7 +338,7 @@ class Bench:
         found: dict[int, str] = {}
         at, end = store.queue_range(topic, queue_id)
         while at < end:
-            slices: Slices = store.read(topic, queue_id, at, max_bytes=1 << 20, max_count=100)
+            slices: ReadResult = store.read(topic, queue_id, at, max_bytes=1 << 20, max_count=100)
             assert slices.next_offset > at
             for offset, record in zip(slices.offsets, slices.records, strict=True):
                 found[offset] = label(record)

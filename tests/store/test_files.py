@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from coherer._store import files as module
-from coherer._store.files import OsFiles, Seeking
+from coherer._store.files import OsFiles, SeekingIO
 from coherer.errors import StoreError
 
 
 @pytest.fixture(params=["by position", "by seeking"])
 def files(request: Any, monkeypatch: Any) -> OsFiles:
     if request.param == "by seeking":  # what Windows does
-        monkeypatch.setattr(module, "_write_at", Seeking.write)
-        monkeypatch.setattr(module, "_read_at", Seeking.read)
+        monkeypatch.setattr(module, "_write_at", SeekingIO.write)
+        monkeypatch.setattr(module, "_read_at", SeekingIO.read)
         monkeypatch.delattr(os, "SEEK_DATA", raising=False)
     return OsFiles()
 

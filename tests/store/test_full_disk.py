@@ -246,7 +246,7 @@ def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) 
     expected = bench.everything(store)
     full_files.room = 0
     store.close()
-    assert "The disk is full" in store.unfinished
+    assert "The disk is full" in store.close_error
     assert store.durable_offset == store.end_offset
     full_files.room = None
     again = bench.open()
@@ -255,5 +255,5 @@ def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) 
     assert not again.recovery.damage
     assert len(again.by_key("t", "k0")) == 1
     again.close()
-    assert again.unfinished == ""
+    assert again.close_error == ""
     assert bench.open().recovery.clean

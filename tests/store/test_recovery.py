@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coherer._record.layout import decode, encode
-from coherer._store import Damage, Store
+from coherer._store import DamagedRange, Store
 from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError
 
@@ -441,7 +441,7 @@ def test_a_file_lost_while_the_store_was_closed(bench: Any) -> None:
     store.close()
     (bench.directory / "commitlog" / f"{16_384:020d}").unlink()
     again = bench.open(verify_bytes=0)
-    assert again.recovery.damage == (Damage(16_384, 32_768, "a file is missing"),)
+    assert again.recovery.damage == (DamagedRange(16_384, 32_768, "a file is missing"),)
     slices = again.read("t", 0, 0, max_bytes=1 << 20, max_count=20)
     assert slices.next_offset == 20
     kept = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coherer._store import Damage, Store
+from coherer._store import DamagedRange, Store
 
 COUNT = 300
 SEGMENT = 16_384
@@ -106,7 +106,7 @@ def test_queues_are_made_again_after_a_clean_stop(
     assert report.damage == ()
     assert len(report.repaired) == (3 if damage is lose_topic else 1)
     assert all("Queue t/" in text for text in report.repaired)
-    assert all("Nothing is lost" in text for text in report.troubles())
+    assert all("Nothing is lost" in text for text in report.problems())
     again.append([bench.draft(900, "t", 0)])
     again.close()
     third = bench.open(queue_segment_bytes=400)
@@ -133,7 +133,7 @@ def test_a_queue_that_begins_late_is_made_again(bench: Any) -> None:
     fill(bench, store)
     store.flush_queues()
     bench.clock.ms += 3_600_000
-    assert store.clean(bench.clock.ms) > 0
+    assert store.delete_expired(bench.clock.ms) > 0
     expected, first = contents(bench, store), store.queue_range("t", 0)
     assert first[0] > 0
     store.close()
@@ -221,11 +221,11 @@ def test_a_file_of_the_log_that_is_gone_is_reported(bench: Any, number: int) -> 
     again = bench.open(verify_bytes=1000)
     report = again.recovery
     assert report.clean
-    assert report.damage == (Damage(begin, end, "a file is missing"),)
+    assert report.damage == (DamagedRange(begin, end, "a file is missing"),)
     after = contents(bench, again)
     missing = sum(map(len, before.values())) - sum(map(len, after.values()))
     assert report.lost == missing > 0
-    (text,) = report.troubles()
+    (text,) = report.problems()
     assert f"Bytes {begin} to {end} of the log are lost: a file is missing" in text
     assert f"{missing} messages cannot be read" in text
     assert again.end_offset == store.end_offset

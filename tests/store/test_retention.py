@@ -28,11 +28,11 @@ def files(bench: Any, *path: str) -> list[int]:
 def test_by_size(bench: Any, clock: Any) -> None:
     store = filled(bench, retention_bytes=40_000, retention_hours=None)
     assert store.end_offset > 60_000
-    assert store.too_large
+    assert store.exceeds_size_limit
     before = bench.everything(store)
-    assert store.clean(clock.ms) == 2
-    assert store.clean(clock.ms) == 0
-    assert not store.too_large
+    assert store.delete_expired(clock.ms) == 2
+    assert store.delete_expired(clock.ms) == 0
+    assert not store.exceeds_size_limit
     assert files(bench, "commitlog") == [32_768, 49_152, 65_536]
     assert store.min_offset == 32_768
     first, last = store.queue_range("t", 0)
@@ -58,7 +58,7 @@ def test_by_size(bench: Any, clock: Any) -> None:
 
 def test_queue_files_go_when_all_of_theirs_is_gone(bench: Any, clock: Any) -> None:
     store = filled(bench, 150, retention_bytes=1)
-    assert store.clean(clock.ms) == 10
+    assert store.delete_expired(clock.ms) == 10
     first, last = store.queue_range("t", 0)
     assert (first // 20 * 400, last) == (files(bench, "consumequeue", "t", "0")[0], 75)
     assert first == store.queue_range("u", 0)[0]
@@ -71,7 +71,7 @@ def test_a_quiet_queue_keeps_its_number(bench: Any, clock: Any) -> None:
     store = bench.open(retention_bytes=1)
     store.append([bench.draft(n, "quiet") for n in range(3)])
     fill(bench, store, 40)
-    store.clean(clock.ms)
+    store.delete_expired(clock.ms)
     assert store.queue_range("quiet", 0) == (3, 3)
     assert store.read("quiet", 0, 3, max_bytes=1, max_count=1).status is ReadStatus.EMPTY
     store.close()
@@ -86,11 +86,13 @@ def test_by_age(bench: Any, clock: Any) -> None:
     store = bench.open(retention_hours=1)
     begin = clock.ms
     fill(bench, store, step_ms=60_000)  # an hour, 14 messages a file
-    assert store.clean(begin + HOUR) == 0
-    assert store.clean(begin + HOUR + 13 * 60_000) == 0
-    assert store.clean(begin + HOUR + 14 * 60_000) == 1  # the youngest of the file is an hour old
+    assert store.delete_expired(begin + HOUR) == 0
+    assert store.delete_expired(begin + HOUR + 13 * 60_000) == 0
+    assert (
+        store.delete_expired(begin + HOUR + 14 * 60_000) == 1
+    )  # the youngest of the file is an hour old
     assert store.min_offset == 16_384
-    assert store.clean(begin + 100 * HOUR) == 3
+    assert store.delete_expired(begin + 100 * HOUR) == 3
     assert len(files(bench, "commitlog")) == 1  # the one that is being written stays
     assert store.queue_range("t", 0)[0] < store.queue_range("t", 0)[1]
 
@@ -98,13 +100,13 @@ def test_by_age(bench: Any, clock: Any) -> None:
 def test_for_ever(bench: Any, clock: Any) -> None:
     store = bench.open(retention_hours=None)
     fill(bench, store)
-    assert store.clean(clock.ms + 10**6 * HOUR) == 0
+    assert store.delete_expired(clock.ms + 10**6 * HOUR) == 0
 
 
 def test_index_files_of_deleted_messages_go(bench: Any, clock: Any) -> None:
     store = filled(bench, 100, retention_bytes=1)
     assert len(files(bench, "index")) == 3
-    store.clean(clock.ms)
+    store.delete_expired(clock.ms)
     assert len(files(bench, "index")) == 1
     assert store.by_key("u", "k1") == []
 
@@ -126,10 +128,10 @@ def test_what_cannot_be_deleted_now_is_deleted_later(
 
     monkeypatch.setattr(files_, "remove", refuse)
     with pytest.raises(StoreError):
-        store.clean(clock.ms)
+        store.delete_expired(clock.ms)
     assert bench.everything(store) == expected
     monkeypatch.undo()
-    assert store.clean(clock.ms) == 4
+    assert store.delete_expired(clock.ms) == 4
 
 
 def test_the_limit_holds_while_it_is_written_to(bench: Any) -> None:
@@ -183,7 +185,7 @@ def test_numbers_of_deleted_messages_are_not_given_again(bench: Any, clock: Any)
     store = bench.open(retention_bytes=1)
     store.append([bench.draft(n, "quiet") for n in range(3)])
     fill(bench, store, 100)
-    store.clean(clock.ms)
+    store.delete_expired(clock.ms)
     expected = bench.everything(store)
     assert store.min_offset > 0
     crashed = bench.open(bench.crash())
@@ -200,7 +202,7 @@ def test_old_files_are_deleted_from_a_full_disk(bench: Any, clock: Any, full_fil
     full_files.room = 0
     store.close()
     again = bench.open(files=full_files, retention_bytes=40_000)
-    assert again.clean(clock.ms) > 0
+    assert again.delete_expired(clock.ms) > 0
     full_files.room = None
     again.flush_queues()
     for key, found in bench.everything(again).items():

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from coherer._record.system_topics import SCHEDULE_TOPIC
-from coherer._store import Entry
+from coherer._store import QueueEntry
 
 
 def test_the_entry_holds_store_time_and_delay(bench: Any) -> None:
     store = bench.open()
     placed = store.append([bench.draft(0, SCHEDULE_TOPIC, 2, tag="a"), bench.draft(1, "t", tag="")])
     assert store.entries(SCHEDULE_TOPIC, 2, 0, 10) == [
-        Entry(0, placed[0].physical_offset, placed[0].size_bytes, bench.clock.ms + 10_000)
+        QueueEntry(0, placed[0].physical_offset, placed[0].size_bytes, bench.clock.ms + 10_000)
     ]
     assert store.entries("t", 0, 0, 10)[0].code == 0
 

@@ -39,7 +39,7 @@ def test_by_time_after_the_beginning_was_deleted(bench: Any, store: Any, clock: 
     begin = clock.ms
     store.close()
     again = bench.open(retention_bytes=16_000)
-    assert again.clean(begin) == 1
+    assert again.delete_expired(begin) == 1
     first, last = again.queue_range("t", 0)
     assert (first, last) == (3, 6)
     assert again.offset_at_time("t", 0, begin) == 3

@@ -231,7 +231,7 @@ def test_slices_outlive_the_file_and_the_store(bench: Any) -> None:
     store = bench.open(retention_bytes=1)
     records = read(store, 0).records
     before = [bytes(record) for record in records]
-    assert store.clean(bench.clock.ms) == 2
+    assert store.delete_expired(bench.clock.ms) == 2
     store.close()
     gc.collect()
     assert [bytes(record) for record in records] == before
@@ -386,7 +386,7 @@ def test_flushing_beside_the_writer(bench: Any) -> None:
             store.append([bench.draft(number, "tu"[number % 2], n, key="k") for n in range(3)])
             bench.clock.ms += 1
             if number % 40 == 39:
-                store.clean(bench.clock.ms)
+                store.delete_expired(bench.clock.ms)
                 store.delete_topic("v")
                 store.append([bench.draft(number, "v")])
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from coherer._record.layout import decode
 from coherer._store import Draft, Store, StoreOptions
-from coherer._store.times import StoredTimes
+from coherer._store.clock_history import ClockHistory
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
@@ -35,7 +35,7 @@ def test_what_passed_since_a_message_was_stored(tmp_path: Path, by_ms: int) -> N
         for place, now_ms in stored:
             record = store.record_at(place)
             assert record is not None
-            found_ms = store.times.stored_ms(place, decode(record).store_ms)
+            found_ms = store.clock_history.stored_ms(place, decode(record).store_ms)
             assert abs(found_ms - now_ms) <= 50
 
 
@@ -59,7 +59,7 @@ def test_store_times_keep_their_order_and_can_be_searched(tmp_path: Path, by_ms:
 
 
 def test_times_do_not_fill_the_memory() -> None:
-    times = StoredTimes(0, now_ms=0, wall_ms=0)
+    times = ClockHistory(0, now_ms=0, wall_ms=0)
     for n in range(250_000):  # store times stand still, and each batch is further behind
         times.note(n * 100, now_ms=n * 100, wall_ms=n * 100 - HOUR_MS, store_ms=0)
     last = 249_999
@@ -69,7 +69,7 @@ def test_times_do_not_fill_the_memory() -> None:
 
 
 def test_what_comes_from_another_store_is_older() -> None:
-    times = StoredTimes(100, now_ms=1_000, wall_ms=1_000)
+    times = ClockHistory(100, now_ms=1_000, wall_ms=1_000)
     assert times.is_older(99)
     assert not times.is_older(100)
     times.copied(300, 7_000)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coherer._record.layout import COMMITTED, PREPARED, ROLLED_BACK
-from coherer._store import Draft, Drafts
+from coherer._store import Draft, DraftBatch
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 
@@ -21,12 +21,12 @@ TEXTS = {b"": (), b"UNIQ_KEY\x01" + b"0F" * 16: ("0F" * 16,), b"KEYS\x01k w": ("
 
 
 @st.composite
-def drafts(draw: Any) -> Drafts:
+def drafts(draw: Any) -> DraftBatch:
     bodies = draw(st.lists(st.integers(0, 3000).map(bytes), min_size=1, max_size=20))
     count = len(bodies)
     texts = draw(st.lists(st.sampled_from(list(TEXTS)), min_size=count, max_size=count))
     flags = draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=count, max_size=count))
-    return Drafts(
+    return DraftBatch(
         draw(st.sampled_from(["t", "u", "SCHEDULE_TOPIC_XXXX"])),
         draw(st.integers(0, 2)),
         bodies,
@@ -53,15 +53,17 @@ def files_of(store: Any) -> dict[str, bytes]:
     return found
 
 
-@given(st.lists(drafts() | drafts().map(lambda d: d.each()[0]), min_size=1, max_size=5))
+@given(st.lists(drafts() | drafts().map(lambda d: d.to_drafts()[0]), min_size=1, max_size=5))
 @settings(
     max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-def test_the_same_files(bench: Any, tmp_path_factory: Any, batch: Sequence[Draft | Drafts]) -> None:
+def test_the_same_files(
+    bench: Any, tmp_path_factory: Any, batch: Sequence[Draft | DraftBatch]
+) -> None:
     folder = tmp_path_factory.mktemp("stores")
     one, other = bench.open(folder / "one"), bench.open(folder / "other")
     placed = one.append(batch)
-    each = [draft.each() if isinstance(draft, Drafts) else [draft] for draft in batch]
+    each = [draft.to_drafts() if isinstance(draft, DraftBatch) else [draft] for draft in batch]
     alone = iter(other.append(list(chain.from_iterable(each))))
     assert files_of(one) == files_of(other)
     for at, group in zip(placed, each, strict=True):
@@ -86,7 +88,7 @@ def test_all_or_nothing(bench: Any, wrong: tuple[list[bytes], list[bytes]]) -> N
     before = bench.everything(store), store.end_offset
     bodies, texts = [b"fits", *wrong[0]], [b"", *wrong[1]]
     with pytest.raises(UsageError):
-        store.append([Drafts("t", 0, bodies, texts, [0, 0], [0, 0], [(), ()])])
+        store.append([DraftBatch("t", 0, bodies, texts, [0, 0], [0, 0], [(), ()])])
     assert (bench.everything(store), store.end_offset) == before
     store.append([bench.draft(1)])
     assert list(bench.labels(store).values()) == ["t/0/0", "t/0/1"]

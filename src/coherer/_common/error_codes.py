@@ -18,7 +18,10 @@ _DISK_FULL_ADVICE: Final = (
 
 
 class CodedError(RefusedError):
-    """An error answer with one code. Each protocol has a class below this one, and its codes below that."""
+    """An error answer with one code.
+
+    Each protocol has one subclass; the classes of its codes derive from that.
+    """
 
     result: ClassVar[IntEnum]
     meaning: ClassVar[str]

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from coherer._store.files import Files, OsFiles
 from coherer._store.model import (
-    Appended,
-    Damage,
+    AppendResult,
+    DamagedRange,
     Draft,
-    Drafts,
-    Entry,
+    DraftBatch,
+    QueueEntry,
+    ReadResult,
     ReadStatus,
     RecoveryReport,
-    Slices,
     StoreOptions,
 )
 from coherer._store.store import Store
 
 __all__ = [
-    "Appended",
-    "Damage",
+    "AppendResult",
+    "DamagedRange",
     "Draft",
-    "Drafts",
-    "Entry",
+    "DraftBatch",
     "Files",
     "OsFiles",
+    "QueueEntry",
+    "ReadResult",
     "ReadStatus",
     "RecoveryReport",
-    "Slices",
     "Store",
     "StoreOptions",
 ]

@@ -1,10 +1,10 @@
-"""Drafts become the bytes of the log and the entries of the queues: the hot path of writing.
+"""DraftBatch become the bytes of the log and the entries of the queues: the hot path of writing.
 
 Nothing is written here. One pass gives every message its queue offset and its place in the log; the
 store then writes one piece per file of the log, nearly always one; the entries stay in memory for a
 while (`waiting`).
 
-Single messages go through a loop (`Encoder._encode`). Those that came together (`Drafts`) are
+Single messages go through a loop (`Encoder._encode`). Those that came together (`DraftBatch`) are
 columns, and stay so (`Encoder._together`): each step takes a whole column and is a loop in C.
 """
 
@@ -30,7 +30,7 @@ from coherer._record.layout import (
     encode,
 )
 from coherer._store.keys import Keys, hashes_of
-from coherer._store.model import Appended, Draft, Drafts
+from coherer._store.model import AppendResult, Draft, DraftBatch
 from coherer._store.queue import ENTRY, ConsumeQueue
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
     chunks: list[tuple[int, bytes]]
     queues: list[ConsumeQueue]
-    appended: list[Appended]
+    appended: list[AppendResult]
     keys: Keys | None
     end: int
 
@@ -88,7 +88,7 @@ class _Work:
         self.limit = end + self._segment_bytes - BLANK_BYTES
         return end
 
-    def finish(self, appended: list[Appended], end: int) -> Batch:
+    def finish(self, appended: list[AppendResult], end: int) -> Batch:
         """Give all of it."""
         if self.parts:
             self._chunks.append((self._begin, b"".join(self.parts)))
@@ -117,7 +117,7 @@ class Encoder:
         self._known.clear()
 
     def encode(
-        self, drafts: Sequence[Draft | Drafts], begin: int, store_ms: int, store_host: bytes
+        self, drafts: Sequence[Draft | DraftBatch], begin: int, store_ms: int, store_host: bytes
     ) -> Batch:
         """Encode a batch that begins at offset `begin` of the log.
 
@@ -137,13 +137,13 @@ class Encoder:
         return work.finish(appended, end)
 
     def _encode_all(
-        self, drafts: Sequence[Draft | Drafts], position: int, work: _Work
-    ) -> tuple[list[Appended], int]:
-        if Drafts not in map(type, drafts):
+        self, drafts: Sequence[Draft | DraftBatch], position: int, work: _Work
+    ) -> tuple[list[AppendResult], int]:
+        if DraftBatch not in map(type, drafts):
             return self._encode(cast("Sequence[Draft]", drafts), position, work)
-        appended: list[Appended] = []
+        appended: list[AppendResult] = []
         for draft in drafts:
-            if isinstance(draft, Drafts):
+            if isinstance(draft, DraftBatch):
                 placed, position = self._together(draft, self._queue(draft), position, work)
                 appended.append(placed)
             else:
@@ -153,10 +153,10 @@ class Encoder:
 
     def _encode(
         self, drafts: Sequence[Draft], position: int, work: _Work
-    ) -> tuple[list[Appended], int]:
+    ) -> tuple[list[AppendResult], int]:
         known, store_ms, store_host = self._known, work.store_ms, work.store_host
         short_hosts = len(store_host) == 8
-        appended: list[Appended] = []
+        appended: list[AppendResult] = []
         limit, parts, places = work.limit, work.parts, work.places
         keys: list[str] = []  # of the same topic
         hashes = self._hashes
@@ -195,7 +195,7 @@ class Encoder:
                 if not pending:
                     work.queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
-            appended.append(Appended(offset, position, size))
+            appended.append(AppendResult(offset, position, size))
             for key in draft.keys:
                 keys.append(key)
                 places.append(position)
@@ -205,10 +205,10 @@ class Encoder:
         return appended, position
 
     def _together(
-        self, drafts: Drafts, queue: ConsumeQueue, begin: int, work: _Work
-    ) -> tuple[Appended, int]:
+        self, drafts: DraftBatch, queue: ConsumeQueue, begin: int, work: _Work
+    ) -> tuple[AppendResult, int]:
         if drafts.sys_flag & ~1 or len(work.store_host) != 8 or len(drafts.born_host) != 8:
-            placed, end = self._encode(drafts.each(), begin, work)
+            placed, end = self._encode(drafts.to_drafts(), begin, work)
             return _joined(placed), end
         lengths = list(map(len, drafts.bodies))
         texts = list(map(len, drafts.properties))
@@ -239,13 +239,13 @@ class Encoder:
         work.parts += rows
         work.places += [at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys]
         work.hashes += queue.key_hashes.of(chain.from_iterable(drafts.keys))
-        return Appended(offset, begin, end - begin, len(drafts), positions), end
+        return AppendResult(offset, begin, end - begin, len(drafts), positions), end
 
     def _over(
-        self, drafts: Drafts, queue: ConsumeQueue, fitting: int, begin: int, work: _Work
-    ) -> tuple[Appended, int]:
+        self, drafts: DraftBatch, queue: ConsumeQueue, fitting: int, begin: int, work: _Work
+    ) -> tuple[AppendResult, int]:
         """The first ones fit into the file of the log, the others go into the next."""
-        placed: list[Appended] = []
+        placed: list[AppendResult] = []
         if fitting:
             first, _ = self._together(drafts.part(slice(fitting)), queue, begin, work)
             placed.append(first)
@@ -253,14 +253,14 @@ class Encoder:
         rest, end = self._together(drafts.part(slice(fitting, None)), queue, begin, work)
         return _joined([*placed, rest]), end
 
-    def _queue(self, draft: Draft | Drafts) -> ConsumeQueue:
+    def _queue(self, draft: Draft | DraftBatch) -> ConsumeQueue:
         place = draft.topic, draft.queue_id
         queue = self._known.get(place)
         if queue is None:
             queue = self._known[place] = self._queue_of(*place)
         return queue
 
-    def _check(self, draft: Draft | Drafts, text_bytes: int, size: int) -> None:
+    def _check(self, draft: Draft | DraftBatch, text_bytes: int, size: int) -> None:
         if text_bytes > PROPERTIES_BYTES_MAX:
             raise UsageError(
                 f"Properties of {text_bytes} bytes; {PROPERTIES_BYTES_MAX} is the most.",
@@ -275,11 +275,11 @@ class Encoder:
             )
 
 
-def _joined(placed: Sequence[Appended]) -> Appended:
+def _joined(placed: Sequence[AppendResult]) -> AppendResult:
     """What came together and lies in several pieces."""
     places = [at for one in placed for at in one.physical_offsets or (one.physical_offset,)]
     size_bytes = sum(one.size_bytes for one in placed)
-    return Appended(placed[0].queue_offset, places[0], size_bytes, len(places), places)
+    return AppendResult(placed[0].queue_offset, places[0], size_bytes, len(places), places)
 
 
 def _queue_offset(draft: Draft, offset: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from coherer._common.logs import Log
-from coherer._store.disk import our_errors
+from coherer._store.disk import translate_os_errors
 from coherer._store.files import Files
 from coherer.errors import DamagedStoreError, UsageError
 
@@ -67,7 +67,7 @@ class ConfigFiles:
             StoreError: the disk failed.
         """
         path = self._path(name)
-        with self._guard, our_errors(f"read {name}"):
+        with self._guard, translate_os_errors(f"read {name}"):
             contents = self._content(path), self._content(self._backup(path))
         wrong = "is empty" if self._files.exists(path) else "is missing"
         for content, where in zip(contents, (path, self._backup(path)), strict=True):
@@ -101,7 +101,7 @@ class ConfigFiles:
             StoreError: it cannot be read.
         """
         path = self._path(name)
-        with self._guard, our_errors(f"read {name}"):
+        with self._guard, translate_os_errors(f"read {name}"):
             return self._content(path) or self._content(self._backup(path)) or None
 
     def flaw(self, name: str, parse: Callable[[bytes], object]) -> Flaw | None:
@@ -115,7 +115,7 @@ class ConfigFiles:
             StoreError: the disk failed.
         """
         path = self._path(name)
-        with self._guard, our_errors(f"read {name}"):
+        with self._guard, translate_os_errors(f"read {name}"):
             content, before = self._content(path), self._content(self._backup(path))
         wrong = _fault(content, parse, "is empty" if self._files.exists(path) else "is missing")
         if not wrong or not (content or before):
@@ -129,7 +129,7 @@ class ConfigFiles:
             StoreError: the disk failed.
         """
         path = self._path(name)
-        with our_errors(f"restore {name}"):
+        with translate_os_errors(f"restore {name}"):
             content = self._content(self._backup(path))
         self._damaged.add(name)
         self.save(name, content)
@@ -143,7 +143,7 @@ class ConfigFiles:
         """
         path = self._path(name)
         new = path.with_name(path.name + ".tmp")
-        with self._guard, our_errors(f"write {name}"):
+        with self._guard, translate_os_errors(f"write {name}"):
             try:
                 self._write(new, data)
                 if name not in self._damaged and self._files.exists(path):

@@ -8,7 +8,7 @@ from coherer._record.layout import BLANK_BYTES
 from coherer._store import search
 from coherer._store.index import KeyIndex
 from coherer._store.log import CommitLog
-from coherer._store.model import Entry, Slices, StoreOptions
+from coherer._store.model import QueueEntry, ReadResult, StoreOptions
 from coherer._store.queue import ENTRY
 from coherer._store.queues import QueueDirectory
 from coherer._store.read import read_queue
@@ -111,7 +111,7 @@ class Contents:
         max_bytes: int,
         max_count: int,
         tags: frozenset[int] | None = None,
-    ) -> Slices:
+    ) -> ReadResult:
         """Read records of a queue, from an offset on, as slices of the mapped log.
 
         Args:
@@ -123,13 +123,13 @@ class Contents:
             tags: only records with one of these tag codes; others are not even touched.
 
         Raises:
-            ClosedError: the store is closed. Slices that it gave stay valid.
+            ClosedError: the store is closed. ReadResult that it gave stay valid.
         """
         self._check_open()
         queue = self._queues.get((topic, queue_id))
         return read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
-    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
         """Give entries of a queue, from an offset on: up to `count`, fewer at the end of a file.
 
         Raises:
@@ -140,7 +140,7 @@ class Contents:
         if queue is None or not queue.min <= offset < queue.max:
             return []
         found = ENTRY.iter_unpack(queue.read(offset, count))
-        return [Entry(number, *fields) for number, fields in enumerate(found, offset)]
+        return [QueueEntry(number, *fields) for number, fields in enumerate(found, offset)]
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Give the record at an offset of the log; None where no valid one begins."""
@@ -176,7 +176,7 @@ class Contents:
         """Give bytes of the log as they are, up to the end of their file: what a slave is sent.
 
         Raises:
-            ClosedError: the store is closed. Slices that it gave stay valid.
+            ClosedError: the store is closed. ReadResult that it gave stay valid.
         """
         self._check_open()
         return self._log.read_raw(offset, max_bytes)

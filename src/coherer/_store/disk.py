@@ -79,7 +79,7 @@ def make_durable_directory(files: Files, path: Path) -> None:
 
 
 @contextmanager
-def our_errors(what: str) -> Generator[None]:
+def translate_os_errors(what: str) -> Generator[None]:
     """Turn the operating system's errors into the store's.
 
     Raises:

@@ -259,7 +259,7 @@ def _in_use(path: Path) -> StoreError:
     )
 
 
-class Seeking:
+class SeekingIO:
     """Reads and writes by position where the system cannot: it moves first."""
 
     _guard = threading.Lock()
@@ -279,8 +279,8 @@ class Seeking:
             return os.read(handle, size)
 
 
-_write_at: Callable[[int, bytes, int], int] = getattr(os, "pwrite", Seeking.write)
-_read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", Seeking.read)
+_write_at: Callable[[int, bytes, int], int] = getattr(os, "pwrite", SeekingIO.write)
+_read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", SeekingIO.read)
 
 
 if sys.platform == "win32":

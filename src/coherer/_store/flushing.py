@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coherer._store.checkpoint import Checkpoint, CheckpointFile
-from coherer._store.disk import Dirty, our_errors, out_of_files, translate
+from coherer._store.disk import Dirty, out_of_files, translate, translate_os_errors
 from coherer._store.files import Files
 from coherer._store.index import KeyIndex
 from coherer._store.keys import Keys
@@ -103,7 +103,7 @@ class Flushing:
             if self._failed:
                 raise StoreError(self._failed, hint="Start the node again.")
             if self._index is not None:
-                with our_errors("write the key index"):
+                with translate_os_errors("write the key index"):
                     self._index.write(self._now_ms())  # most of them, while the writer goes on
             (offset, queues_ms), mark = self._write()
             dirty = self._waiting.take_dirty()
@@ -114,7 +114,7 @@ class Flushing:
                 self._waiting.give_back(dirty)
                 raise
             times = (self._log.durable_ms, queues_ms, mark[0])
-            with our_errors("write the checkpoint"):
+            with translate_os_errors("write the checkpoint"):
                 checkpoint = Checkpoint(*times, offset, *mark[1:])
                 self._file.save(checkpoint)
                 self.checkpoint = checkpoint
@@ -126,12 +126,12 @@ class Flushing:
         def mark() -> None:
             nonlocal queued, indexed
             if self._index is not None:
-                with our_errors("write the key index"):
+                with translate_os_errors("write the key index"):
                     self._index.write(self._now_ms())
                 indexed = self._index.mark()
             queued = self._queued
 
-        with our_errors("write the consume queues"):
+        with translate_os_errors("write the consume queues"):
             self._waiting.write(mark)
         return queued, indexed
 

@@ -2,7 +2,7 @@
 
 A file has a head of 40 bytes, a table of slots (4 bytes: the newest entry of the slot, 0 for none)
 and entries (20 bytes: hash, log offset, seconds since the file's first record, the slot's entry
-before this one). Entry 0 is never used. Files are sparse.
+before this one). QueueEntry 0 is never used. Files are sparse.
 
 Everything is read and written by position; a mapping of a hole on a full disk could kill the
 process.

@@ -21,9 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from coherer._record.layout import HEAD, flaw
-from coherer._store.disk import file_name, numbered, our_errors, out_of_files, translate, zero
+from coherer._store.disk import (
+    file_name,
+    numbered,
+    out_of_files,
+    translate,
+    translate_os_errors,
+    zero,
+)
 from coherer._store.files import Files
-from coherer._store.model import Damage
+from coherer._store.model import DamagedRange
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 
@@ -70,7 +77,7 @@ class CommitLog:
         self._tail = (self.begin, 0)  # end and store time of the last record, read as one
         self.durable = self.begin
         self.durable_ms = 0
-        self.damage: tuple[Damage, ...] = ()
+        self.damage: tuple[DamagedRange, ...] = ()
 
     def _existing_size(self, begins: list[int]) -> int:
         sizes: set[int] = set()
@@ -229,7 +236,7 @@ class CommitLog:
             if segment.begin >= end and segment.begin > self.begin:
                 self._remove(segment)
             elif segment.end > end:
-                with our_errors("cut the end of the log"), self._guard:
+                with translate_os_errors("cut the end of the log"), self._guard:
                     handle = self.handle_of(segment)
                     zero(self._files, handle, max(end - segment.begin, 0))
                     self._unsynced = True
@@ -319,7 +326,7 @@ class CommitLog:
             self.durable_ms = store_ms
 
     def close(self) -> None:
-        """Close every file. Slices that are out stay valid."""
+        """Close every file. ReadResult that are out stay valid."""
         with self._guard:
             for segment in self._segments.values():
                 self._close(segment)

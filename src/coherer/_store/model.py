@@ -130,7 +130,7 @@ class Draft(Struct, frozen=True, gc=False):
     keys: tuple[str, ...] = ()
 
 
-class Drafts(Struct, frozen=True, gc=False):
+class DraftBatch(Struct, frozen=True, gc=False):
     """Messages for one queue that one client sent together: columns of equal length.
 
     Args:
@@ -146,8 +146,8 @@ class Drafts(Struct, frozen=True, gc=False):
         born_host: of all.
         reconsume_times: of all.
 
-    >>> together = Drafts("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
-    >>> [draft.body for draft in together.each()]
+    >>> together = DraftBatch("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
+    >>> [draft.body for draft in together.to_drafts()]
     [b'a', b'b']
     """
 
@@ -166,7 +166,7 @@ class Drafts(Struct, frozen=True, gc=False):
     def __len__(self) -> int:
         return len(self.bodies)
 
-    def each(self) -> list[Draft]:
+    def to_drafts(self) -> list[Draft]:
         """Give the messages one by one."""
         columns = self.bodies, self.properties, self.tag_codes, self.flags, self.keys
         return [
@@ -177,19 +177,19 @@ class Drafts(Struct, frozen=True, gc=False):
             for body, properties, tag_code, flag, keys in zip(*columns, strict=True)
         ]  # fmt: skip
 
-    def part(self, of: slice) -> Drafts:
+    def part(self, of: slice) -> DraftBatch:
         """Give some of them."""
-        return Drafts(
+        return DraftBatch(
             self.topic, self.queue_id, self.bodies[of], self.properties[of], self.tag_codes[of],
             self.flags[of], self.keys[of], self.sys_flag, self.born_ms, self.born_host,
             self.reconsume_times,
         )  # fmt: skip
 
 
-class Appended(Struct, frozen=True, gc=False):
+class AppendResult(Struct, frozen=True, gc=False):
     """Where an appended message lies: its number in its queue, and its place in the log.
 
-    Of `Drafts`: where the first lies, the size and the count of all, and the place of each.
+    Of `DraftBatch`: where the first lies, the size and the count of all, and the place of each.
     """
 
     queue_offset: int
@@ -213,7 +213,7 @@ class ReadStatus(enum.Enum):
     """The offset is larger than the next one to be written, which `next_offset` is."""
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """An entry of a consume queue.
 
     Args:
@@ -230,7 +230,7 @@ class Entry(NamedTuple):
     code: int
 
 
-class Slices(Struct, frozen=True):
+class ReadResult(Struct, frozen=True):
     """Records of one queue: slices of mapped files, valid as long as somebody holds them.
 
     Args:
@@ -254,7 +254,7 @@ class Slices(Struct, frozen=True):
     damaged: list[int] = []
 
 
-class Damage(Struct, frozen=True):
+class DamagedRange(Struct, frozen=True):
     """A piece of the log that does not hold what was written: `[begin, end)`, and how it shows."""
 
     begin: int
@@ -286,16 +286,16 @@ class RecoveryReport(Struct, frozen=True):
     replayed_from: int = 0
     replayed: int = 0
     cut_bytes: int = 0
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[DamagedRange, ...] = ()
     lost: int = 0
     repaired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Give what was found damaged or lost: what, where, how many, and what to do.
 
-        >>> piece = Damage(4096, 8192, "a file is missing")
-        >>> print(*RecoveryReport(damage=(piece,), lost=3).troubles())
+        >>> piece = DamagedRange(4096, 8192, "a file is missing")
+        >>> print(*RecoveryReport(damage=(piece,), lost=3).problems())
         Bytes 4096 to 8192 of the log are lost: a file is missing. 3 messages cannot be read any \
 more; readers pass over them. If a copy of the files is left, stop the node and put them back.
         """

@@ -34,10 +34,10 @@ _RUN_ENTRIES = 4096
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
-def fits(topic: str, queue_id: int) -> bool:
+def is_valid_queue(topic: str, queue_id: int) -> bool:
     """Say whether there can be such a queue.
 
-    >>> fits("flights", 0), fits("a/b", 0), fits("flights", -1)
+    >>> is_valid_queue("flights", 0), is_valid_queue("a/b", 0), is_valid_queue("flights", -1)
     (True, False, False)
     """
     allowed = bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX

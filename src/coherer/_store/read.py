@@ -11,7 +11,7 @@ from typing import Final
 
 from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC
 from coherer._store.log import CommitLog
-from coherer._store.model import ReadStatus, Slices
+from coherer._store.model import ReadResult, ReadStatus
 from coherer._store.queue import ENTRY, ConsumeQueue
 
 SCAN_ENTRIES: Final = 16_000
@@ -98,15 +98,15 @@ def read_queue(
     max_bytes: int,
     max_count: int,
     tags: frozenset[int] | None,
-) -> Slices:
+) -> ReadResult:
     """Read records of a queue; see `Store.read`."""
     if queue is None:
         status = ReadStatus.BEYOND if offset > 0 else ReadStatus.EMPTY
-        return Slices(status, [], [], 0, 0, 0, 0)
+        return ReadResult(status, [], [], 0, 0, 0, 0)
     first, last = queue.min, queue.max
     if not first <= offset < last:
         status, go_on = _outside(first, last, offset)
-        return Slices(status, [], [], go_on, first, last, 0)
+        return ReadResult(status, [], [], go_on, first, last, 0)
     if tags is None and not log.damage:
         found = _read_at_once(log, queue, offset, max_bytes, max_count)
         if found is not None:
@@ -122,7 +122,7 @@ def read_queue(
             break
     status = ReadStatus.FOUND if collector.records else ReadStatus.NO_MATCH
     backlog = log.end - collector.physical if collector.physical else 0
-    return Slices(
+    return ReadResult(
         status,
         collector.records,
         collector.offsets,
@@ -136,7 +136,7 @@ def read_queue(
 
 def _read_at_once(
     log: CommitLog, queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
-) -> Slices | None:
+) -> ReadResult | None:
     """Read what lies in one segment of a log without known damage, with no step per record.
 
     None where it does not, or where a record is not what the queue says: look closely then.
@@ -166,7 +166,7 @@ def _read_at_once(
             return None
     except struct.error:  # nothing, where a record should be
         return None
-    return Slices(
+    return ReadResult(
         ReadStatus.FOUND,
         records,
         list(range(offset, offset + count)),

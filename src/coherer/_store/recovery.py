@@ -29,7 +29,7 @@ from itertools import pairwise
 from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, RecordSummary, store_ms_of
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.log import CommitLog
-from coherer._store.model import Damage, RecoveryReport
+from coherer._store.model import DamagedRange, RecoveryReport
 from coherer._store.queue import BLANK_SIZE, ENTRY_BYTES, ConsumeQueue
 from coherer._store.queues import Queues
 from coherer._store.replay import Replayer
@@ -65,7 +65,7 @@ class Recovery:
         self._checkpoint = checkpoint
         self._clean = clean
         self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
-        self._found: list[Damage] = []
+        self._found: list[DamagedRange] = []
         self._repaired: list[str] = []
 
     def run(
@@ -124,8 +124,8 @@ class Recovery:
 
     def _walk(
         self, scanner: Scanner, replayer: Replayer, replay_from: int
-    ) -> tuple[list[Damage], int]:
-        suspects: list[Damage] = []
+    ) -> tuple[list[DamagedRange], int]:
+        suspects: list[DamagedRange] = []
         last_ms, seen = self._checkpoint.log_ms, 0
         for record in scanner:
             for piece in scanner.damage[seen:]:
@@ -140,7 +140,7 @@ class Recovery:
                 self._make_again(replayer, replay_from)
                 wrong = replayer.replay(record)
             if wrong:
-                suspects.append(Damage(offset, offset + record.size, wrong))
+                suspects.append(DamagedRange(offset, offset + record.size, wrong))
                 replayer.lost_bytes += record.size
             elif record.store_ms > last_ms:
                 last_ms = record.store_ms
@@ -228,7 +228,7 @@ class Recovery:
         queue.withdraw(first)
         return entry[0] + entry[1]
 
-    def _count_lost(self, piece: Damage) -> int:
+    def _count_lost(self, piece: DamagedRange) -> int:
         """Count the entries of queues for messages in a piece of the log."""
         count = 0
         for queue in self._queues.values():
@@ -287,16 +287,16 @@ class Recovery:
             queue.trim(self._log.begin)
 
 
-def find_gaps(log: CommitLog) -> list[Damage]:
+def find_gaps(log: CommitLog) -> list[DamagedRange]:
     """Find files of the log that are missing between others."""
     return [
-        Damage(before.end, after.begin, "a file is missing")
+        DamagedRange(before.end, after.begin, "a file is missing")
         for before, after in pairwise(log.segments)
         if before.end != after.begin
     ]
 
 
-def _is_in(piece: Damage, others: list[Damage]) -> bool:
+def _is_in(piece: DamagedRange, others: list[DamagedRange]) -> bool:
     return any(one.begin <= piece.begin and piece.end <= one.end for one in others)
 
 
@@ -304,7 +304,7 @@ def _orphan_note(count: int) -> tuple[str, ...]:
     return (f"{count} records are in no queue: their topics were deleted",) if count else ()
 
 
-def verify(log: CommitLog) -> list[Damage]:
+def verify(log: CommitLog) -> list[DamagedRange]:
     """Read the whole log; give the pieces that hold no valid record."""
     scanner = Scanner(log, log.begin, log.end)
     for record in scanner:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
 from coherer._store.index import KeyIndex
 from coherer._store.log import CommitLog
-from coherer._store.model import Appended, Draft
+from coherer._store.model import AppendResult, Draft
 from coherer._store.queue import ConsumeQueue
 from coherer._store.queues import QueueDirectory
 from coherer._store.replay import RECORD_BYTES_MIN, Replayer, tag_and_keys
@@ -57,7 +57,7 @@ class Taken(NamedTuple):
     store_ms: int
     queues: list[ConsumeQueue]
     drafts: list[Draft]
-    appended: list[Appended]
+    appended: list[AppendResult]
 
 
 class Replica:
@@ -103,7 +103,8 @@ class Replica:
         queues = self._replayer.touched()
         store_ms = max([record.store_ms for record in found], default=0)
         appended = [
-            Appended(record.queue_offset, record.physical_offset, record.size) for record in found
+            AppendResult(record.queue_offset, record.physical_offset, record.size)
+            for record in found
         ]
         return Taken(offset + len(data), store_ms, queues, drafts, appended)
 

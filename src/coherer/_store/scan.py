@@ -25,7 +25,7 @@ from coherer._record.layout import (
     examine,
 )
 from coherer._store.log import CommitLog, Segment
-from coherer._store.model import Damage
+from coherer._store.model import DamagedRange
 
 _CHUNK_BYTES = 1 << 20
 _MAGICS = re.compile(
@@ -51,7 +51,7 @@ class Scanner:
         self._trusted = trusted
         self._chunk = memoryview(b"")
         self._chunk_begin = 0
-        self.damage: list[Damage] = []
+        self.damage: list[DamagedRange] = []
         self.end = begin
 
     def __iter__(self) -> Iterator[RecordSummary]:
@@ -70,10 +70,10 @@ class Scanner:
             following = None if beyond else self.next_valid(at)
             if following is None:
                 break
-            self.damage.append(Damage(at, following, found))
+            self.damage.append(DamagedRange(at, following, found))
             at = following
         if at < self._trusted:
-            self.damage.append(Damage(at, self._trusted, found))
+            self.damage.append(DamagedRange(at, self._trusted, found))
             at = self._trusted
         self.end = at
 

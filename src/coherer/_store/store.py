@@ -28,25 +28,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
+from coherer._common.clock import IntervalTimer
 from coherer._store import inventory
 from coherer._store.batch import Encoder
-from coherer._store.beat import Beat
 from coherer._store.checkpoint import Checkpoint
+from coherer._store.clock_history import ClockHistory
 from coherer._store.config import ConfigFiles
 from coherer._store.contents import Contents
-from coherer._store.disk import make_durable_directory, our_errors
+from coherer._store.disk import make_durable_directory, translate_os_errors
 from coherer._store.files import Files, OsFiles
 from coherer._store.flushing import Flushing
 from coherer._store.index import KeyIndex
 from coherer._store.inventory import Inventory
 from coherer._store.log import CommitLog
-from coherer._store.model import Appended, Damage, Draft, Drafts, RecoveryReport, StoreOptions
+from coherer._store.model import (
+    AppendResult,
+    DamagedRange,
+    Draft,
+    DraftBatch,
+    RecoveryReport,
+    StoreOptions,
+)
 from coherer._store.queues import QueueDirectory
 from coherer._store.recovery import Recovery, verify
 from coherer._store.replay import Replayer
 from coherer._store.replica import Replica
 from coherer._store.retention import first_is_over, is_too_large
-from coherer._store.times import StoredTimes
 from coherer.errors import StoreError, StoreFullError
 
 T = TypeVar("T")
@@ -107,18 +114,18 @@ class Store(Contents):
             files, directory / "checkpoint", log, index, queue_files.waiting, now_ms
         )
         self._last_ms = 0
-        self._flushes = Beat(options.flush_interval_ms, 0)
-        self._queue_flushes = Beat(options.queue_flush_interval_ms, 0)
+        self._flushes = IntervalTimer(options.flush_interval_ms, 0)
+        self._queue_flushes = IntervalTimer(options.queue_flush_interval_ms, 0)
         self._hold_at = 0  # the log's end at which its limit is looked at next
         self._rest_ms = (0, 0)  # no regular flush of queues from the one time to the other
-        self._relaxations = Beat(_RELAX_INTERVAL_MS, 0)
+        self._relaxations = IntervalTimer(_RELAX_INTERVAL_MS, 0)
         self._lock_handle = -1
         self._replica: Replica | None = None
         self.store_host = options.store_host
         self._inventory: Inventory | None = None
         self.recovery = RecoveryReport()
-        self.times = StoredTimes(0, steady_ms(), now_ms())
-        self.unfinished = ""
+        self.clock_history = ClockHistory(0, steady_ms(), now_ms())
+        self.close_error = ""
 
     @classmethod
     def open(
@@ -146,7 +153,7 @@ class Store(Contents):
             DamagedStoreError: the files do not fit together.
             StoreError: another process uses the directory, or the disk failed.
         """
-        with our_errors(f"open {directory}"):
+        with translate_os_errors(f"open {directory}"):
             make_durable_directory(files, directory.absolute())
             handle = files.lock(directory / "lock")
             try:
@@ -195,7 +202,7 @@ class Store(Contents):
             {} if rebuild else comparison.flaws(self._queue_files),
             index_again=index_again,
         )
-        self.times = StoredTimes(report.log_end, self._steady_ms(), self._now_ms())
+        self.clock_history = ClockHistory(report.log_end, self._steady_ms(), self._now_ms())
         self._flushing.start(report.log_end, self._last_ms)
         self._log.damage = report.damage
         if replayer.replayed or not clean or rebuild or report.repaired:
@@ -205,7 +212,7 @@ class Store(Contents):
                 notes.append(str(error))
         self.recovery = report.noting([*notes, *self._queue_files.notes])
 
-    def append(self, drafts: Sequence[Draft | Drafts]) -> list[Appended]:
+    def append(self, drafts: Sequence[Draft | DraftBatch]) -> list[AppendResult]:
         """Store a batch: all of it or nothing. It can be read on return.
 
         Raises:
@@ -226,7 +233,7 @@ class Store(Contents):
                 queue.pending.clear()
             raise
         self._flushing.wrote(batch.end, store_ms, batch.queues, batch.keys)
-        self.times.note(begin, steady_ms, now_ms, store_ms)
+        self.clock_history.note(begin, steady_ms, now_ms, store_ms)
         if batch.end >= self._hold_at:
             self._hold_limit()
         return batch.appended
@@ -242,7 +249,7 @@ class Store(Contents):
             return
         if self._log.end - self._log.begin > limit + half:
             with suppress(StoreError):  # the next `clean` reports it
-                self.clean(self._now_ms())
+                self.delete_expired(self._now_ms())
         # Where a file could not be deleted it is tried again half a file later.
         self._hold_at = max(self._log.begin + limit, self._log.end) + half
 
@@ -252,13 +259,13 @@ class Store(Contents):
         Raises:
             StoreError: it cannot be written: take no more.
         """
-        with our_errors("write the consume queues"):
+        with translate_os_errors("write the consume queues"):
             self._queue_files.waiting.make_room()
         if keys and self._index is not None:
-            with our_errors("write the key index"):
+            with translate_os_errors("write the key index"):
                 self._index.make_room(now_ms)
 
-    def append_raw(self, offset: int, data: bytes) -> tuple[list[Draft], list[Appended]]:
+    def append_raw(self, offset: int, data: bytes) -> tuple[list[Draft], list[AppendResult]]:
         """Store what another store's log holds at `offset`, where ours ends: a slave's way.
 
         A store without any files may begin where a file of the other one does.
@@ -282,7 +289,7 @@ class Store(Contents):
         self._make_room(self._now_ms(), keys=False)
         end, store_ms, queues, drafts, appended = self._replica.take(offset, data)
         self._last_ms = max(self._last_ms, store_ms)
-        self.times.copied(end, self._steady_ms())
+        self.clock_history.copied(end, self._steady_ms())
         self._flushing.wrote(end, self._last_ms, queues)
         if end >= self._hold_at:
             self._hold_limit()
@@ -340,11 +347,11 @@ class Store(Contents):
         return self._queue_flushes.is_due(now_ms) and self._flushing.due
 
     @property
-    def too_large(self) -> bool:
+    def exceeds_size_limit(self) -> bool:
         """Whether the log is larger than `retention_bytes`: `clean` is due."""
         return is_too_large(self._log, self._options)
 
-    def clean(self, now_ms: int) -> int:
+    def delete_expired(self, now_ms: int) -> int:
         """Delete the oldest files of the log as the options say; give how many.
 
         The file that is being written stays. What waits in memory for the queues of the deleted
@@ -355,7 +362,7 @@ class Store(Contents):
             StoreError: a file could not be deleted; it is tried again the next time.
         """
         deleted = 0
-        with our_errors("delete old files"):
+        with translate_os_errors("delete old files"):
             try:
                 while first_is_over(self._log, self._options, now_ms, self._last_ms):
                     if self._log.segments[1].begin > (self._flushing.checkpoint.offset or 0):
@@ -382,15 +389,15 @@ class Store(Contents):
         self.flush_queues()  # a recovery begins behind the topic's records and cannot revive it
         self._encoder.forget()
         self._replica = None
-        with our_errors(f"delete topic {topic}"):
+        with translate_os_errors(f"delete topic {topic}"):
             self._queue_files.remove(topic)
 
-    def verify(self) -> list[Damage]:
+    def verify(self) -> list[DamagedRange]:
         """Read the whole log; give the pieces that do not hold what was written.
 
         They are stepped over by reads from now on.
         """
-        with our_errors("read the log"):
+        with translate_os_errors("read the log"):
             found = verify(self._log)
         self._log.damage = tuple({*self._log.damage, *found})
         return found
@@ -438,12 +445,12 @@ class Store(Contents):
             try:
                 self._flushing.run()
             except StoreFullError as error:
-                self.unfinished = error.text
+                self.close_error = error.text
                 self._log.flush()
             else:
                 with suppress(OSError):  # without it the next start compares less
                     self._save_inventory()
-                with our_errors("close the store"):
+                with translate_os_errors("close the store"):
                     self._files.remove(self._directory / "abort")
                     self._files.sync_directory(self._directory)
         finally:

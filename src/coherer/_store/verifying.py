@@ -15,11 +15,11 @@ import msgspec
 from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
 from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
-from coherer._store.disk import our_errors
+from coherer._store.disk import translate_os_errors
 from coherer._store.files import OsFiles
 from coherer._store.index import KeyIndex
 from coherer._store.log import CommitLog
-from coherer._store.model import Damage, StoreOptions
+from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.queue import BLANK_SIZE, ConsumeQueue
 from coherer._store.queues import QueueDirectory
 from coherer._store.recovery import find_gaps
@@ -48,7 +48,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     repairable: bool = True
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found.
 
     Args:
@@ -88,7 +88,7 @@ class ReadOnlyFiles(OsFiles):
         raise StoreError("A directory that is checked is not changed.")
 
 
-def verify_store(directory: Path) -> Verified:
+def verify_store(directory: Path) -> VerifyReport:
     """Check log, queues and index of a closed store. Nothing is changed.
 
     Raises:
@@ -102,10 +102,10 @@ def verify_store(directory: Path) -> Verified:
             hint="Give the directory that the node was started with (--directory).",
         )
     files = OsFiles()
-    with our_errors(f"open {directory}"):
+    with translate_os_errors(f"open {directory}"):
         handle = files.lock(directory / "lock")
     try:
-        with our_errors(f"read {directory}"):
+        with translate_os_errors(f"read {directory}"):
             return _Check(directory).run()
     finally:
         files.unlock(directory / "lock", handle)
@@ -131,7 +131,7 @@ class _Check:
         self._ends: dict[ConsumeQueue, int] = {}
         self._problems: list[Problem] = []
 
-    def run(self) -> Verified:
+    def run(self) -> VerifyReport:
         known, queues = self._known, self._queues
         comparison = inventory.Comparison(known, _ALL_BYTES)
         queues.load(None if known is None else known.file_bytes, comparison.look)
@@ -158,7 +158,7 @@ class _Check:
             self._index.close()
         queues.close()
         self._log.close()
-        return Verified(
+        return VerifyReport(
             closed=self._closed,
             log_begin=self._log.begin,
             log_end=end,
@@ -202,7 +202,7 @@ class _Check:
             first, reason = self._wrong.get(queue, (record.queue_offset, "it does not fit the log"))
             self._wrong[queue] = min(first, record.queue_offset), reason
 
-    def _messages_in(self, piece: Damage) -> int:
+    def _messages_in(self, piece: DamagedRange) -> int:
         count = 0
         for queue in self._queues.queues.values():
             begin = queue.first_where(lambda _, at, size: size <= 0 or at >= piece.begin)
@@ -214,5 +214,5 @@ class _Check:
         return count
 
 
-def _holds(outer: Damage, inner: Damage) -> bool:
+def _holds(outer: DamagedRange, inner: DamagedRange) -> bool:
     return outer.begin <= inner.begin and inner.end <= outer.end

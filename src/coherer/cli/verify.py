@@ -11,7 +11,7 @@ from coherer.cli.options import Json
 from coherer.cli.output import amount, say_json, say_table
 
 if TYPE_CHECKING:
-    from coherer._store.verifying import Problem, Verified
+    from coherer._store.verifying import Problem, VerifyReport
 
 REPAIRABLE: Final = 3
 """Exit code: something is damaged, and `--repair` can make it again."""
@@ -58,13 +58,13 @@ def verify(
     raise typer.Exit(_exit_code(found))
 
 
-def _exit_code(found: Verified) -> int:
+def _exit_code(found: VerifyReport) -> int:
     if any(not problem.repairable for problem in found.problems):
         return LOST
     return REPAIRABLE if found.problems else 0
 
 
-def _say(directory: Path, found: Verified, repaired: list[Problem]) -> None:
+def _say(directory: Path, found: VerifyReport, repaired: list[Problem]) -> None:
     rows = [
         (one.part, one.where, one.what, one.messages, outcome)
         for problems, outcome in ((repaired, "repaired"), (found.problems, ""))

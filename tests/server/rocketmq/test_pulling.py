@@ -155,7 +155,7 @@ async def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path, clock: Manual
         await fill(peer, 60, body=b"x" * 200)
         clock.advance(2 * 3_600_000)
         await fill(peer, 5, body=b"x" * 200)
-        assert stage.store.clean(clock.now_ms()) > 0
+        assert stage.store.delete_expired(clock.now_ms()) > 0
         first, end = stage.store.queue_range("demo", 0)
         assert first > 0
         answer = await peer.pull(queueOffset=first - 1)

@@ -24,7 +24,7 @@ from coherer._rules.rocketmq.transactions import (
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.transactions import TransactionService
 from coherer._server.rocketmq.remoting import Remoting
-from coherer._store import Appended, Draft, Store, StoreOptions
+from coherer._store import AppendResult, Draft, Store, StoreOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
 from tests.server.rocketmq_caller import Caller
@@ -60,12 +60,12 @@ class Node:
         self.questions.append(question)
         return True
 
-    def prepare(self, body: str, **properties: str) -> Appended:
+    def prepare(self, body: str, **properties: str) -> AppendResult:
         text = encode({"TRAN_MSG": "true", "PGROUP": "payers", "UNIQ_KEY": body, **properties})
         sent = Draft("t", 2, body.encode(), text, born_ms=self.clock.wall_ms(), sys_flag=4)
         return self.store.append([half(sent)])[0]
 
-    def fields(self, prepared: Appended, how: int, **changes: str) -> dict[str, str]:
+    def fields(self, prepared: AppendResult, how: int, **changes: str) -> dict[str, str]:
         return {
             "producerGroup": "payers",
             "tranStateTableOffset": str(prepared.queue_offset),
@@ -76,7 +76,7 @@ class Node:
             **changes,
         }
 
-    async def end(self, prepared: Appended, how: int, **changes: str) -> Command:
+    async def end(self, prepared: AppendResult, how: int, **changes: str) -> Command:
         return await self.caller.ask(END, self.fields(prepared, how, **changes))
 
     async def beat(self, ms: int = 60_000) -> list[str]:
@@ -193,7 +193,7 @@ async def test_an_answered_question_ends_it(node: Node) -> None:
     node.prepare("a")
     await node.beat()
     asked = node.questions[0]
-    answer = await node.end(Appended(asked.half_offset, asked.physical_offset, 0), COMMIT)
+    answer = await node.end(AppendResult(asked.half_offset, asked.physical_offset, 0), COMMIT)
     assert answer.code == 0
     assert await node.beat() == []
     assert node.bodies("t", 2) == [b"a"]
@@ -219,7 +219,7 @@ async def test_after_a_restart_marks_are_read_again(tmp_path: Path, clock: Manua
     assert again.offsets() == (5, 3)
     # What was ended before the restart and after it counts alike.
     asked = again.questions[0]
-    await again.end(Appended(asked.half_offset, asked.physical_offset, 0), COMMIT)
+    await again.end(AppendResult(asked.half_offset, asked.physical_offset, 0), COMMIT)
     assert await again.beat() == ["3"]
     await again.close()
 

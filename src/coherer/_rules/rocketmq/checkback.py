@@ -33,8 +33,8 @@ from coherer._rules.rocketmq.transactions import (
     given_up,
     put_back,
 )
+from coherer._store.clock_history import ClockHistory
 from coherer._store.model import Draft
-from coherer._store.times import StoredTimes
 
 _HOUR_MS: Final = 3_600_000
 
@@ -157,7 +157,7 @@ class Ledger:
         started_ms: int,
         now_ms: int,
         read: Callable[[int], tuple[Sequence[Record], int]],
-        times: StoredTimes | None = None,
+        times: ClockHistory | None = None,
     ) -> Plan:
         """Go on with a round; all marks have been noted.
 
@@ -221,7 +221,7 @@ class _Walk:
         late: Container[int],
         started_ms: int,
         now_ms: int,
-        times: StoredTimes | None,
+        times: ClockHistory | None,
     ) -> None:
         self._options = options
         self._marks = marks

@@ -29,8 +29,8 @@ from coherer._record.properties import (
 )
 from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._rules.common.barekeys import strict_json
-from coherer._store.model import Draft, Entry
-from coherer._store.times import StoredTimes
+from coherer._store.clock_history import ClockHistory
+from coherer._store.model import Draft, QueueEntry
 from coherer.errors import DamagedStoreError, UsageError
 
 __all__ = [
@@ -119,7 +119,7 @@ def released(record: Record) -> Draft | None:
     )
 
 
-def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
+def due_ms(entry: QueueEntry, times: ClockHistory, delay_ms: int) -> int:
     """Say when an entry is due, by the clock that is not set.
 
     Somebody may set the time of day while a message waits: it waits neither longer nor shorter.
@@ -131,8 +131,8 @@ def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
         times: when what was stored.
         delay_ms: the level's delay.
 
-    >>> times = StoredTimes(100, now_ms=5_000, wall_ms=5_000)
-    >>> [due_ms(Entry(0, 0, 100, code), times, 1_000) for code in (4_500, 5_500, 9_000)]
+    >>> times = ClockHistory(100, now_ms=5_000, wall_ms=5_000)
+    >>> [due_ms(QueueEntry(0, 0, 100, code), times, 1_000) for code in (4_500, 5_500, 9_000)]
     [4500, 5500, 6000]
     """
     due = times.stored_ms(entry.physical_offset, entry.code)
@@ -142,7 +142,7 @@ def due_ms(entry: Entry, times: StoredTimes, delay_ms: int) -> int:
 
 
 def due_count(
-    entries: Sequence[Entry], now_ms: int, due_at: Callable[[Entry], int]
+    entries: Sequence[QueueEntry], now_ms: int, due_at: Callable[[QueueEntry], int]
 ) -> tuple[int, int | None]:
     """Say how many entries at the front are due, and when the next one is.
 
@@ -154,7 +154,7 @@ def due_count(
     Returns:
         Their number, and the time of delivery of the entry behind them (None if there is none).
 
-    >>> entries = [Entry(0, 0, 100, 5_000), Entry(1, 100, 100, 6_000), Entry(2, 200, 100, 9_000)]
+    >>> entries = [QueueEntry(n, 100 * n, 100, due) for n, due in enumerate((5_000, 6_000, 9_000))]
     >>> due_count(entries, 6_500, lambda entry: entry.code)
     (2, 9000)
     """

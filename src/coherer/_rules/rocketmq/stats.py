@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import starmap
 from typing import Final, NamedTuple
 
-from coherer._store.beat import Beat
+from coherer._common.clock import IntervalTimer
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -89,7 +89,7 @@ class StatsTable:
         self._now_ms = now_ms
         self._counters: dict[tuple[str, str], _Counter] = {}
         self._of_queues: dict[tuple[str, int], tuple[_Counter, ...]] = {}
-        self._beats = [Beat(every_ms, now_ms) for every_ms in _EVERY_MS]
+        self._beats = [IntervalTimer(every_ms, now_ms) for every_ms in _EVERY_MS]
 
     def add(self, name: str, key: str, count: int) -> None:
         """Count something, once."""
@@ -211,7 +211,7 @@ class Totals:
     def __init__(self, names: Iterable[str], now_ms: int, offset_ms: int) -> None:
         self.numbers = dict.fromkeys(names, 0)
         self._looks = deque([(now_ms, tuple(self.numbers.values()))], maxlen=_RATES_S[-1] + 1)
-        self._beat = Beat(1000, now_ms)
+        self._beat = IntervalTimer(1000, now_ms)
         self._offset_ms = offset_ms
         self._day = self._day_of(now_ms)
         self._mornings = [dict(self.numbers), dict(self.numbers)]

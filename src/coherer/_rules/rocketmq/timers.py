@@ -47,7 +47,7 @@ from coherer._record.properties import (
     index_keys,
     tag_code,
 )
-from coherer._store.model import Draft, Entry
+from coherer._store.model import Draft, QueueEntry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
 
@@ -258,7 +258,7 @@ class Place(msgspec.Struct, frozen=True, order=True):
     offset: int
 
     @classmethod
-    def of(cls, entry: Entry, properties: bytes | None = None) -> Place | None:
+    def of(cls, entry: QueueEntry, properties: bytes | None = None) -> Place | None:
         r"""Give the place of an entry of a slot's queue.
 
         Args:
@@ -266,11 +266,11 @@ class Place(msgspec.Struct, frozen=True, order=True):
             properties: the property text of its message, for an entry that holds no due time: a
                 Java broker that rebuilds consume queues puts the tag code there.
 
-        >>> Place.of(Entry(7, 800, 100, 1_700_000_000_000))
+        >>> Place.of(QueueEntry(7, 800, 100, 1_700_000_000_000))
         Place(due_ms=1700000000000, offset=800)
-        >>> Place.of(Entry(7, 800, 100, 97)) is None
+        >>> Place.of(QueueEntry(7, 800, 100, 97)) is None
         True
-        >>> Place.of(Entry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
+        >>> Place.of(QueueEntry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
         Place(due_ms=1700000000000, offset=800)
         """
         if entry.code >= _PLAUSIBLE_MS:

@@ -4,7 +4,7 @@
 as soon as there are many, they become one `Store.append`, which is one write to the log; then who
 submitted a batch is told, once, and makes its answers; then the consumers that wait are woken.
 (Many, not all: a turn can bring megabytes, and what has left the processor's cache costs half as
-much again. `Drafts` are many by themselves.)
+much again. `DraftBatch` are many by themselves.)
 
 Who sends alone need not wait for the others of a turn: after a turn that brought one batch, the
 next few are stored as they come. Then a turn is waited for again, to see whether others send, too.
@@ -24,7 +24,7 @@ from functools import partial
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._server.core.flusher import Flusher
-from coherer._store import Appended, Draft, Drafts, Store
+from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer.errors import CohererError, StoreError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -32,14 +32,14 @@ _log = Log(logging.getLogger(__name__))
 _ALONE_BATCHES = 31
 """So many are stored as they come after one that was alone in its turn."""
 
-Done = Callable[[Sequence[Appended] | CohererError, int], None]
+Done = Callable[[Sequence[AppendResult] | CohererError, int], None]
 """Told where the messages of a batch are, or why they are not stored; and the offset behind the
 batch's end in the log: what must be durable, or at a slave, for all of it to be so."""
 
 Durable = Callable[[CohererError | None], None]
 """Told that the log is on the disk as far as was asked, or why it is not."""
 
-Arrived = Callable[[Sequence[Draft | Drafts], Sequence[Appended]], None]
+Arrived = Callable[[Sequence[Draft | DraftBatch], Sequence[AppendResult]], None]
 """Told which messages were stored, and where."""
 
 _Batch = tuple[Done | None, int, bool]
@@ -62,7 +62,7 @@ class Appender:
         self._flusher = flusher
         self._arrived = arrived
         self._sync_flush = sync_flush
-        self._drafts: list[Draft | Drafts] = []
+        self._drafts: list[Draft | DraftBatch] = []
         self._batches: list[_Batch] = []
         self._alone = 0  # so many more batches are stored as they come
         self._unsynced: deque[tuple[int, Durable]] = deque()
@@ -70,7 +70,7 @@ class Appender:
 
     def submit(
         self,
-        drafts: Sequence[Draft | Drafts],
+        drafts: Sequence[Draft | DraftBatch],
         done: Done | None,
         *,
         wait_durable: bool | None = None,
@@ -87,7 +87,7 @@ class Appender:
         self._drafts += drafts
         wait = self._sync_flush if wait_durable is None else wait_durable
         self._batches.append((done, len(drafts), wait))
-        if len(self._drafts) >= limits.APPEND_AT_ONCE or isinstance(drafts[-1], Drafts):
+        if len(self._drafts) >= limits.APPEND_AT_ONCE or isinstance(drafts[-1], DraftBatch):
             self._append()
         elif first and self._alone:
             self._alone -= 1
@@ -124,7 +124,7 @@ class Appender:
         self._drafts, self._batches = [], []
         self._append_all(drafts, batches)
 
-    def _append_all(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
+    def _append_all(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
         try:
             appended = self._store.append(drafts)
         except UsageError as error:
@@ -152,7 +152,7 @@ class Appender:
                 _tell(done, placed, end_offset)
         self._arrived(drafts, appended)
 
-    def _append_each(self, drafts: Sequence[Draft | Drafts], batches: Sequence[_Batch]) -> None:
+    def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
         """One of them cannot be stored: the others must not suffer from it."""
         begin = 0
         for batch in batches:
@@ -185,12 +185,12 @@ def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
 
 
 def _durable(
-    done: Done, placed: Sequence[Appended], end_offset: int, error: CohererError | None
+    done: Done, placed: Sequence[AppendResult], end_offset: int, error: CohererError | None
 ) -> None:
     _tell(done, placed if error is None else error, end_offset)
 
 
-def _tell(done: Done, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+def _tell(done: Done, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
     try:
         done(outcome, end_offset)
     except Exception:  # noqa: BLE001 - the others of this turn are told nevertheless

@@ -17,7 +17,7 @@ from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.appending import Appender, Arrived
 from coherer._server.core.flusher import Flusher
 from coherer._server.core.saving import Saver
-from coherer._store import Appended, Draft, Drafts, Store
+from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._wire.rocketmq import fastjson
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class Core:
         in_use = {pair for pairs in self._readers for pair in pairs()}
         self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
         # A clock that was set forward must not delete what is young.
-        deleted = self.store.clean(min(now_ms, self.wall_ms()))
+        deleted = self.store.delete_expired(min(now_ms, self.wall_ms()))
         if deleted:
             _log.info("%d old files of the log deleted", deleted)
 
@@ -172,7 +172,9 @@ class Core:
 
     # -- inside
 
-    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
+    def _arrived(
+        self, drafts: Sequence[Draft | DraftBatch], appended: Sequence[AppendResult]
+    ) -> None:
         for told in self._arrivals:
             told(drafts, appended)
 

@@ -37,7 +37,7 @@ from coherer._server.tubemq.master.admin import elsewhere, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._store import OsFiles, Store
 from coherer._store.config import ConfigFiles
-from coherer._store.disk import make_durable_directory, our_errors
+from coherer._store.disk import make_durable_directory, translate_os_errors
 from coherer._store.retention import check_retention
 from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
 
@@ -354,11 +354,11 @@ class Node:
         self._store = store
         check_retention(options.retention_bytes, store.segment_bytes)  # of a log that was there
         report = store.recovery
-        troubles = report.troubles()
-        (_log.plain.info if report.clean and not troubles else _log.plain.warning)(
+        problems = report.problems()
+        (_log.plain.info if report.clean and not problems else _log.plain.warning)(
             "Store in %s: %s", options.directory, report
         )
-        for trouble in troubles:
+        for trouble in problems:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
         claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
         return Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=options.flush == "sync")
@@ -416,7 +416,7 @@ class Node:
     def _open_config_files(self) -> ConfigFiles:
         files, directory = OsFiles(), self.options.directory
         lock = directory / "lock"
-        with our_errors(f"open {directory}"):
+        with translate_os_errors(f"open {directory}"):
             make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
@@ -455,7 +455,7 @@ class Node:
         if self._due("positions", POSITIONS_EVERY_S):
             await core.save_positions()
             await self.rocketmq.save()
-        if core.store.too_large:
+        if core.store.exceeds_size_limit:
             with suppress(StoreFullError):  # `clean` makes room
                 await core.flusher.run(core.store.flush_queues)  # so that `clean` need not wait
             core.clean()
@@ -512,10 +512,10 @@ async def _close_files(files: Saver, core: Core | None) -> None:
 
 def _close_store(store: Store) -> None:
     store.close()
-    if store.unfinished:
+    if store.close_error:
         _log.plain.warning(
             "%s The messages are safe in the log; the next start makes the rest from it.",
-            store.unfinished,
+            store.close_error,
         )
 
 

@@ -24,7 +24,7 @@ from coherer._server.tubemq.door import MASTER_FILE
 from coherer._server.tubemq.master.state import check_saved
 from coherer._store import OsFiles, Store, StoreOptions
 from coherer._store.config import ConfigFiles
-from coherer._store.verifying import Problem, Verified, verify_store
+from coherer._store.verifying import Problem, VerifyReport, verify_store
 from coherer._wire.rocketmq import fastjson, settings
 
 CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
@@ -41,7 +41,7 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
 """The files of `config/`, and what raises where their content is not what it should be."""
 
 _WHOLE_LOG_BYTES = 1 << 62
-_NO_STORE = Verified(closed=True, log_begin=0, log_end=0, records=0, queues=0, problems=[])
+_NO_STORE = VerifyReport(closed=True, log_begin=0, log_end=0, records=0, queues=0, problems=[])
 
 
 def _has_store(directory: Path) -> bool:
@@ -50,7 +50,7 @@ def _has_store(directory: Path) -> bool:
     return bool(names & {"commitlog", "consumequeue", "checkpoint"}) or "config" not in names
 
 
-def verify(directory: Path) -> Verified:
+def verify(directory: Path) -> VerifyReport:
     """Check the directory of a node. Nothing is changed.
 
     Raises:

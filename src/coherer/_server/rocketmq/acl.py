@@ -24,13 +24,13 @@ from typing import Any, Final, cast
 import msgspec
 import yaml
 
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._common.masking import masked
 from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import OsFiles
-from coherer._store.beat import Beat
 from coherer._store.disk import make_durable_directory
 from coherer._wire.rocketmq import acl as signatures
 from coherer._wire.rocketmq.bodies import HeartbeatData
@@ -122,7 +122,7 @@ class Access:
         self._unlimited = self._rules.unlimited()
         self._shown: set[str] = set()
         self.passwords: Mapping[str, str] = _Passwords(lambda: self._unlimited)
-        self._look = Beat(RELOAD_MS, now_ms)
+        self._look = IntervalTimer(RELOAD_MS, now_ms)
         self._load()
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from coherer import _net as net
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import Master
 from coherer._server.core.core import Core
@@ -23,7 +24,6 @@ from coherer._server.rocketmq.ha.service import Replicator
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.outgoing import Outgoing
-from coherer._store.beat import Beat
 from coherer._wire.rocketmq.acl import Signer, signer
 from coherer.errors import ClosedError
 
@@ -70,7 +70,7 @@ class RocketDoor:
         self._remote: RemoteRegistry | None = None
         self.replicator: Replicator | None = None
         self._outgoing = Outgoing(options.outgoing_tls, self._signer())
-        self._register = Beat(REGISTER_MS, 0)
+        self._register = IntervalTimer(REGISTER_MS, 0)
         self._access: Access | None = None
         self._refused = ""
 

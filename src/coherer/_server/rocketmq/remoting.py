@@ -26,11 +26,11 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from typing import Final, TypeAlias
 
 from coherer import limits
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.saving import Saver
 from coherer._server.rocketmq.refusal import Refusal
-from coherer._store.beat import Beat
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.session import Session
 from coherer.errors import DisconnectedError, ProtocolError, RefusedError, RequestTimeoutError
@@ -321,7 +321,7 @@ class Remoting:
         self._files = files
         self._gathered: list[Command] = []
         self._silent = silent
-        self._scan = Beat(SCAN_MS, now_ms())
+        self._scan = IntervalTimer(SCAN_MS, now_ms())
 
     def make(self, connection: Connection) -> Door:
         """Serves a connection."""

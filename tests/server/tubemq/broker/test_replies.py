@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer._server.tubemq.broker.replies import send_replies
-from coherer._store import Appended
+from coherer._store import AppendResult
 from coherer._wire.tubemq.sending import send_reply
 
 near_borders = st.builds(
@@ -27,7 +27,7 @@ def test_they_are_the_same(
     first_id = broker_id << 48
     made = send_replies(
         [serial for serial, _, _ in sends],
-        [Appended(offset, physical, 100) for _, offset, physical in sends],
+        [AppendResult(offset, physical, 100) for _, offset, physical in sends],
         first_id,
         append_ms,
     )
@@ -41,7 +41,7 @@ def test_they_are_the_same(
 def test_ids_that_grow_a_digit() -> None:
     first_id = 355 << 48  # 99_923_…
     step = 10**17 - first_id
-    places = [Appended(0, step + add, 1) for add in (-2, -1, 0, 1)]
+    places = [AppendResult(0, step + add, 1) for add in (-2, -1, 0, 1)]
     assert send_replies([1, 2, 3, 4], places, first_id, 5) == b"".join(
         send_reply(serial, first_id + place.physical_offset, 5, 0)
         for serial, place in enumerate(places, 1)

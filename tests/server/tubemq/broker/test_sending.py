@@ -10,7 +10,7 @@ import pytest
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._store import Appended, Draft, Store
+from coherer._store import AppendResult, Draft, Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.payload import checksum
@@ -74,7 +74,7 @@ async def test_sends_of_one_read_are_one_append_and_one_write(
     appends: list[int] = []
     append = broker.state.store.append
 
-    def counted(drafts: list[Draft]) -> list[Appended]:
+    def counted(drafts: list[Draft]) -> list[AppendResult]:
         appends.append(len(drafts))
         return append(drafts)
 
@@ -96,7 +96,7 @@ async def test_sends_of_one_read_are_one_append_and_one_write(
 async def test_a_full_disk_is_refused_and_heals(
     peer: Peer, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(drafts: list[Draft]) -> list[Appended]:
+    def full(drafts: list[Draft]) -> list[AppendResult]:
         raise StoreFullError("No space left on device.")
 
     with monkeypatch.context() as patch:
@@ -111,7 +111,7 @@ async def test_a_full_disk_is_refused_and_heals(
 async def test_an_error_of_ours_is_answered(
     peer: Peer, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(drafts: list[Draft]) -> list[Appended]:
+    def fail(drafts: list[Draft]) -> list[AppendResult]:
         raise ZeroDivisionError
 
     monkeypatch.setattr(broker.state.store, "append", fail)

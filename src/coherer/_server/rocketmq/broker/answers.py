@@ -9,7 +9,7 @@ from contextlib import suppress
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Appended, Draft, Drafts
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.sending import SendAnswers
@@ -92,10 +92,10 @@ class Sent:
         self._before = state.topics.version
         self._news: Awaitable[None] | None = None
         self._unsaved = unsaved
-        self._drafts: list[Draft | Drafts] = []
+        self._drafts: list[Draft | DraftBatch] = []
         self._sends: list[tuple[Command, int]] = []
 
-    def add(self, request: Command, queue_id: int, draft: Draft | Drafts) -> None:
+    def add(self, request: Command, queue_id: int, draft: Draft | DraftBatch) -> None:
         """Take a send.
 
         Args:
@@ -116,7 +116,7 @@ class Sent:
             self._news = self._state.news(self._before)
             self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
 
-    def _stored(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:
+    def _stored(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
         news, self._news = self._news, None
         if news is not None:
             self._channel.later(self._announced(news, outcome, end_offset))
@@ -134,20 +134,20 @@ class Sent:
     async def _announced(
         self,
         news: Awaitable[None],
-        outcome: Sequence[Appended] | CohererError,
+        outcome: Sequence[AppendResult] | CohererError,
         end_offset: int,
     ) -> None:
         await news
         self._stored(outcome, end_offset)
 
-    async def _safe(self, placed: Sequence[Appended], end_offset: int) -> None:
+    async def _safe(self, placed: Sequence[AppendResult], end_offset: int) -> None:
         code = await self._state.safe(end_offset) if self._wait else OK
         if self._unsaved:
             with suppress(StoreError):  # the messages are stored; the file is written later
                 await self._state.core.files.saved()
         self._answer(placed, code)
 
-    def _answer(self, placed: Sequence[Appended], code: int) -> None:
+    def _answer(self, placed: Sequence[AppendResult], code: int) -> None:
         replies, encode_usual = self._replies, self._replies.encode_usual
         frames: list[bytes] = []
         for (request, queue_id), one in zip(self._sends, placed, strict=True):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from coherer import limits
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._rules.common.topics import RETRY_PREFIX, UNIT_SUB
 from coherer._rules.rocketmq.clients import (
@@ -29,7 +30,6 @@ from coherer._server.rocketmq.broker.expressions import expression_fault
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel, Handler
-from coherer._store.beat import Beat
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -55,8 +55,8 @@ class ClientDesk:
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
-        self._housekeeping = Beat(HOUSEKEEPING_MS, state.now_ms())
-        self._lock_check = Beat(LOCK_CHECK_MS, state.now_ms())
+        self._housekeeping = IntervalTimer(HOUSEKEEPING_MS, state.now_ms())
+        self._lock_check = IntervalTimer(LOCK_CHECK_MS, state.now_ms())
         self._saved_filters = b""
         self._load_filters()
 

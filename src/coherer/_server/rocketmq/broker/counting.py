@@ -19,7 +19,7 @@ from coherer._rules.rocketmq.stats import (
     Totals,
 )
 from coherer._server.core.core import Core
-from coherer._store import Appended, Draft, Drafts
+from coherer._store import AppendResult, Draft, DraftBatch
 
 PUT: Final = "put"
 PUT_BYTES: Final = "put bytes"
@@ -82,7 +82,9 @@ class Counts:
     def _day_offset_ms(self, now_ms: int) -> int:
         return self._zone_ms + self._wall_ms() - now_ms
 
-    def _arrived(self, drafts: Sequence[Draft | Drafts], appended: Sequence[Appended]) -> None:
+    def _arrived(
+        self, drafts: Sequence[Draft | DraftBatch], appended: Sequence[AppendResult]
+    ) -> None:
         count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
         self.totals.numbers[PUT] += count
         self.totals.numbers[PUT_BYTES] += size_bytes

@@ -30,8 +30,8 @@ from coherer._rules.rocketmq.delays import (
 )
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
-from coherer._store import Appended, Draft, Entry
-from coherer._store.queue import BLANK_SIZE, fits
+from coherer._store import AppendResult, Draft, QueueEntry
+from coherer._store.queue import BLANK_SIZE, is_valid_queue
 from coherer.errors import CohererError
 
 _log = Log(logging.getLogger(__name__))
@@ -114,7 +114,7 @@ class DelayService:
         if at >= end:
             return
         entries = self._core.store.entries(SCHEDULE_TOPIC, level - 1, at, ENTRIES_AT_ONCE)
-        times = self._core.store.times
+        times = self._core.store.clock_history
         count, next_ms = due_count(entries, now_ms, lambda entry: due_ms(entry, times, delay_ms))
         if next_ms is not None:
             self._next_ms[level] = next_ms
@@ -127,7 +127,7 @@ class DelayService:
             return
         self._busy.add(level)
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             self._busy.discard(level)
             if isinstance(outcome, CohererError):
                 _log.warning("Messages of delay level %d wait on: %s", level, outcome, about=level)
@@ -143,7 +143,7 @@ class DelayService:
         if not self._stopped and level not in self._busy:
             self._deliver(level, delay_ms, self._core.now_ms())
 
-    def _gather(self, entries: Sequence[Entry]) -> tuple[list[Draft], int]:
+    def _gather(self, entries: Sequence[QueueEntry]) -> tuple[list[Draft], int]:
         """What to store for these entries, or for the first of them; and where to go on."""
         drafts: list[Draft] = []
         room = BYTES_AT_ONCE
@@ -156,7 +156,7 @@ class DelayService:
                 drafts.append(draft)
         return drafts, entries[-1].offset + 1
 
-    def _released(self, entry: Entry) -> Draft | None:
+    def _released(self, entry: QueueEntry) -> Draft | None:
         if entry.size_bytes == BLANK_SIZE:
             return None
         record = self._core.store.record_at(entry.physical_offset)
@@ -168,7 +168,11 @@ class DelayService:
             )
             return None
         draft = released(decode(record, check_crc=False))
-        if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
+        if (
+            draft is None
+            or draft.topic == HALF_TOPIC
+            or not is_valid_queue(draft.topic, draft.queue_id)
+        ):
             _log.error(
                 "A delayed message at %d has nowhere to go", entry.physical_offset, about=DELAY_FILE
             )

@@ -18,7 +18,7 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.subscribing import Wanted
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Appended, Draft, Drafts
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PullHeader
@@ -104,8 +104,8 @@ class Holding:
 
     def arrived(
         self,
-        drafts: Sequence[Draft | Drafts],
-        appended: Sequence[Appended],  # noqa: ARG002
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],  # noqa: ARG002
     ) -> None:
         """Messages were stored: answer who waits for them."""
         if not self._held:
@@ -114,7 +114,7 @@ class Holding:
         for draft in drafts:
             key = draft.topic, draft.queue_id
             if key in self._held and draft.sys_flag & ROLLED_BACK in (0, 8):
-                each = draft.each() if isinstance(draft, Drafts) else (draft,)
+                each = draft.to_drafts() if isinstance(draft, DraftBatch) else (draft,)
                 woken.setdefault(key, []).extend(each)
         for key, new in woken.items():
             self._end([one for one in self._held[key] if any(map(one.wants, new))])

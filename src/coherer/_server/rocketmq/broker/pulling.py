@@ -21,7 +21,7 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.subscribing import Subscriptions, Wanted
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Draft, ReadStatus, Slices
+from coherer._store import Draft, ReadResult, ReadStatus
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PullHeader, missing, negative_count, parse
@@ -124,7 +124,7 @@ class Pulls:
 
     # -- the store
 
-    def _read(self, header: PullHeader, wanted: Wanted) -> Slices:
+    def _read(self, header: PullHeader, wanted: Wanted) -> ReadResult:
         options = self._state.options
         if header.max_msg_nums < 0:
             raise negative_count(header.max_msg_nums)
@@ -142,7 +142,7 @@ class Pulls:
 
     def _read_tested(
         self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
-    ) -> Slices:
+    ) -> ReadResult:
         """Read on until there are enough messages that pass, or many have been looked at."""
         store, room = self._state.store, self._state.options.pull_bytes_max
         start = offset = header.queue_offset
@@ -173,9 +173,9 @@ class Pulls:
         status = ReadStatus.FOUND if records else ReadStatus.NO_MATCH
         backlog = found.backlog_bytes
         low, high = found.min_offset, found.max_offset
-        return Slices(status, records, offsets, offset, low, high, backlog)
+        return ReadResult(status, records, offsets, offset, low, high, backlog)
 
-    def _suggested(self, group: Group, found: Slices) -> int:
+    def _suggested(self, group: Group, found: ReadResult) -> int:
         if not self._state.options.slave_reads:
             return 0
         state = self._state
@@ -210,7 +210,7 @@ class Pulls:
         self._state.core.appender.submit([draft], None)
 
 
-def _outcome(offset: int, found: Slices) -> tuple[ResponseCode, int, str]:
+def _outcome(offset: int, found: ReadResult) -> tuple[ResponseCode, int, str]:
     """Code, next offset and remark for what the store says about a request at `offset`."""
     if found.max_offset == 0:
         return (NOT_FOUND, 0, _NO_MESSAGE) if offset == 0 else (MOVED, 0, _NO_MESSAGE)

@@ -21,7 +21,7 @@ from coherer._server.rocketmq.broker.sending import Sends
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel, Handler
-from coherer._store import Appended, Draft
+from coherer._store import AppendResult, Draft
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PushReplyHeader, SendHeader, SendResult, read_send
@@ -129,7 +129,9 @@ class ReplyMessages:
             stored_ms=self._state.wall_ms(),
         )
 
-    async def _store(self, channel: Channel, header: SendHeader, body: bytes) -> Appended | None:
+    async def _store(
+        self, channel: Channel, header: SendHeader, body: bytes
+    ) -> AppendResult | None:
         text = (header.properties or "").encode("utf-8", "replace")
         properties = decode(text)
         draft = Draft(
@@ -146,9 +148,9 @@ class ReplyMessages:
             0,
             index_keys(properties),
         )
-        stored: asyncio.Future[Appended | None] = asyncio.get_running_loop().create_future()
+        stored: asyncio.Future[AppendResult | None] = asyncio.get_running_loop().create_future()
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
                 _log.warning("An answer is not stored: %s", outcome, about=type(outcome))
             if not stored.done():

@@ -25,7 +25,7 @@ from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Appended, Draft
+from coherer._store import AppendResult, Draft
 from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendBackHeader, parse
@@ -69,19 +69,19 @@ class Retries:
 
         news = state.news(before)
 
-        def stored(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def stored(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if news is None:
                 answer(outcome)
             else:
                 channel.later(announced(news, outcome))
 
         async def announced(
-            news: Awaitable[None], outcome: Sequence[Appended] | CohererError
+            news: Awaitable[None], outcome: Sequence[AppendResult] | CohererError
         ) -> None:
             await news
             answer(outcome)
 
-        def answer(outcome: Sequence[Appended] | CohererError) -> None:
+        def answer(outcome: Sequence[AppendResult] | CohererError) -> None:
             if isinstance(outcome, CohererError):
                 channel.respond(request, ResponseCode.SYSTEM_ERROR, _status(outcome))
             else:

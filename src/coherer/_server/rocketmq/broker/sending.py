@@ -27,7 +27,7 @@ from coherer._server.rocketmq.broker.texts import PropertyTexts, StoredText
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Draft, Drafts
+from coherer._store import Draft, DraftBatch
 from coherer._wire.rocketmq.batches import decode_batch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -160,7 +160,7 @@ class Sends:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
-        draft: Draft | Drafts
+        draft: Draft | DraftBatch
         if header.batch:
             draft = self._batch(channel, request, header, topic, queue_id)
         else:
@@ -284,7 +284,7 @@ class Sends:
 
     def _batch(
         self, channel: Channel, request: Command, header: SendHeader, topic: Topic, queue_id: int
-    ) -> Drafts:
+    ) -> DraftBatch:
         own = header.properties or ""
         if header.sys_flag & ROLLED_BACK or delay_level(own.encode("utf-8", "replace")) > 0:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
@@ -304,7 +304,7 @@ class Sends:
         sys_flag = header.sys_flag & ~HOSTS_V6
         if topic.filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAG
-        return Drafts(
+        return DraftBatch(
             topic.name, queue_id, bodies, data, codes, flags, keys, sys_flag, header.born_ms,
             channel.host_port, header.reconsume_times,
         )  # fmt: skip

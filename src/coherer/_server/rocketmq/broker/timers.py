@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from coherer import limits
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.layout import body_of, decode, properties_of, store_ms_of
 from coherer._rules.rocketmq.timers import (
@@ -42,10 +43,9 @@ from coherer._rules.rocketmq.timers import (
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.refusal import Refusal
-from coherer._store import Appended, Draft, Store
-from coherer._store.beat import Beat
-from coherer._store.model import Entry
-from coherer._store.queue import BLANK_SIZE, fits
+from coherer._store import AppendResult, Draft, Store
+from coherer._store.model import QueueEntry
+from coherer._store.queue import BLANK_SIZE, is_valid_queue
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import CohererError, UsageError
 
@@ -140,7 +140,7 @@ class TimerService:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
         self._waits_from: dict[int, int] = {}  # by queue: what lies before it is done
-        self._roll_checks = Beat(ROLL_CHECK_MS, core.wall_ms())
+        self._roll_checks = IntervalTimer(ROLL_CHECK_MS, core.wall_ms())
         self._log_end = self._store.end_offset  # at the last check
 
     # -- messages come in
@@ -281,7 +281,7 @@ class TimerService:
         self._busy = True
         said = mark(progress, self._store.store_host, self._core.wall_ms())
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             self._busy = False
             if isinstance(outcome, UsageError) and len(drafts) == 1:
                 _log.error("A timed message cannot be delivered: %s", outcome)
@@ -310,7 +310,11 @@ class TimerService:
             )
             return None
         draft = released(decode(record, check_crc=False), now_ms)
-        if draft is None or draft.topic == HALF_TOPIC or not fits(draft.topic, draft.queue_id):
+        if (
+            draft is None
+            or draft.topic == HALF_TOPIC
+            or not is_valid_queue(draft.topic, draft.queue_id)
+        ):
             _log.error("A timed message at %d of the log has nowhere to go", place.offset)
             return None
         return draft
@@ -323,7 +327,7 @@ class TimerService:
         grown = store.end_offset - self._log_end
         if not self._roll_checks.is_due(now_ms) and not (keep_bytes and grown > keep_bytes // 8):
             return
-        self._roll_checks = Beat(ROLL_CHECK_MS, now_ms)
+        self._roll_checks = IntervalTimer(ROLL_CHECK_MS, now_ms)
         self._log_end = store.end_offset
         before = 0 if keep_bytes is None else store.end_offset - keep_bytes // 2
         until_ms = 0 if keep_hours is None else now_ms - int(keep_hours * _HOUR_MS / 2)
@@ -337,7 +341,7 @@ class TimerService:
                 if not old or stored_ms > now_ms - ROLL_AGE_MS_MIN:
                     break
                 if room <= 0 or len(drafts) >= self._at_once:
-                    self._roll_checks = Beat(0, now_ms)  # the others with the next tick
+                    self._roll_checks = IntervalTimer(0, now_ms)  # the others with the next tick
                     break
                 copy = rolled(decode(record, check_crc=False))
                 if copy is not None:
@@ -349,12 +353,12 @@ class TimerService:
         if drafts:
             self._submit(drafts, self._progress.rolling(end))
 
-    def _oldest(self) -> Iterator[Entry]:
+    def _oldest(self) -> Iterator[QueueEntry]:
         """The entries of all slots that still wait, in the order of the log."""
         chains = [self._waiting_in(queue) for queue in self._store.queues(TIMER_TOPIC)]
         return heapq.merge(*chains, key=lambda entry: entry.physical_offset)
 
-    def _waiting_in(self, queue: int) -> Iterator[Entry]:
+    def _waiting_in(self, queue: int) -> Iterator[QueueEntry]:
         if queue >= MARKS:
             return
         first, end = self._store.queue_range(TIMER_TOPIC, queue)
@@ -408,7 +412,7 @@ class TimerService:
         return min(slots)
 
 
-def _place_of(store: Store, entry: Entry) -> Place | None:
+def _place_of(store: Store, entry: QueueEntry) -> Place | None:
     """The place of a waiting message; None for what is none."""
     if entry.size_bytes == BLANK_SIZE:
         return None

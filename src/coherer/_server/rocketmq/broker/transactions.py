@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
@@ -37,9 +38,8 @@ from coherer._rules.rocketmq.transactions import (
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import Appended, Draft
-from coherer._store.beat import Beat
-from coherer._store.queue import fits
+from coherer._store import AppendResult, Draft
+from coherer._store.queue import is_valid_queue
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import EndTransactionHeader, MessageIdHeader, parse
@@ -88,7 +88,7 @@ class TransactionService:
         self._take = take
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # when the round began that is under way
-        self._rounds = Beat(self._options.interval_ms, core.now_ms())
+        self._rounds = IntervalTimer(self._options.interval_ms, core.now_ms())
         self._busy = False
         core.on_idle_check(self._in_use)
 
@@ -150,7 +150,7 @@ class TransactionService:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _RESUME_ERROR)
         self._need_topic(HALF_TOPIC)
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
                 channel.respond(request, ResponseCode.SYSTEM_ERROR, _RESUME_FAILED)
             else:
@@ -169,14 +169,14 @@ class TransactionService:
             real = committed(record)
             if real is None:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
-            if not fits(real.topic, real.queue_id):
+            if not is_valid_queue(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_PLACE)
             drafts.append(self._take(real))
         self._need_topic(OP_TOPIC)
         store = self._core.store
         drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
                 _refuse(channel, request, outcome)
                 return
@@ -208,7 +208,7 @@ class TransactionService:
             if not self._rounds.is_due(now_ms):
                 return
             self._round_ms = now_ms
-        times = self._core.store.times
+        times = self._core.store.clock_history
         self._carry_out(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
     def _read_marks(self) -> bool:
@@ -239,7 +239,7 @@ class TransactionService:
         for name in {draft.topic for draft in plan.drafts}:
             self._need_topic(name)
 
-        def done(outcome: Sequence[Appended] | CohererError, _: int) -> None:
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             self._busy = False
             if isinstance(outcome, CohererError):
                 _log.warning("Half messages wait on: %s", outcome, about=type(outcome))
@@ -249,7 +249,7 @@ class TransactionService:
 
         self._core.appender.submit(plan.drafts, done, wait_durable=False)
 
-    def _carried_out(self, ledger: Ledger, plan: Plan, placed: Sequence[Appended]) -> None:
+    def _carried_out(self, ledger: Ledger, plan: Plan, placed: Sequence[AppendResult]) -> None:
         ledger.carried_out(plan, [place.queue_offset for place in placed])
         self._note()
         if not plan.more:

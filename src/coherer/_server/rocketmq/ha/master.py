@@ -22,7 +22,7 @@ from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.frames import HEAD, PIECE_BYTES_MAX, Reports
-from coherer._store import Appended, Draft, Drafts
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import DisconnectedError
 
@@ -131,8 +131,8 @@ class HaMaster:
 
     def _arrived(
         self,
-        drafts: Sequence[Draft | Drafts],  # noqa: ARG002
-        appended: Sequence[Appended],  # noqa: ARG002
+        drafts: Sequence[Draft | DraftBatch],  # noqa: ARG002
+        appended: Sequence[AppendResult],  # noqa: ARG002
     ) -> None:
         for slave in self.slaves:
             slave.pump()

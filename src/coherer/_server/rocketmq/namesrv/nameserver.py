@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._net import Connection, Receiver
 from coherer._rules.rocketmq.routes import KeyValueTable, RouteTable
@@ -20,7 +21,6 @@ from coherer._server.rocketmq.namesrv.lookups import Lookups
 from coherer._server.rocketmq.namesrv.registry import Registry
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions, Settings
 from coherer._server.rocketmq.remoting import Channel, Handler, Remoting, of_anyone
-from coherer._store.beat import Beat
 from coherer._wire.rocketmq import settings as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
@@ -114,7 +114,7 @@ class NameServer:
             now_ms=now_ms,
         )
         self._now_ms = now_ms
-        self._scan = Beat(SCAN_MS, now_ms())
+        self._scan = IntervalTimer(SCAN_MS, now_ms())
 
     def make(self, connection: Connection) -> Receiver:
         """The receiver of a new connection."""

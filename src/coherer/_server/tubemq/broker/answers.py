@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coherer._net import Connection
 from coherer._server.tubemq.broker.replies import send_replies
 from coherer._server.tubemq.broker.state import BrokerState
-from coherer._store import Appended
+from coherer._store import AppendResult
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.envelope import answer_head
@@ -32,7 +32,7 @@ class Answers:
         self._connection = connection
         self._serials = serials
 
-    def tell(self, outcome: Sequence[Appended] | CohererError, end_offset: int) -> None:  # noqa: ARG002
+    def tell(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:  # noqa: ARG002
         """Answer every one of them."""
         connection, state = self._connection, self._state
         if isinstance(outcome, CohererError):

@@ -27,7 +27,7 @@ from coherer._server.tubemq.broker.readers import Readers
 from coherer._server.tubemq.broker.state import CLOSED, BrokerState, Reader
 from coherer._server.tubemq.caller import Caller
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer._store import Appended, Draft, Drafts, ReadStatus, Slices
+from coherer._store import AppendResult, Draft, DraftBatch, ReadResult, ReadStatus
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import get_reply
@@ -111,8 +111,8 @@ class Reads:
 
     def arrived(
         self,
-        drafts: Sequence[Draft | Drafts],
-        appended: Sequence[Appended],  # noqa: ARG002
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],  # noqa: ARG002
     ) -> None:
         """Messages were stored: wake who waits for them."""
         if not self.readers:
@@ -205,8 +205,8 @@ class Reads:
         return True
 
     def _mapped(
-        self, reader: Reader, found: Slices, left_out: list[int]
-    ) -> tuple[Slices, list[bytes | memoryview]]:
+        self, reader: Reader, found: ReadResult, left_out: list[int]
+    ) -> tuple[ReadResult, list[bytes | memoryview]]:
         """What was found, as far as it goes into one answer, and its wire form.
 
         The offsets of what cannot be delivered are added to `left_out`.
@@ -227,7 +227,7 @@ class Reads:
         self,
         get: Get,
         start: int,
-        found: Slices,
+        found: ReadResult,
         chunks: Sequence[bytes | memoryview],
         left_out: Sequence[int],
     ) -> None:
@@ -348,7 +348,7 @@ def _pass(get: Get, offset: int, status: ReadStatus) -> None:
         position.delta = 0
 
 
-def _cut(found: Slices, count: int) -> Slices:
+def _cut(found: ReadResult, count: int) -> ReadResult:
     """What was found as far as some of its records: the next read begins at the one behind them."""
     return replace(
         found,

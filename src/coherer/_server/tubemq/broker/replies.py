@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct as Layout
 
-from coherer._store import Appended
+from coherer._store import AppendResult
 from coherer._wire.tubemq.envelope import answer_head
 from coherer._wire.tubemq.frame import TOKEN
 from coherer._wire.tubemq.methods import SEND_MESSAGE
@@ -25,7 +25,7 @@ _14_BITS = (1 << 14) - 1
 
 
 def send_replies(
-    serials: Sequence[int], places: Iterable[Appended], first_id: int, append_ms: int
+    serials: Sequence[int], places: Iterable[AppendResult], first_id: int, append_ms: int
 ) -> bytes:
     """The frames that say that messages have been taken.
 

@@ -15,7 +15,7 @@ from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Handler, of_anyone
-from coherer._store import Entry
+from coherer._store import QueueEntry
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -195,7 +195,7 @@ def _item(found: Sum) -> bodies.StatsItem:
     return bodies.StatsItem(sum=found.sum, tps=found.per_s, avgpt=found.per_time)
 
 
-def _entry(entry: Entry, wanted: Subscription | None) -> bodies.ConsumeQueueEntry:
+def _entry(entry: QueueEntry, wanted: Subscription | None) -> bodies.ConsumeQueueEntry:
     passes = wanted is not None and (wanted.expression == ALL or entry.code in wanted.codes)
     return bodies.ConsumeQueueEntry(
         physic_offset=entry.physical_offset,

@@ -1,7 +1,7 @@
 """When messages were stored, by a clock that is not set.
 
 Records carry the time of day. Somebody may set that clock while a message waits, so the distance
-between two times of day says nothing about the time that passed. `StoredTimes` remembers, by place
+between two times of day says nothing about the time that passed. `ClockHistory` remembers, by place
 in the log, how far the time of day and the store time were from the clock that is not set; a new
 entry is made only when these distances change. For records that an earlier process stored the
 distances at the opening of the store count.
@@ -20,7 +20,7 @@ _NOTES_MAX: Final = 100_000
 """Enough for more than an hour of store times that stand still; then the older half is dropped."""
 
 
-class StoredTimes:
+class ClockHistory:
     """Turns times that records carry into times of the clock that is not set.
 
     Args:
@@ -32,7 +32,7 @@ class StoredTimes:
         opened_ms: when the store was opened, or took the last piece of another store's log, by the
             clock that is not set.
 
-    >>> times = StoredTimes(100, now_ms=5_000, wall_ms=5_000)
+    >>> times = ClockHistory(100, now_ms=5_000, wall_ms=5_000)
     >>> times.note(100, now_ms=6_000, wall_ms=6_000, store_ms=6_000)
     >>> times.note(180, now_ms=7_000, wall_ms=2_000, store_ms=6_000)  # set back by five seconds
     >>> times.stored_ms(100, 6_000), times.stored_ms(180, 6_000), times.born_ms(180, 2_000)
