@@ -15,8 +15,7 @@ from coherer._store import Draft
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import OsFiles
 from coherer._store.index import KeyIndex
-from coherer._store.index_file import ENTRY, HEAD, IndexFile
-from coherer._store.keys import Keys, hashes_of, key_hash
+from coherer._store.index_file import ENTRY, HEAD, IndexFile, Keys, hashes_of, key_hash
 
 FULL_SIZE = 420_000_040
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from coherer._record.layout import BLANK_BYTES
-from coherer._store import search
+from coherer._store import reading
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ENTRY, QueueDirectory
 from coherer._store.index import KeyIndex
-from coherer._store.log import CommitLog
 from coherer._store.model import QueueEntry, ReadResult, StoreOptions
-from coherer._store.queue import ENTRY
-from coherer._store.queues import QueueDirectory
-from coherer._store.read import read_queue
+from coherer._store.reading import read_queue
 from coherer.errors import ClosedError
 
 _FOR_EVER_MS = 1 << 62
@@ -153,7 +152,7 @@ class Contents:
         message with the nearest store time, of two equally near the earlier; 0 if there is none.
         """
         queue = self._queues.get((topic, queue_id))
-        return search.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
+        return reading.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
 
     def by_key(
         self,
@@ -167,7 +166,7 @@ class Contents:
         """Find the records of a topic that have a key (or unique id), newest first."""
         if self._index is None:
             return []
-        return search.by_key(
+        return reading.by_key(
             self._log, self._index, topic, key,
             max_count=max_count, begin_ms=begin_ms, end_ms=end_ms,
         )  # fmt: skip

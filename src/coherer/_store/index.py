@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coherer._store.checkpoint import Checkpoint
+if TYPE_CHECKING:
+    from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import Files
-from coherer._store.index_file import IndexFile
-from coherer._store.keys import Keys, key_hash
+from coherer._store.index_file import IndexFile, Keys, key_hash
 
 _PIECE_KEYS = 1_000
 _MANY_KEYS = 5_000

@@ -19,10 +19,9 @@ from zlib import crc32
 import msgspec
 
 from coherer._store.checkpoint import Checkpoint
+from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, QueueDirectory
 from coherer._store.files import Files
 from coherer._store.index import IndexContent
-from coherer._store.queue import ENTRY_BYTES, ConsumeQueue
-from coherer._store.queues import QueueDirectory
 from coherer.errors import UsageError
 
 FILE: Final = "inventory"

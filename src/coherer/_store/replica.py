@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.index import KeyIndex
-from coherer._store.log import CommitLog
 from coherer._store.model import AppendResult, Draft
-from coherer._store.queue import ConsumeQueue
-from coherer._store.queues import QueueDirectory
-from coherer._store.replay import RECORD_BYTES_MIN, Replayer, tag_and_keys
+from coherer._store.recovery import RECORD_BYTES_MIN, Replayer, tag_and_keys
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 _GAP_ENTRIES = 1_000_000

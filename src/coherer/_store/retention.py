@@ -8,7 +8,7 @@ for two files is refused.
 from __future__ import annotations
 
 from coherer._record.layout import store_ms_of
-from coherer._store.log import CommitLog
+from coherer._store.commit_log import CommitLog
 from coherer._store.model import GIB, StoreOptions
 from coherer.errors import UsageError
 

@@ -30,17 +30,16 @@ from typing import Self, TypeVar
 
 from coherer._common.clock import IntervalTimer
 from coherer._store import inventory
-from coherer._store.batch import Encoder
-from coherer._store.checkpoint import Checkpoint
+from coherer._store.checkpoint import Checkpoint, Flushing
 from coherer._store.clock_history import ClockHistory
-from coherer._store.config import ConfigFiles
+from coherer._store.commit_log import CommitLog
+from coherer._store.config_files import ConfigFiles
+from coherer._store.consume_queue import QueueDirectory
 from coherer._store.contents import Contents
-from coherer._store.disk import make_durable_directory, translate_os_errors
-from coherer._store.files import Files, OsFiles
-from coherer._store.flushing import Flushing
+from coherer._store.encoder import Encoder
+from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.inventory import Inventory
-from coherer._store.log import CommitLog
 from coherer._store.model import (
     AppendResult,
     DamagedRange,
@@ -49,9 +48,7 @@ from coherer._store.model import (
     RecoveryReport,
     StoreOptions,
 )
-from coherer._store.queues import QueueDirectory
-from coherer._store.recovery import Recovery, verify
-from coherer._store.replay import Replayer
+from coherer._store.recovery import Recovery, Replayer, verify
 from coherer._store.replica import Replica
 from coherer._store.retention import first_is_over, is_too_large
 from coherer.errors import StoreError, StoreFullError

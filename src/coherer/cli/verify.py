@@ -11,7 +11,7 @@ from coherer.cli.options import Json
 from coherer.cli.output import amount, say_json, say_table
 
 if TYPE_CHECKING:
-    from coherer._store.verifying import Problem, VerifyReport
+    from coherer._store.verify import Problem, VerifyReport
 
 REPAIRABLE: Final = 3
 """Exit code: something is damaged, and `--repair` can make it again."""

@@ -36,8 +36,8 @@ from coherer._server.tubemq.door import TubeDoor
 from coherer._server.tubemq.master.admin import elsewhere, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._store import OsFiles, Store
-from coherer._store.config import ConfigFiles
-from coherer._store.disk import make_durable_directory, translate_os_errors
+from coherer._store.config_files import ConfigFiles
+from coherer._store.files import make_durable_directory, translate_os_errors
 from coherer._store.retention import check_retention
 from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
 

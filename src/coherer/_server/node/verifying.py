@@ -23,8 +23,8 @@ from coherer._server.rocketmq.namesrv.nameserver import CHECKS
 from coherer._server.tubemq.door import MASTER_FILE
 from coherer._server.tubemq.master.state import check_saved
 from coherer._store import OsFiles, Store, StoreOptions
-from coherer._store.config import ConfigFiles
-from coherer._store.verifying import Problem, VerifyReport, verify_store
+from coherer._store.config_files import ConfigFiles
+from coherer._store.verify import Problem, VerifyReport, verify_store
 from coherer._wire.rocketmq import fastjson, settings
 
 CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {

@@ -31,7 +31,7 @@ from coherer._rules.common.versions import DataVersion
 from coherer._rules.rocketmq.acl import PUB, SUB, AccessRules, Account, Request, check_listed
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import OsFiles
-from coherer._store.disk import make_durable_directory
+from coherer._store.files import make_durable_directory
 from coherer._wire.rocketmq import acl as signatures
 from coherer._wire.rocketmq.bodies import HeartbeatData
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode

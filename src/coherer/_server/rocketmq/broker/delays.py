@@ -31,7 +31,7 @@ from coherer._rules.rocketmq.delays import (
 from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
 from coherer._store import AppendResult, Draft, QueueEntry
-from coherer._store.queue import BLANK_SIZE, is_valid_queue
+from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
 from coherer.errors import CohererError
 
 _log = Log(logging.getLogger(__name__))

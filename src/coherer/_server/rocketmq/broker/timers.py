@@ -44,8 +44,8 @@ from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._store import AppendResult, Draft, Store
+from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
 from coherer._store.model import QueueEntry
-from coherer._store.queue import BLANK_SIZE, is_valid_queue
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import CohererError, UsageError
 

@@ -39,7 +39,7 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.refusal import Refusal
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import AppendResult, Draft
-from coherer._store.queue import is_valid_queue
+from coherer._store.consume_queue import is_valid_queue
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import EndTransactionHeader, MessageIdHeader, parse

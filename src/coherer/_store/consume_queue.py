@@ -1,29 +1,122 @@
-"""A consume queue: entry number n says where the queue's n-th message lies in the log.
+"""Entries of consume queues that are in memory and not yet in the queues' files.
+
+A batch of sends may touch a thousand queues with one entry each. Writing each entry at once would
+cost a call of the system, and often an open and a close, for 20 bytes. So new entries stay in
+memory, in the queue (`ConsumeQueue.take`), where readers see them at once. Another thread writes
+them to the files (`Waiting.write`), one write per queue, before the checkpoint vouches for them.
+A crash loses nothing: recovery makes the entries again from the log.
+
+Rules:
+
+* `guard` is held while entries are added to a queue, while written ones are removed from it, and
+  while a batch becomes visible. No file of a queue is touched under it.
+* `writing` is held by whoever writes entries, changes files of queues or takes `dirty`. So one
+  thread at a time does that, and what it has written is in `dirty` before others look.
+* A queue is in `queues` exactly when it has entries in memory that no running `write` has taken.
+* About `limits.QUEUE_ENTRIES_WAITING` entries wait at most. Then the writer thread writes them
+  itself (`make_room`), or takes no more messages if it cannot.
+
+Locks are taken in this order: `writing`, `Handles.guard`, `guard`.
+
+
+A consume queue: entry number n says where the queue's n-th message lies in the log.
 
 An entry has 20 bytes: log offset, size of the record, tag code. A file holds 300,000 of them and
 is named by the queue's byte offset of its first. Entries that stand for no message (before the
 first of a queue that lost its beginning; for messages that are damaged) are *blank*: offset 0,
 size 2,147,483,647, tag code 0. Behind the last entry everything is zero.
 
-New entries are in memory until they are written to the file (`coherer._store.waiting`): those from
+New entries are in memory until they are written to the file (`coherer._store.consume_queue`): those from
 `tail[0]` on. `max` moves when entries are taken, whole, so a reader never sees half an entry.
-"""
+
+
+All consume queues of a store."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from coherer import limits
 from coherer._record.layout import FIXED_BYTES
-from coherer._store.disk import Handles, file_name, numbered, zero
-from coherer._store.files import Files
-from coherer._store.keys import hashes_of
-from coherer._store.waiting import Waiting
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._store.files import Dirty, Files, Handles, file_name, numbered, zero
+from coherer._store.index_file import hashes_of
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
+
+
+class Waiting:
+    """The queues of a store that have entries in memory.
+
+    Attributes:
+        guard: see the rules of the module.
+        writing: see there.
+        queues: those with entries that nobody writes yet.
+        count: how many entries are in memory.
+        dirty: what was written to files of queues since it was taken (`take_dirty`).
+    """
+
+    def __init__(self) -> None:
+        self.guard = threading.Lock()
+        self.writing = threading.RLock()
+        self.queues: list[ConsumeQueue] = []
+        self.count = 0
+        self.dirty = Dirty()
+
+    @property
+    def many(self) -> bool:
+        """Whether so many wait that they should be written before the interval is over."""
+        return self.count >= limits.QUEUE_ENTRIES_WAITING // 2
+
+    def make_room(self) -> None:
+        """Write the entries if too many wait.
+
+        Raises:
+            OSError: some could not be written: take no more.
+        """
+        if self.count >= limits.QUEUE_ENTRIES_WAITING:
+            self.write()
+
+    def write(self, mark: Callable[[], None] | None = None) -> None:
+        """Write the entries that wait; those of batches that come meanwhile may stay.
+
+        Args:
+            mark: called under `guard`: all entries that were added before it are written.
+
+        Raises:
+            OSError: some could not be written; they stay in memory for the next time.
+        """
+        with self.writing:
+            with self.guard:
+                if mark is not None:
+                    mark()
+                queues, self.queues = self.queues, []
+            written = 0
+            try:
+                for queue in queues:
+                    queue.write()
+                    written += 1
+            finally:
+                if written < len(queues):
+                    with self.guard:
+                        self.queues = queues[written:] + self.queues
+
+    def take_dirty(self) -> Dirty:
+        """Give what must be synced for what was written, and begin a new list."""
+        with self.writing:
+            dirty, self.dirty = self.dirty, Dirty()
+        return dirty
+
+    def give_back(self, dirty: Dirty) -> None:
+        """Note that a sync of this failed: it is part of the next one."""
+        with self.writing:
+            self.dirty.merge(dirty)
+
 
 ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
@@ -388,3 +481,112 @@ def take_all(queues: Iterable[ConsumeQueue], waiting: Waiting) -> None:
         taken += count
         pending.clear()
     waiting.count += taken
+
+
+Queues = dict[tuple[str, int], ConsumeQueue]
+
+
+class QueueDirectory:
+    """Finds and makes consume queues.
+
+    Args:
+        files: where they are.
+        directory: the directory of the topics.
+        open_files: tells how many of their files may be held open now.
+        file_bytes: size of their files, unless there are files already.
+        delays_ms: the delay of each queue of the schedule topic.
+
+    Attributes:
+        queues: those that were found or made, by topic and number.
+        waiting: their entries that are not in files yet.
+        handles: their open files.
+        notes: what was found beside queues.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        open_files: Callable[[], int],
+        file_bytes: int,
+        delays_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.handles = Handles(files, open_files)
+        self.waiting = Waiting()
+        self._file_bytes = file_bytes
+        self._delays_ms = delays_ms
+        self.queues: Queues = {}
+        self.notes: list[str] = []
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the files of queues."""
+        return self._file_bytes
+
+    def load(
+        self,
+        file_bytes: int | None = None,
+        loaded: Callable[[ConsumeQueue], None] = lambda _: None,
+    ) -> None:
+        """Find the queues that are there.
+
+        Args:
+            file_bytes: the size of their files, where that is known; else the files tell.
+            loaded: called with each of them.
+        """
+        found: list[tuple[str, int]] = []
+        for topic in self._files.names(self._directory):
+            for name in self._files.names(self._directory / topic):
+                try:
+                    self.get(topic, int(name) if name.isdecimal() else -1)
+                except UsageError:
+                    self.notes.append(f"{topic}/{name} is not a queue")
+                    continue
+                found.append((topic, int(name)))
+        if file_bytes is None:
+            sizes = [queue.existing_size() for queue in self.queues.values()]
+            file_bytes = max([size for size in sizes if size % ENTRY_BYTES == 0], default=0)
+        self._file_bytes = file_bytes or self._file_bytes
+        self.queues.clear()
+        for topic, number in found:
+            queue = self.get(topic, number)
+            queue.load()
+            loaded(queue)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Give a queue, made if it is missing.
+
+        Raises:
+            UsageError: the topic or the number cannot be one.
+        """
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            queue = ConsumeQueue(
+                self._files, self.handles, self.waiting, self._directory, topic, queue_id,
+                self._file_bytes,
+            )  # fmt: skip
+            if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
+                queue.delay_ms = self._delays_ms[queue_id]
+            self.queues[topic, queue_id] = queue
+        return queue
+
+    def numbers(self, topic: str) -> list[int]:
+        """Give the numbers of a topic's queues."""
+        return sorted([number for name, number in self.queues if name == topic])
+
+    def remove(self, topic: str) -> None:
+        """Delete a topic's queues.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        for number in self.numbers(topic):
+            self.queues.pop((topic, number)).remove()
+        self._files.remove_tree(self._directory / topic)
+        self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.handles.close()

@@ -29,9 +29,9 @@ from coherer._record.layout import (
     blank,
     encode,
 )
-from coherer._store.keys import Keys, hashes_of
+from coherer._store.consume_queue import ENTRY, ConsumeQueue
+from coherer._store.index_file import Keys, hashes_of
 from coherer._store.model import AppendResult, Draft, DraftBatch
-from coherer._store.queue import ENTRY, ConsumeQueue
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 

@@ -15,16 +15,12 @@ import msgspec
 from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
 from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
-from coherer._store.disk import translate_os_errors
-from coherer._store.files import OsFiles
+from coherer._store.commit_log import CommitLog, Scanner
+from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirectory
+from coherer._store.files import OsFiles, translate_os_errors
 from coherer._store.index import KeyIndex
-from coherer._store.log import CommitLog
 from coherer._store.model import DamagedRange, StoreOptions
-from coherer._store.queue import BLANK_SIZE, ConsumeQueue
-from coherer._store.queues import QueueDirectory
-from coherer._store.recovery import find_gaps
-from coherer._store.replay import Replayer
-from coherer._store.scan import Scanner
+from coherer._store.recovery import Replayer, find_gaps
 from coherer.errors import StoreError, UsageError
 
 _ALL_BYTES = 1 << 62

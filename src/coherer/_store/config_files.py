@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from coherer._common.logs import Log
-from coherer._store.disk import translate_os_errors
-from coherer._store.files import Files
+from coherer._store.files import Files, translate_os_errors
 from coherer.errors import DamagedStoreError, UsageError
 
 T = TypeVar("T")
