@@ -34,7 +34,7 @@ class Stage:
         self, directory: Path, clock: ManualClock, options: RocketOptions, patience_ms: int = 9_000
     ) -> None:
         self.clock = clock
-        self.store = Store.open(directory, OPTIONS, now_ms=clock.wall_ms, steady_ms=clock.now_ms)
+        self.store = Store.open(directory, OPTIONS, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms)
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.state = RocketState(options, self.core)
         self.desk = ClientDesk(self.state)

@@ -52,7 +52,7 @@ class BrokerStage:
     ) -> None:
         self.clock = clock
         self.store = Store.open(
-            directory, store_options, now_ms=clock.wall_ms, steady_ms=clock.now_ms
+            directory, store_options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms
         )
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms, sync_flush=sync_flush)
         self.broker = RocketBroker(RocketOptions(**options), self.core, access=access)

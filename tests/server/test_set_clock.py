@@ -96,7 +96,7 @@ async def test_messages_and_people_see_the_time_of_day(
 @both_ways
 def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms: int) -> None:
     chosen = StoreOptions(segment_bytes=1 << 16, retention_hours=1, index_enabled=False)
-    with Store.open(tmp_path, chosen, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
+    with Store.open(tmp_path, chosen, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms) as store:
         core = Core(store, clock.now_ms, wall_ms=clock.wall_ms)
         for _ in range(3):
             store.append([Draft("t", 0, bytes(50_000), b"")])
@@ -181,7 +181,9 @@ def test_members_are_awaited_after_a_restart(by_ms: int) -> None:
 @both_ways
 async def test_a_lease_ends_in_time(tmp_path: Path, clock: ManualClock, by_ms: int) -> None:
     store_options = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
-    with Store.open(tmp_path, store_options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
+    with Store.open(
+        tmp_path, store_options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms
+    ) as store:
         broker = Broker(BROKER_OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
         serve(broker)
         peer, other = Peer(broker), Peer(broker)
@@ -229,7 +231,9 @@ async def test_a_get_waits_as_long_as_it_should(
     tmp_path: Path, clock: ManualClock, by_ms: int
 ) -> None:
     store_options = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
-    with Store.open(tmp_path, store_options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
+    with Store.open(
+        tmp_path, store_options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms
+    ) as store:
         broker = Broker(BROKER_OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
         serve(broker)
         peer = Peer(broker)

@@ -130,11 +130,8 @@ def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
     assert len(list((bench.directory / "index").iterdir())) == 1
 
 
-def test_keys_do_not_wait_without_end(bench: Any, full_files: Any, monkeypatch: Any) -> None:
-    from coherer._store.index import KeyIndex
-
-    monkeypatch.setattr(KeyIndex, "PENDING_MAX", 4)
-    store = bench.open(files=full_files)
+def test_pending_keys_are_limited(bench: Any, full_files: Any) -> None:
+    store = bench.open(files=full_files, pending_keys_max=4)
     store.append(batch(bench, 0, 6))
     full_files.room = 0
     before = bench.everything(store)
@@ -219,7 +216,7 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     before = bench.everything(store)
     assert before["new", 0] == {0: "new/0/9"}
     for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
-        with pytest.raises(StoreFullError, match="too many are"):
+        with pytest.raises(StoreFullError, match="Too many open files"):
             what()
     files.none_left = False
     assert store.flush() == store.end_offset == store.durable_offset

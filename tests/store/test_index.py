@@ -15,15 +15,15 @@ from coherer._store import Draft
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import OsFiles
 from coherer._store.index import KeyIndex
-from coherer._store.index_file import ENTRY, HEAD, IndexFile, Keys, hashes_of, key_hash
+from coherer._store.index_file import ENTRY, HEAD, IndexFile, IndexKeys, key_hash, key_hasher
 
 FULL_SIZE = 420_000_040
 
 
-def keys_of(*rows: tuple[str, int, int]) -> Keys:
-    """Keys of the topic, with the offset and the time of their message."""
+def keys_of(*rows: tuple[str, int, int]) -> IndexKeys:
+    """IndexKeys of the topic, with the offset and the time of their message."""
     names, offsets, times_ms = zip(*rows, strict=True)
-    return Keys(hashes_of("TopicTest").of(names), list(offsets), list(times_ms))
+    return IndexKeys(key_hasher("TopicTest").hash_all(names), list(offsets), list(times_ms))
 
 
 def find(
@@ -117,7 +117,7 @@ def test_after_a_crash_the_vouched_entries_count(index: KeyIndex, tmp_path: Path
     for n in range(30):
         index.add(keys_of((f"k{n % 3}", n, 1000 * n)))
     index.write(30_000)
-    end_ms, number, count = index.mark()
+    end_ms, number, count = index.position()
     assert end_ms == 29_000
     assert count == 30 - 19 + 1
     checkpoint = Checkpoint(offset=999, index_file=number, index_count=count)
@@ -159,12 +159,12 @@ def test_the_end_of_what_is_written_is_told_to_the_checkpoint(
     index: KeyIndex, tmp_path: Path
 ) -> None:
     index.add(keys_of(*[("k", n, 1000 + n) for n in range(10)]))
-    assert index.mark()[0] == 0  # in memory only
+    assert index.position()[0] == 0  # in memory only
     index.write(50)
-    assert index.mark()[0] == 1_009
+    assert index.position()[0] == 1_009
     index.add(keys_of(*[("k", n, 1000 + n) for n in range(10, 45)]))
     index.write(50)
-    end_ms, _, _ = index.mark()
+    end_ms, _, _ = index.position()
     assert end_ms == 1_044
     # By Java's rule nothing of it is newer than the checkpoint: a Java broker keeps it all.
     again = reopen(tmp_path, Checkpoint(index_ms=end_ms), clean=False)
@@ -250,10 +250,10 @@ def test_slots_that_could_not_be_written_are_written_later(tmp_path: Path) -> No
 def test_many_keys_do_not_wait_for_the_slow_beat(index: KeyIndex, tmp_path: Path) -> None:
     keys = [(f"k{n}", n, n) for n in range(40)]
     index.add(keys_of(*keys))
-    index.catch_up(0)
+    index.write_if_many(0)
     assert list((tmp_path / "index").glob("*")) == []
     index.add(keys_of(*keys * 125))
-    index.catch_up(0)
+    index.write_if_many(0)
     assert list((tmp_path / "index").glob("*")) != []
 
 
@@ -282,7 +282,7 @@ def test_what_catches_up_leaves_the_slots_for_later(tmp_path: Path) -> None:
     index = KeyIndex(OsFiles(), tmp_path, 2_000, 10_000)
     index.load(Checkpoint(), clean=True)
     index.add(keys_of(*[(f"k{n}", n, n) for n in range(6_000)]))
-    index.catch_up(0)
+    index.write_if_many(0)
     (path,) = tmp_path.iterdir()
     assert HEAD.unpack(path.read_bytes()[: HEAD.size])[5] == 0
     assert find(index, "k7") == [7]

@@ -316,14 +316,11 @@ def test_a_directory_that_a_killed_process_made_survives(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_index_file_that_is_made_during_a_sync_survives(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, monkeypatch: Any, seed: int
+def test_an_index_file_that_is_created_during_a_sync_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    from coherer._store.index import KeyIndex
-
-    monkeypatch.setattr(KeyIndex, "PENDING_MAX", 10)  # the writer writes them itself
     files = power_files()
-    store = bench.open(files=files)
+    store = bench.open(files=files, pending_keys_max=10)  # so the writer writes keys itself
     store.append([bench.draft(n, key=f"k{n}") for n in range(10)])
     sync_directory = files.sync_directory
 
@@ -331,11 +328,8 @@ def test_an_index_file_that_is_made_during_a_sync_survives(
         sync_directory(path)
         if path.name == "index":
             files.sync_directory = sync_directory
-            for first, end in (
-                (10, 35),
-                (35, 45),
-                (45, 46),
-            ):  # the second file begins with the 40th
+            # The second file begins with the 40th key.
+            for first, end in ((10, 35), (35, 45), (45, 46)):
                 store.append([bench.draft(n, key=f"k{n}") for n in range(first, end)])
 
     files.sync_directory = then_more

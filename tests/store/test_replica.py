@@ -131,7 +131,7 @@ def test_files_of_another_size_are_refused(bench: Any, tmp_path: Path) -> None:
     with pytest.raises(DamagedStoreError, match="mappedFileSizeCommitLog"):
         other.append_raw(0, bytes(master.read_raw(0, 1 << 20)))
     assert other.end_offset == 0
-    with pytest.raises(UsageError, match="cannot begin at offset 16384"):
+    with pytest.raises(UsageError, match="cannot start at offset 16384"):
         other.append_raw(16_384, bytes(master.read_raw(16_384, 1 << 20)))
 
 

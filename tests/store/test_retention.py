@@ -163,7 +163,7 @@ def test_a_replica_holds_the_limit_too(bench: Any, tmp_path: Any) -> None:
 def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
     import pytest
 
-    from coherer._store.retention import check_retention, segment_bytes_for
+    from coherer._store.model import check_retention, segment_bytes_for
     from coherer.errors import UsageError
 
     mib = 1 << 20

@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def open_store(directory: Path, clock: ManualClock) -> Store:
-    return Store.open(directory, OPTIONS, now_ms=clock.wall_ms, steady_ms=clock.now_ms)
+    return Store.open(directory, OPTIONS, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms)
 
 
 def put(store: Store, body: bytes) -> int:
@@ -72,6 +72,6 @@ def test_what_comes_from_another_store_is_older() -> None:
     times = ClockHistory(100, now_ms=1_000, wall_ms=1_000)
     assert times.is_older(99)
     assert not times.is_older(100)
-    times.copied(300, 7_000)
+    times.note_copy(300, 7_000)
     assert times.is_older(299)
     assert times.opened_ms == 7_000

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from coherer import limits
 from coherer._store import OsFiles
 from coherer.errors import StoreFullError
 
@@ -100,9 +99,10 @@ def test_reads_go_from_the_file_over_to_memory(bench: Any) -> None:
     assert tagged.offsets == [*range(1, 60, 2)]
 
 
-def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) -> None:
-    monkeypatch.setattr(limits, "QUEUE_ENTRIES_WAITING", 1000)
-    store = bench.open(files=full_files, segment_bytes=1 << 20)
+def test_the_writer_writes_when_too_many_entries_are_pending(
+    bench: Any, monkeypatch: Any, full_files: Any
+) -> None:
+    store = bench.open(files=full_files, segment_bytes=1 << 20, pending_entries_max=1000)
     store.append(spread(bench, 0, 1000))
     assert not (bench.directory / "consumequeue" / "t0").exists()
     store.append(spread(bench, 1000, 10))
@@ -111,13 +111,12 @@ def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) ->
     before = bench.everything(store)
 
     class Refusing:
-        """No room for queues, whatever there is for the log."""
+        """No disk space for queues, only for the log."""
 
         def __call__(self, path: Path) -> None:
             raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "QUEUE_ENTRIES_WAITING", 500)
         patch.setattr(full_files, "make_directory", Refusing())
         patch.setattr(full_files, "fail_at", 0)  # the first write
         with pytest.raises(StoreFullError, match="consume queues"):
@@ -130,9 +129,8 @@ def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) ->
     assert again.recovery.clean
 
 
-def test_the_other_thread_writes_soon_when_many_wait(bench: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "QUEUE_ENTRIES_WAITING", 200)
-    store = bench.open(segment_bytes=1 << 20)
+def test_a_tick_writes_early_when_many_entries_are_pending(bench: Any) -> None:
+    store = bench.open(segment_bytes=1 << 20, pending_entries_max=200)
     store.tick()
     store.append(spread(bench, 0, 99))
     store.tick()

@@ -1,10 +1,9 @@
-"""When messages were stored, by a clock that is not set.
+"""Converts the times in records to a monotonic clock.
 
-Records carry the time of day. Somebody may set that clock while a message waits, so the distance
-between two times of day says nothing about the time that passed. `ClockHistory` remembers, by place
-in the log, how far the time of day and the store time were from the clock that is not set; a new
-entry is made only when these distances change. For records that an earlier process stored the
-distances at the opening of the store count.
+Records carry the time of day. That clock may be set while a message waits, so the difference of two
+times of day says nothing about the time that passed. `ClockHistory` remembers, by log offset, how
+far the time of day and the store time were ahead of the monotonic clock. It adds an entry only when
+these differences change. For records of an earlier process it uses the differences at open.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from bisect import bisect_right
 from typing import Final
 
 _TOLERANCE_MS: Final = 50
-"""Smaller changes of a distance are not noted: clocks are corrected by small steps all day."""
+"""Smaller changes are ignored: clocks are corrected by small steps all day."""
 
-_NOTES_MAX: Final = 100_000
-"""Enough for more than an hour of store times that stand still; then the older half is dropped."""
+_ENTRIES_MAX: Final = 100_000
+"""Enough for more than an hour of constant store times; then the older half is dropped."""
 
 
 class ClockHistory:
-    """Turns times that records carry into times of the clock that is not set.
+    """Converts the times in records to a monotonic clock.
 
     Args:
-        end: where the log ends when the store is opened.
-        now_ms: the clock that is not set, then.
-        wall_ms: the time of day, then.
+        end: the end of the log when the store is opened.
+        now_ms: the monotonic clock at open.
+        wall_ms: the time of day at open.
 
     Attributes:
-        opened_ms: when the store was opened, or took the last piece of another store's log, by the
-            clock that is not set.
+        opened_ms: the monotonic time when the store was opened, or when a replica last received a
+            part of its master's log.
 
     >>> times = ClockHistory(100, now_ms=5_000, wall_ms=5_000)
     >>> times.note(100, now_ms=6_000, wall_ms=6_000, store_ms=6_000)
@@ -43,38 +42,38 @@ class ClockHistory:
         self.opened_ms = now_ms
         self._end = end
         self._wall_ahead_ms = self._store_ahead_ms = wall_ms - now_ms
-        self._places = array("q", (0,))
+        self._offsets = array("q", (0,))
         self._walls = array("q", (self._wall_ahead_ms,))
         self._stores = array("q", (self._store_ahead_ms,))
 
     def note(self, physical_offset: int, now_ms: int, wall_ms: int, store_ms: int) -> None:
-        """A batch is stored from this place of the log on; call it for each, in order."""
+        """Note the clocks for a batch that begins at a log offset. Called for each, in order."""
         wall, stored = wall_ms - now_ms, store_ms - now_ms
         if (
             abs(wall - self._wall_ahead_ms) <= _TOLERANCE_MS
             and abs(stored - self._store_ahead_ms) <= _TOLERANCE_MS
         ):
             return
-        if len(self._places) >= _NOTES_MAX:
-            for notes in (self._places, self._walls, self._stores):
-                del notes[1 : _NOTES_MAX // 2]
+        if len(self._offsets) >= _ENTRIES_MAX:
+            for column in (self._offsets, self._walls, self._stores):
+                del column[1 : _ENTRIES_MAX // 2]
         self._wall_ahead_ms, self._store_ahead_ms = wall, stored
-        self._places.append(physical_offset)
+        self._offsets.append(physical_offset)
         self._walls.append(wall)
         self._stores.append(stored)
 
-    def copied(self, end: int, now_ms: int) -> None:
-        """What lies before this place was stored elsewhere, by another machine's clock."""
+    def note_copy(self, end: int, now_ms: int) -> None:
+        """Note that records before this log offset were stored by another machine."""
         self._end, self.opened_ms = end, now_ms
 
     def is_older(self, physical_offset: int) -> bool:
-        """Whether an earlier process, or another one, stored the record at this place."""
+        """Whether another process stored the record at this log offset."""
         return physical_offset < self._end
 
     def stored_ms(self, physical_offset: int, store_ms: int) -> int:
-        """A record's store time, or one counted from it, by the clock that is not set."""
-        return store_ms - self._stores[bisect_right(self._places, physical_offset) - 1]
+        """Convert a record's store time, or a time computed from it."""
+        return store_ms - self._stores[bisect_right(self._offsets, physical_offset) - 1]
 
     def born_ms(self, physical_offset: int, born_ms: int) -> int:
-        """A time of day when the record at this place was stored, by the clock that is not set."""
-        return born_ms - self._walls[bisect_right(self._places, physical_offset) - 1]
+        """Convert a time of day that was current when the record was stored."""
+        return born_ms - self._walls[bisect_right(self._offsets, physical_offset) - 1]

@@ -1,26 +1,22 @@
-"""The commit log: one sequence of records, cut into files of equal size.
+"""The commit log: one sequence of records in files of equal size, and a scanner that verifies it.
 
-Rules:
+Invariants:
 
 * A file is named by the offset of its first byte and has its full size from the start, sparse. So
-  the mapping that reads are served from is made once, and never reaches behind the file's end.
+  the mapping that reads are served from is made once and never reaches past the end of the file.
 * Bytes before `end` are never written again; readers only look there. `end` moves (`commit`) when
-  a batch is wholly written, in the queues too; what a failed write left behind it is cut off.
-* `durable` is how far the log has certainly reached the disk. `flush` moves it, from any thread,
-  while the writer goes on; `_guard` is held by whoever closes or syncs a handle.
-* When a sync has failed nobody knows what the disk holds: the log takes no more writes until it
-  is opened again and has read what is there.
+  a whole batch is written, in the queues too. What a failed write left after it is cut off.
+* `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
+  any thread, while the writer goes on. `_guard` is held while a handle is closed or synced.
+* After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
+  opened again and has read its files.
 
-
-Walking the log record by record, and finding the way again behind damage.
-
-A record is believed when its lengths fit each other, its body has the right check sum, and the
-offset that it names is where it lies. Where that fails the walk looks for the next place where it
-holds. If there is one, what lies between is *damage in the middle*, reported and stepped over. If
-there is none the log ends: what follows is the torn end of an interrupted write, unless it lies
-before `trusted`, up to where the log was known to be on the disk; then it is damage too.
-
-Reading is done by position and not through mappings, so that looking at holes costs no pages.
+The scanner accepts a record if its lengths agree with each other, the checksum of its body is
+right, and the offset in it is its position. Otherwise it searches for the next position where all
+of this holds. If there is one, the bytes between are *damage*, which is reported and skipped. If
+there is none the log ends: what follows is the torn end of an interrupted write. Only before
+`trusted`, up to where the log was known to be on the disk, it is damage too. The scanner reads by
+position and not through mappings, so that reading holes costs no memory pages.
 """
 
 from __future__ import annotations
@@ -46,9 +42,9 @@ from coherer._record.layout import (
 from coherer._store.files import (
     Files,
     file_name,
-    numbered,
-    out_of_files,
-    translate,
+    file_offsets,
+    is_out_of_handles,
+    store_error,
     translate_os_errors,
     zero,
 )
@@ -73,9 +69,9 @@ class CommitLog:
     """The files under `commitlog/`.
 
     Args:
-        files: where they are.
+        files: how to access files.
         directory: the directory of the log.
-        segment_bytes: size of a file, unless there are files already.
+        segment_bytes: the size of new files; existing files keep theirs.
 
     Raises:
         DamagedStoreError: the files do not fit together.
@@ -86,17 +82,17 @@ class CommitLog:
         self._directory = directory
         self._segments: dict[int, Segment] = {}
         self._guard = threading.Lock()
-        self._new_names = False
+        self._has_new_names = False
         self._failed = ""
-        self._uncut = False  # something is left behind the end
+        self._has_garbage = False  # a failed write left bytes after the end
         self._unsynced = False  # the end was cut since the last sync
-        begins = numbered(files.names(directory))
+        begins = file_offsets(files.names(directory))
         self.segment_bytes = self._existing_size(begins) or segment_bytes
         for begin in begins:
             self._add(begin)
         self.begin = begins[0] if begins else 0
         self.end = self.begin
-        self._tail = (self.begin, 0)  # end and store time of the last record, read as one
+        self._tail = (self.begin, 0)  # end and store time of the last record; replaced atomically
         self.durable = self.begin
         self.durable_ms = 0
         self.damage: tuple[DamagedRange, ...] = ()
@@ -112,7 +108,7 @@ class CommitLog:
         size = max(sizes, default=0)
         if size and any(begin % size for begin in begins):
             raise DamagedStoreError(
-                f"The files in {self._directory} have {size} bytes, but not names to fit.",
+                f"The files in {self._directory} have {size} bytes, but their names do not match.",
                 hint="Do not rename, join or cut files of the log.",
             )
         return size
@@ -129,11 +125,11 @@ class CommitLog:
         return sorted(self._segments.values(), key=lambda segment: segment.begin)
 
     def segment_at(self, offset: int) -> Segment | None:
-        """Give the file that holds an offset, if it is there."""
+        """Return the file that holds an offset, if it exists."""
         return self._segments.get(offset - offset % self.segment_bytes)
 
     def handle_of(self, segment: Segment) -> int:
-        """Open a file of the log, if it is not open, at its full size."""
+        """Return the handle of a file of the log; open it at its full size if necessary."""
         if segment.handle is None:
             handle = self._files.open(segment.path, create=True)
             if self._files.size(handle) != self.segment_bytes:
@@ -142,9 +138,9 @@ class CommitLog:
         return segment.handle
 
     def view_of(self, segment: Segment) -> memoryview:
-        """Give the whole file, mapped. The mapping lives as long as anybody holds a slice of it."""
+        """Return a mapping of the whole file. It lives as long as any slice of it."""
         if segment.view is None:
-            handle = self._files.open(segment.path)  # our own: `flush` may close the other one
+            handle = self._files.open(segment.path)  # `flush` may close the other handle
             try:
                 if self._files.size(handle) < self.segment_bytes:
                     self._files.resize(handle, self.segment_bytes)
@@ -153,12 +149,12 @@ class CommitLog:
                 self._files.close(handle)
         return segment.view
 
-    def damaged(self, offset: int) -> bool:
-        """Tell whether an offset lies in a piece that was found damaged."""
+    def is_damaged(self, offset: int) -> bool:
+        """Tell whether an offset lies in a range that was found damaged."""
         return any(piece.begin <= offset < piece.end for piece in self.damage)
 
     def record_at(self, offset: int) -> memoryview | None:
-        """Give the record at an offset if there is a valid one, proven."""
+        """Return the record at an offset; None if there is no valid one. It is verified."""
         segment = self.segment_at(offset)
         if segment is None or not self.begin <= offset < self.end:
             return None
@@ -168,12 +164,12 @@ class CommitLog:
         return view[here : here + HEAD.unpack_from(view, here)[0]]
 
     def read(self, segment: Segment, offset: int, size: int) -> bytes:
-        """Read by position; fewer bytes at the file's end."""
+        """Read from a file by log offset; fewer bytes at the end of the file."""
         with self._guard:
             return self._files.read(self.handle_of(segment), size, offset - segment.begin)
 
     def next_data(self, offset: int) -> int | None:
-        """Give the first offset from here to the end of its file that may hold data."""
+        """Return the first offset from here to the end of its file that may hold data."""
         segment = self.segment_at(offset)
         if segment is None:
             return None
@@ -182,53 +178,53 @@ class CommitLog:
         return None if found is None or found >= self.segment_bytes else segment.begin + found
 
     def write(self, chunks: Sequence[tuple[int, bytes]]) -> None:
-        """Write a batch behind the end: all of it, or none. `commit` makes it part of the log.
+        """Write a batch after the end, all of it or nothing. `commit` makes it part of the log.
 
         Args:
-            chunks: pieces and their offsets; one per file that the batch touches.
+            chunks: offsets and bytes, one pair for each file that the batch touches.
 
         Raises:
-            StoreFullError: there is no room.
+            StoreFullError: the disk is full.
             StoreError: the disk failed.
         """
         if self._failed:
-            raise StoreError(self._failed, hint="Look at the disk, then start the node again.")
+            raise StoreError(self._failed, hint="Check the disk, then restart the node.")
         before = self.end
-        if self._uncut:
+        if self._has_garbage:
             self.cut(before)
         try:
             for offset, data in chunks:
                 segment = self.segment_at(offset)
                 if segment is None:
-                    segment = self._start(offset - offset % self.segment_bytes)
+                    segment = self._create(offset - offset % self.segment_bytes)
                 self._files.write(self.handle_of(segment), data, offset - segment.begin)
         except OSError as error:
             self.withdraw(before)
-            raise translate(error, "write the log") from error
+            raise store_error(error, "write the log") from error
 
-    def _start(self, begin: int) -> Segment:
+    def _create(self, begin: int) -> Segment:
         segment = self._add(begin)
-        # The size is on the disk before anything else: a file's size tells that of all.
+        # The size is synced first, because the size of the files is taken from any one of them.
         self._files.sync(self.handle_of(segment))
-        self._new_names = True
+        self._has_new_names = True
         return segment
 
     def start_at(self, offset: int) -> None:
-        """Let a log without files begin elsewhere than at 0.
+        """Start a log without files at another offset than 0.
 
         Raises:
-            UsageError: no file can begin there.
+            UsageError: no file can start there.
         """
         if offset % self.segment_bytes:
             raise UsageError(
-                f"A file of {self.segment_bytes} bytes cannot begin at offset {offset}.",
+                f"A file of {self.segment_bytes} bytes cannot start at offset {offset}.",
                 hint="Set segment_bytes to the size of the master's files.",
             )
         self.begin = self.durable = offset
         self.commit(offset, 0)
 
     def read_raw(self, offset: int, size: int) -> memoryview:
-        """Give up to `size` bytes of the log, none behind the end of their file."""
+        """Return up to `size` bytes of the log, not past the end of their file."""
         segment = self.segment_at(offset)
         if segment is None or not self.begin <= offset < self.end:
             return memoryview(b"")
@@ -236,18 +232,18 @@ class CommitLog:
         return self.view_of(segment)[offset - segment.begin : stop - segment.begin]
 
     def commit(self, end: int, store_ms: int) -> None:
-        """Make what was written up to `end` part of the log; `store_ms` is its last record's."""
+        """Make the bytes up to `end` part of the log; `store_ms` is the time of the last record."""
         self._tail = (end, store_ms)
         self.end = end
 
     def withdraw(self, end: int) -> None:
-        """Take back what was written behind `end`, now or before the next write."""
-        self._uncut = True
+        """Undo what was written after `end`, now or before the next write."""
+        self._has_garbage = True
         with suppress(OSError, StoreError):
             self.cut(end)
 
     def cut(self, end: int) -> None:
-        """Make the log end at `end`: nothing is left behind it.
+        """Remove everything after `end`.
 
         Raises:
             StoreError: a file could not be cut.
@@ -262,10 +258,10 @@ class CommitLog:
                     handle = self.handle_of(segment)
                     zero(self._files, handle, max(end - segment.begin, 0))
                     self._unsynced = True
-        self._uncut = False
+        self._has_garbage = False
 
-    def relax(self) -> None:
-        """Give back the memory that reads have mapped; it stays in the system's cache."""
+    def release_memory(self) -> None:
+        """Release the memory that reads have mapped; the pages stay in the system's cache."""
         advice: int | None = getattr(mmap, "MADV_DONTNEED", None)
         if advice is None:
             return
@@ -275,7 +271,7 @@ class CommitLog:
                 view.obj.madvise(advice)
 
     def flush(self) -> int:
-        """Make what is written durable; may run beside the writer.
+        """Sync what is written; may run beside the writer. Returns the durable offset.
 
         Raises:
             StoreFullError: too many files are open; nothing is lost, try again.
@@ -290,8 +286,8 @@ class CommitLog:
             try:
                 self._sync_range(self.durable, end)
             except OSError as error:
-                if out_of_files(error):
-                    raise translate(error, "sync the log") from error
+                if is_out_of_handles(error):
+                    raise store_error(error, "sync the log") from error
                 self._failed = f"The log could not be synced: {error}."
                 raise StoreError(self._failed) from error
             self.durable = end
@@ -299,12 +295,14 @@ class CommitLog:
         return end
 
     def _sync_range(self, begin: int, end: int) -> None:
-        if self._new_names:
-            self._new_names = False  # before: the writer may make another one meanwhile
+        if self._has_new_names:
+            self._has_new_names = (
+                False  # before the sync: the writer may create another file meanwhile
+            )
             try:
                 self._files.sync_directory(self._directory)
             except OSError:
-                self._new_names = True
+                self._has_new_names = True
                 raise
         at = begin - begin % self.segment_bytes
         while at <= end:
@@ -318,7 +316,7 @@ class CommitLog:
         self._unsynced = False
 
     def drop_first(self) -> int:
-        """Delete the oldest file; give the new first offset. Views of it stay valid."""
+        """Delete the oldest file; return the new first offset. Slices of the file stay valid."""
         segment = self.segments[0]
         self._remove(segment)
         self.begin = self.segments[0].begin
@@ -328,7 +326,7 @@ class CommitLog:
         with self._guard:
             self._close(segment)
             segment.view = None
-            self._files.remove(segment.path)  # Windows refuses while slices of it are out
+            self._files.remove(segment.path)  # Windows refuses this while slices of it exist
             self._segments.pop(segment.begin)
 
     def _close(self, segment: Segment) -> None:
@@ -336,8 +334,8 @@ class CommitLog:
             handle, segment.handle = segment.handle, None
             self._files.close(handle)
 
-    def settle(self, end: int, durable: int, store_ms: int) -> None:
-        """Say, after recovery, where the log ends and how far it is known to be on the disk."""
+    def finish_recovery(self, end: int, durable: int, store_ms: int) -> None:
+        """Set where the log ends, and how far it is known to be on the disk."""
         for segment in self._segments.values():
             if not segment.begin <= end < segment.end:
                 self._close(segment)
@@ -348,7 +346,7 @@ class CommitLog:
             self.durable_ms = store_ms
 
     def close(self) -> None:
-        """Close every file. ReadResult that are out stay valid."""
+        """Close every file. Slices of them stay valid."""
         with self._guard:
             for segment in self._segments.values():
                 self._close(segment)
@@ -362,15 +360,15 @@ _MAGICS = re.compile(
 
 
 class Scanner:
-    """Walks the log from `begin` on; iterate to get the summary of each valid record.
+    """Reads the log from `begin` on; iterate to get the summary of each valid record.
 
-    After the walk `end` is the end of the log and `damage` what was stepped over.
+    After the iteration `end` is the end of the log and `damage` is what was skipped.
 
     Args:
         log: the log.
-        begin: where a record begins.
+        begin: an offset at which a record begins.
         trusted: the log does not end before this offset.
-        strict: from there on the log ends where no valid record follows, whatever lies behind.
+        strict: from `trusted` on, the log ends at the first position without a valid record.
     """
 
     def __init__(self, log: CommitLog, begin: int, trusted: int, *, strict: bool = False) -> None:
@@ -386,7 +384,7 @@ class Scanner:
         at = self.end
         while True:
             segment = self._log.segment_at(at)
-            found = "a file is missing" if segment is None else self._look(segment, at)
+            found = "a file is missing" if segment is None else self._record_or_reason(segment, at)
             if isinstance(found, RecordSummary):
                 yield found
                 at += found.size
@@ -394,8 +392,8 @@ class Scanner:
             if isinstance(found, int):
                 at += found
                 continue
-            beyond = self._strict and at >= self._trusted
-            following = None if beyond else self.next_valid(at)
+            stop = self._strict and at >= self._trusted
+            following = None if stop else self.next_valid(at)
             if following is None:
                 break
             self.damage.append(DamagedRange(at, following, found))
@@ -405,8 +403,8 @@ class Scanner:
             at = self._trusted
         self.end = at
 
-    def _look(self, segment: Segment, at: int) -> RecordSummary | int | str:
-        """Give the record here, the size of a blank, or what is wrong."""
+    def _record_or_reason(self, segment: Segment, at: int) -> RecordSummary | int | str:
+        """Return the record at an offset, or the size of the blank there, or what is wrong."""
         self._load(segment, at, FIXED_BYTES)
         here = at - self._chunk_begin
         if len(self._chunk) - here < BLANK_BYTES:
@@ -422,11 +420,11 @@ class Scanner:
         here = at - self._chunk_begin
         physical = HEAD.unpack_from(self._chunk, here)[6]
         if physical != at:
-            return f"it says that it lies at {physical}"
+            return f"its own offset is {physical}"
         return examine(self._chunk, here)
 
     def _load(self, segment: Segment, at: int, size: int) -> None:
-        """Have `size` bytes from `at` on in the chunk, or what the file has of them."""
+        """Load `size` bytes from `at` on into the chunk, fewer at the end of the file."""
         if self._chunk_begin <= at and at + size <= self._chunk_begin + len(self._chunk):
             return
         size = min(max(size, _CHUNK_BYTES), segment.end - at)
@@ -434,13 +432,13 @@ class Scanner:
         self._chunk_begin = at
 
     def record_at(self, at: int) -> RecordSummary | None:
-        """Give the record here if there is a valid one."""
+        """Return the record at an offset; None if there is no valid one."""
         segment = self._log.segment_at(at)
-        found = None if segment is None else self._look(segment, at)
+        found = None if segment is None else self._record_or_reason(segment, at)
         return found if isinstance(found, RecordSummary) else None
 
     def next_valid(self, at: int) -> int | None:
-        """Find the first valid record (or blank) behind `at`; None if there is none."""
+        """Return the offset of the first valid record or blank after `at`, or None."""
         segment = self._log.segment_at(at)
         if segment is not None:
             found = self._after(segment, at) or self._search(segment, at + 1)
@@ -454,7 +452,7 @@ class Scanner:
         return None
 
     def _after(self, segment: Segment, at: int) -> int | None:
-        # Where the record's own size leads: a body that looks like records cannot mislead us.
+        # Try the record's own size first, so that a body that contains records is not searched.
         self._load(segment, at, FIXED_BYTES)
         here = at - self._chunk_begin
         if len(self._chunk) - here < BLANK_BYTES:
@@ -462,7 +460,9 @@ class Scanner:
         size, magic = BLANK.unpack_from(self._chunk, here)
         if magic != MAGIC or not FIXED_BYTES < size <= segment.end - at - BLANK_BYTES:
             return None
-        return None if isinstance(self._look(segment, at + size), str) else at + int(size)
+        return (
+            None if isinstance(self._record_or_reason(segment, at + size), str) else at + int(size)
+        )
 
     def _search(self, segment: Segment, at: int) -> int | None:
         position: int | None = at
@@ -470,18 +470,20 @@ class Scanner:
             position = self._log.next_data(position)
             if position is None:
                 return None
-            begin = max(position - 7, segment.begin)  # a magic number may lie across the border
+            begin = max(position - 7, segment.begin)  # a magic number may cross the border
             size = min(_CHUNK_BYTES, segment.end - begin)
             chunk = self._log.read(segment, begin, size)
             for hit in _MAGICS.finditer(chunk):
                 candidate = begin + hit.start() - 4
-                if candidate >= at and not isinstance(self._look(segment, candidate), str):
+                if candidate >= at and not isinstance(
+                    self._record_or_reason(segment, candidate), str
+                ):
                     return candidate
             position = begin + len(chunk) if len(chunk) == size else None
         return None
 
     def torn_bytes(self) -> int:
-        """Say how much lies behind `end`: the bytes up to the last that is not zero."""
+        """Return the number of bytes from `end` to the last one that is not zero."""
         last = self.end
         for segment in self._log.segments:
             position: int | None = max(self.end, segment.begin)

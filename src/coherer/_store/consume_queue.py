@@ -1,92 +1,111 @@
-"""Entries of consume queues that are in memory and not yet in the queues' files.
+"""Consume queues: entry number n says where the n-th message of a queue lies in the commit log.
 
-A batch of sends may touch a thousand queues with one entry each. Writing each entry at once would
-cost a call of the system, and often an open and a close, for 20 bytes. So new entries stay in
-memory, in the queue (`ConsumeQueue.take`), where readers see them at once. Another thread writes
-them to the files (`Waiting.write`), one write per queue, before the checkpoint vouches for them.
-A crash loses nothing: recovery makes the entries again from the log.
+An entry has 20 bytes: log offset, record size, tag code. A file holds 300,000 entries and is named
+by the byte offset of its first one. *Blank* entries stand for no message: they fill a queue that
+lost its beginning, and they replace damaged messages. A blank has offset 0, size 2,147,483,647 and
+tag code 0. After the last entry a file is all zeros.
 
-Rules:
+A batch of sends may touch a thousand queues with one entry each. Writing every entry at once would
+cost a system call, and often an open and a close, for 20 bytes. So new entries stay in memory, in
+the queue's `tail`, where readers see them at once. Another thread writes them to the files
+(`PendingEntries.write`), one write per queue, before a checkpoint covers them. A crash loses
+nothing: recovery rebuilds the entries from the log.
 
+Invariants:
+
+* `max` moves when whole entries are published, so a reader never sees half an entry.
 * `guard` is held while entries are added to a queue, while written ones are removed from it, and
   while a batch becomes visible. No file of a queue is touched under it.
-* `writing` is held by whoever writes entries, changes files of queues or takes `dirty`. So one
-  thread at a time does that, and what it has written is in `dirty` before others look.
-* A queue is in `queues` exactly when it has entries in memory that no running `write` has taken.
-* About `limits.QUEUE_ENTRIES_WAITING` entries wait at most. Then the writer thread writes them
-  itself (`make_room`), or takes no more messages if it cannot.
+* `writing` is held while entries are written, files of queues are changed, or `unsynced` is taken.
+  So one thread at a time does that, and others see its writes in `unsynced` when they look.
+* A queue is in `PendingEntries.queues` exactly when it has entries in memory that no running
+  `write` has taken.
+* About `entries_max` entries wait in memory. Beyond that the writer thread writes them itself
+  (`write_if_full`); if it cannot, the store accepts no more messages.
 
-Locks are taken in this order: `writing`, `Handles.guard`, `guard`.
-
-
-A consume queue: entry number n says where the queue's n-th message lies in the log.
-
-An entry has 20 bytes: log offset, size of the record, tag code. A file holds 300,000 of them and
-is named by the queue's byte offset of its first. Entries that stand for no message (before the
-first of a queue that lost its beginning; for messages that are damaged) are *blank*: offset 0,
-size 2,147,483,647, tag code 0. Behind the last entry everything is zero.
-
-New entries are in memory until they are written to the file (`coherer._store.consume_queue`): those from
-`tail[0]` on. `max` moves when entries are taken, whole, so a reader never sees half an entry.
-
-
-All consume queues of a store."""
+Locks are taken in this order: `writing`, `HandleCache.guard`, `guard`.
+"""
 
 from __future__ import annotations
 
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from coherer import limits
 from coherer._record.layout import FIXED_BYTES
-from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from coherer._store.files import Dirty, Files, Handles, file_name, numbered, zero
-from coherer._store.index_file import hashes_of
+from coherer._record.system_topics import SCHEDULE_TOPIC
+from coherer._store.files import Files, HandleCache, UnsyncedFiles, file_name, file_offsets, zero
+from coherer._store.index_file import key_hasher
+from coherer._store.model import StoreOptions
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
 
+ENTRY: Final = struct.Struct(">qiq")
+ENTRY_BYTES: Final = 20
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+QUEUES_MAX: Final = 1 << 31
+_RUN_ENTRIES = 4096
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
-class Waiting:
+
+def is_valid_queue(topic: str, queue_id: int) -> bool:
+    """Tell whether a topic and a queue id can name a queue.
+
+    >>> is_valid_queue("flights", 0), is_valid_queue("a/b", 0), is_valid_queue("flights", -1)
+    (True, False, False)
+    """
+    return _is_valid_topic(topic) and 0 <= queue_id < QUEUES_MAX
+
+
+def _is_valid_topic(topic: str) -> bool:
+    return bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX
+
+
+class PendingEntries:
     """The queues of a store that have entries in memory.
 
+    Args:
+        entries_max: how many entries may wait in memory.
+
     Attributes:
-        guard: see the rules of the module.
-        writing: see there.
-        queues: those with entries that nobody writes yet.
-        count: how many entries are in memory.
-        dirty: what was written to files of queues since it was taken (`take_dirty`).
+        guard: see the invariants of the module.
+        writing: see the invariants of the module.
+        queues: the queues with entries that no thread is writing yet.
+        count: the number of entries in memory.
+        unsynced: the files of queues that were written since `take_unsynced`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries_max: int) -> None:
         self.guard = threading.Lock()
         self.writing = threading.RLock()
         self.queues: list[ConsumeQueue] = []
         self.count = 0
-        self.dirty = Dirty()
+        self.unsynced = UnsyncedFiles()
+        self._entries_max = entries_max
 
     @property
-    def many(self) -> bool:
-        """Whether so many wait that they should be written before the interval is over."""
-        return self.count >= limits.QUEUE_ENTRIES_WAITING // 2
+    def is_half_full(self) -> bool:
+        """Whether the entries should be written before the flush interval is over."""
+        return self.count >= self._entries_max // 2
 
-    def make_room(self) -> None:
+    def write_if_full(self) -> None:
         """Write the entries if too many wait.
 
         Raises:
-            OSError: some could not be written: take no more.
+            OSError: some could not be written; accept no more messages.
         """
-        if self.count >= limits.QUEUE_ENTRIES_WAITING:
+        if self.count >= self._entries_max:
             self.write()
 
     def write(self, mark: Callable[[], None] | None = None) -> None:
-        """Write the entries that wait; those of batches that come meanwhile may stay.
+        """Write the entries in memory; those of batches that arrive meanwhile may stay.
 
         Args:
-            mark: called under `guard`: all entries that were added before it are written.
+            mark: called under `guard`: all entries that were added before the call are written.
 
         Raises:
             OSError: some could not be written; they stay in memory for the next time.
@@ -106,48 +125,35 @@ class Waiting:
                     with self.guard:
                         self.queues = queues[written:] + self.queues
 
-    def take_dirty(self) -> Dirty:
-        """Give what must be synced for what was written, and begin a new list."""
+    def take_unsynced(self) -> UnsyncedFiles:
+        """Return the files that must be synced, and start a new set."""
         with self.writing:
-            dirty, self.dirty = self.dirty, Dirty()
-        return dirty
+            unsynced, self.unsynced = self.unsynced, UnsyncedFiles()
+        return unsynced
 
-    def give_back(self, dirty: Dirty) -> None:
-        """Note that a sync of this failed: it is part of the next one."""
+    def restore_unsynced(self, unsynced: UnsyncedFiles) -> None:
+        """Put back files whose sync failed: they are part of the next one."""
         with self.writing:
-            self.dirty.merge(dirty)
+            self.unsynced.merge(unsynced)
 
 
-ENTRY: Final = struct.Struct(">qiq")
-ENTRY_BYTES: Final = 20
-BLANK_SIZE: Final = 0x7FFFFFFF
-BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
-QUEUES_MAX: Final = 1 << 31
-_RUN_ENTRIES = 4096
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries) -> None:
+    """Append the `new_entries` of queues to their tails, visible to readers.
 
-
-def is_valid_queue(topic: str, queue_id: int) -> bool:
-    """Say whether there can be such a queue.
-
-    >>> is_valid_queue("flights", 0), is_valid_queue("a/b", 0), is_valid_queue("flights", -1)
-    (True, False, False)
+    The caller holds `PendingEntries.guard`.
     """
-    allowed = bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX
-    return allowed and 0 <= queue_id < QUEUES_MAX
-
-
-def check_topic(topic: str) -> None:
-    """Refuse a topic that could not name a directory, here or in Java's broker.
-
-    Raises:
-        UsageError: it holds other characters, or too many.
-    """
-    if not _TOPIC.match(topic) or len(topic) > TOPIC_BYTES_MAX:
-        raise UsageError(
-            f"{topic!r} cannot be a topic.",
-            hint=f"Letters, digits, _, -, % and | can, up to {TOPIC_BYTES_MAX} of them.",
-        )
+    append, added = pending.queues.append, 0
+    for queue in queues:
+        entries = queue.new_entries
+        tail = queue.tail[1]
+        if not tail:
+            append(queue)
+        count = len(entries)
+        tail += entries[0] if count == 1 else b"".join(entries)
+        queue.max += count
+        added += count
+        entries.clear()
+    pending.count += added
 
 
 def _leading_blanks(entries: bytes) -> int:
@@ -160,62 +166,74 @@ def _leading_blanks(entries: bytes) -> int:
 class ConsumeQueue:
     """The files under `consumequeue/<topic>/<queue id>/`.
 
-    `fixed` and `topic_head` are what each record of this queue has in common: its size without
-    body and properties (and with IPv4 hosts), and its topic with the length before it;
-    `key_hashes` knows the hashes of its keys. `delay_ms` is set for queues of the schedule topic:
-    their entries hold the time of delivery, which is so much behind the store time, where those of
-    others hold the tag code. `pending` are entries of a batch that is not visible yet; `tail` is
-    the number of the first entry that is in memory, and these entries.
+    Attributes:
+        topic: the topic.
+        queue_id: the number of the queue.
+        file_bytes: the size of its files.
+        topic_head: the topic in a record, after the byte with its length.
+        fixed: the size of a record of this queue without body and properties, with IPv4 hosts.
+        key_hashes: hashes keys of this topic.
+        min: the number of the first entry.
+        max: the number of the next entry.
+        first_file: the byte offset at which the first file begins.
+        kept: whether the entries that were in the files at load are still there.
+        delay_ms: the delay of a queue of the schedule topic, None for other queues. Entries of the
+            schedule topic hold the delivery time (store time plus delay) instead of a tag code.
+        tail: the number of the first entry in memory, and the entries in memory.
+        new_entries: entries of a batch that is not visible yet (see `publish`).
     """
 
     __slots__ = (
-        "_active", "_directory", "_files", "_handles", "_waiting",
+        "_active", "_directory", "_files", "_handles", "_pending",
         "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
-        "pending",
-        "queue_id", "tail", "topic", "topic_head",
+        "new_entries", "queue_id", "tail", "topic", "topic_head",
     )  # fmt: skip
 
     def __init__(
         self,
         files: Files,
-        handles: Handles,
-        waiting: Waiting,
+        handles: HandleCache,
+        pending: PendingEntries,
         directory: Path,
         topic: str,
         queue_id: int,
         file_bytes: int,
     ) -> None:
-        check_topic(topic)
+        if not _is_valid_topic(topic):
+            raise UsageError(
+                f"{topic!r} is not a valid topic.",
+                hint=f"Use letters, digits, _, -, % and |, up to {TOPIC_BYTES_MAX} characters.",
+            )
         if not 0 <= queue_id < QUEUES_MAX:
-            raise UsageError(f"{queue_id} cannot be a queue's number.", topic=topic)
+            raise UsageError(f"{queue_id} is not a valid queue number.", topic=topic)
         self._files = files
         self._handles = handles
-        self._waiting = waiting
+        self._pending = pending
         self._directory = directory / topic / str(queue_id)
-        self._active = (self._directory, 0)  # the file that was written last, and where it ends
+        self._active = (self._directory, 0)  # the file that was written last, and its end
         self.topic = topic
         self.queue_id = queue_id
         self.file_bytes = file_bytes
         self.topic_head = bytes((len(topic),)) + topic.encode()
         self.fixed = FIXED_BYTES + len(topic)
-        self.key_hashes = hashes_of(topic)
+        self.key_hashes = key_hasher(topic)
         self.min = 0
         self.max = 0
         self.first_file = 0
-        self.kept = False  # what was in the files when they were loaded still is
+        self.kept = False
         self.delay_ms: int | None = None
         self.tail = (0, bytearray())
-        self.pending: list[bytes] = []
+        self.new_entries: list[bytes] = []
 
     def existing_size(self) -> int:
-        """Give the size of the queue's first file; 0 if there is none."""
+        """Return the size of the queue's first file; 0 if it has none."""
         for begin in self.begins()[:1]:
             with self._handles.guard:
                 return self._files.size(self._handles.get(self._path(begin)))
         return 0
 
     def sizes(self) -> dict[int, int]:
-        """Give the sizes of the files, by the byte offsets at which they begin."""
+        """Return the sizes of the files by the byte offsets at which they begin."""
         with self._handles.guard:
             return {
                 begin: self._files.size(self._handles.get(self._path(begin)))
@@ -223,7 +241,7 @@ class ConsumeQueue:
             }
 
     def load(self) -> None:
-        """Find the files, the first entry that is not blank, and the last that is not zero."""
+        """Find the files, the first entry that is not blank, and the last one that is not zero."""
         begins = self.begins()
         if not begins:
             return
@@ -258,7 +276,7 @@ class ConsumeQueue:
         return self._directory / file_name(begin)
 
     def write(self) -> None:
-        """Write the entries that are in memory to the file. Hold `Waiting.writing`.
+        """Write the entries in memory to the file. The caller holds `PendingEntries.writing`.
 
         Raises:
             OSError: they could not be written, and stay in memory.
@@ -270,25 +288,25 @@ class ConsumeQueue:
             path, end = self._active
             if at + len(entries) <= end:
                 self._files.write(self._handles.get(path), entries, at % self.file_bytes)
-                self._waiting.dirty.files.add(path)
+                self._pending.unsynced.files.add(path)
             else:
-                self._write_over(at, entries)
-        with self._waiting.guard:
-            rest = tail[len(entries) :]  # what was taken meanwhile
+                self._write_across_files(at, entries)
+        with self._pending.guard:
+            rest = tail[len(entries) :]  # entries published meanwhile
             count = len(entries) // ENTRY_BYTES
             self.tail = (first + count, rest)
-            self._waiting.count -= count
+            self._pending.count -= count
             if rest:
-                self._waiting.queues.append(self)
+                self._pending.queues.append(self)
 
-    def _write_over(self, at: int, entries: bytes) -> None:
+    def _write_across_files(self, at: int, entries: bytes) -> None:
         done = 0
         while done < len(entries):
             begin = at - at % self.file_bytes
             part = entries[done : done + begin + self.file_bytes - at]
             path = self._path(begin)
             self._files.write(self._open(path), part, at - begin)
-            self._waiting.dirty.files.add(path)
+            self._pending.unsynced.files.add(path)
             self._active = (path, begin + self.file_bytes)
             done += len(part)
             at += len(part)
@@ -297,27 +315,27 @@ class ConsumeQueue:
         if not self._files.exists(path):
             self._files.make_directory(self._directory)
             topic = self._directory.parent
-            self._waiting.dirty.directories |= {self._directory, topic, topic.parent}
+            self._pending.unsynced.directories |= {self._directory, topic, topic.parent}
         handle = self._handles.get(path, create=True)
         if self._files.size(handle) < self.file_bytes:
             self._files.resize(handle, self.file_bytes)
         return handle
 
-    def withdraw(self, count: int) -> None:
-        """Make `count` the end: entries from there on are gone, in memory and in the files.
+    def truncate(self, count: int) -> None:
+        """Keep the entries before number `count`; remove the others from memory and files.
 
         Raises:
-            OSError: a file could not be cut; entries in files that are still there are no part of
-                the queue and are written over.
+            OSError: a file could not be cut. Entries that are left in files are not part of the
+                queue and will be overwritten.
         """
-        waiting = self._waiting
-        with waiting.writing, self._handles.guard:
+        pending = self._pending
+        with pending.writing, self._handles.guard:
             first = self.tail[0]
-            with waiting.guard:
+            with pending.guard:
                 kept = self.tail[1][: max(count - first, 0) * ENTRY_BYTES]
-                waiting.count -= (len(self.tail[1]) - len(kept)) // ENTRY_BYTES
-                if not kept and self in waiting.queues:
-                    waiting.queues.remove(self)
+                pending.count -= (len(self.tail[1]) - len(kept)) // ENTRY_BYTES
+                if not kept and self in pending.queues:
+                    pending.queues.remove(self)
                 self.tail = (min(first, count), kept)
                 self.max = count
                 self.min = min(self.min, count)
@@ -332,35 +350,35 @@ class ConsumeQueue:
             if begin + self.file_bytes <= at:
                 continue
             if begin >= at and begin > self.first_file:
-                self._forget(path)
+                self._remove_file(path)
                 continue
             handle = self._handles.get(path)
             zero(self._files, handle, max(at - begin, 0))
-            self._waiting.dirty.files.add(path)
+            self._pending.unsynced.files.add(path)
 
     def start_at(self, index: int) -> None:
-        """Let an empty queue begin at an entry behind 0: blanks fill its first file up to there."""
+        """Start an empty queue at an entry after 0; blanks fill its first file up to there."""
         per_file = self.file_bytes // ENTRY_BYTES
         first = index - index % per_file
         self.first_file = first * ENTRY_BYTES
-        with self._waiting.guard:
+        with self._pending.guard:
             self.tail = (first, bytearray())
             self.max = first
             if index > first:
-                self.pending[:] = [BLANK_ENTRY] * (index - first)
-                take_all((self,), self._waiting)
+                self.new_entries[:] = [BLANK_ENTRY] * (index - first)
+                publish((self,), self._pending)
         self.min = index
 
     def begins(self) -> list[int]:
-        """Give the byte offsets at which the files begin."""
-        return numbered(self._files.names(self._directory))
+        """Return the byte offsets at which the files begin."""
+        return file_offsets(self._files.names(self._directory))
 
-    def _forget(self, path: Path) -> None:
+    def _remove_file(self, path: Path) -> None:
         self._handles.drop(path)
         self._files.remove(path)
 
     def read(self, index: int, count: int) -> bytes:
-        """Read entries: up to `count`, none behind `max`, none from behind the end of a file."""
+        """Read up to `count` entries, not past `max` and not past the end of a file."""
         first, tail = self.tail
         size = min(count, self.max - index) * ENTRY_BYTES
         if index >= first:
@@ -377,18 +395,18 @@ class ConsumeQueue:
         return data + tail[: size - written] if size > written else data
 
     def code_of(self, tag_code: int, store_ms: int) -> int:
-        """Give what the entry of a message holds for filters, or for its delivery."""
+        """Return the third field of a message's entry: the tag code or the delivery time."""
         return tag_code if self.delay_ms is None else store_ms + self.delay_ms
 
-    def schedule(self, store_ms: int) -> None:
-        """Put the time of delivery into pending entries, where this queue has one."""
+    def set_delivery_times(self, store_ms: int) -> None:
+        """In a queue of the schedule topic, give new entries delivery times for tag codes."""
         if self.delay_ms is not None:
-            entries = [ENTRY.unpack(entry) for entry in self.pending]
+            entries = [ENTRY.unpack(entry) for entry in self.new_entries]
             due_ms = store_ms + self.delay_ms
-            self.pending[:] = [ENTRY.pack(offset, size, due_ms) for offset, size, _ in entries]
+            self.new_entries[:] = [ENTRY.pack(offset, size, due_ms) for offset, size, _ in entries]
 
     def entry(self, index: int) -> tuple[int, int, int] | None:
-        """Read one entry, or whatever stands where it would be."""
+        """Read one entry, or the bytes at its position if it was not written yet."""
         first, tail = self.tail
         if index >= first and tail:
             at = (index - first) * ENTRY_BYTES
@@ -405,59 +423,60 @@ class ConsumeQueue:
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     def first_where(self, holds: Callable[[int, int, int], bool | None]) -> int:
-        """Give the first entry from `min` on for which `holds` is true; `max` if none is.
+        """Return the first entry from `min` on for which `holds` is true; `max` if there is none.
 
         Args:
-            holds: told (index, log offset, size); false for a stretch, true from then on, None
-                where it cannot tell. There, and for a blank, the entry before is asked.
+            holds: called with (index, log offset, size). It is false up to some entry and true
+                from there on, or None if it cannot tell. In that case, and for blanks, the search
+                asks the entry before.
         """
         low, high = self.min, self.max
         while low < high:
             middle = at = (low + high) // 2
-            answer = self._ask(holds, at)
+            answer = self._evaluate(holds, at)
             while answer is None and at > low:
                 at -= 1
-                answer = self._ask(holds, at)
+                answer = self._evaluate(holds, at)
             if answer:
                 high = at
             else:
                 low = middle + 1
         return low
 
-    def _ask(self, holds: Callable[[int, int, int], bool | None], index: int) -> bool | None:
+    def _evaluate(self, holds: Callable[[int, int, int], bool | None], index: int) -> bool | None:
         entry = self.entry(index)
         if entry is None or entry[1] == BLANK_SIZE:
             return None
         return holds(index, entry[0], entry[1])
 
     def trim(self, log_begin: int) -> None:
-        """Forget the entries of messages before `log_begin`, and the files that hold only such."""
+        """Drop the entries of messages before `log_begin`, and the files with only such entries."""
         self.min = self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
         for begin in self.begins()[:-1]:
             if begin + self.file_bytes > self.min * ENTRY_BYTES:
                 break
-            self._forget(self._path(begin))
+            self._remove_file(self._path(begin))
             self.first_file = begin + self.file_bytes
 
     def remove(self) -> None:
-        """Delete all files of the queue, and forget what is in memory.
+        """Delete all files of the queue and its entries in memory.
 
         Raises:
             OSError: a file could not be deleted.
         """
-        waiting = self._waiting
-        with waiting.writing, self._handles.guard:
-            with waiting.guard:
-                waiting.count -= len(self.tail[1]) // ENTRY_BYTES
+        pending = self._pending
+        with pending.writing, self._handles.guard:
+            with pending.guard:
+                pending.count -= len(self.tail[1]) // ENTRY_BYTES
                 self.tail = (0, bytearray())
-                if self in waiting.queues:
-                    waiting.queues.remove(self)
+                if self in pending.queues:
+                    pending.queues.remove(self)
             for begin in self.begins():
-                self._forget(self._path(begin))
+                self._remove_file(self._path(begin))
             self._files.remove_tree(self._directory)
 
-    def restart(self) -> None:
-        """Delete all files of the queue: it is as if it had never been.
+    def reset(self) -> None:
+        """Delete all files of the queue, and make it empty.
 
         Raises:
             OSError: a file could not be deleted.
@@ -467,56 +486,39 @@ class ConsumeQueue:
         self.kept = False
 
 
-def take_all(queues: Iterable[ConsumeQueue], waiting: Waiting) -> None:
-    """Make pending entries part of their queues, in memory. Hold `Waiting.guard`."""
-    append, taken = waiting.queues.append, 0
-    for queue in queues:
-        pending = queue.pending
-        tail = queue.tail[1]
-        if not tail:
-            append(queue)
-        count = len(pending)
-        tail += pending[0] if count == 1 else b"".join(pending)
-        queue.max += count
-        taken += count
-        pending.clear()
-    waiting.count += taken
-
-
 Queues = dict[tuple[str, int], ConsumeQueue]
 
 
 class QueueDirectory:
-    """Finds and makes consume queues.
+    """All consume queues of a store.
 
     Args:
-        files: where they are.
+        files: how to access files.
         directory: the directory of the topics.
-        open_files: tells how many of their files may be held open now.
-        file_bytes: size of their files, unless there are files already.
-        delays_ms: the delay of each queue of the schedule topic.
+        options: the size of new files, the delays of the schedule topic, and the number of entries
+            that may wait in memory.
+        open_files: returns how many files of queues may be open now.
 
     Attributes:
-        queues: those that were found or made, by topic and number.
-        waiting: their entries that are not in files yet.
+        queues: the queues by topic and number.
+        pending: their entries that are not in files yet.
         handles: their open files.
-        notes: what was found beside queues.
+        notes: names in the directory that are not queues.
     """
 
     def __init__(
         self,
         files: Files,
         directory: Path,
+        options: StoreOptions,
         open_files: Callable[[], int],
-        file_bytes: int,
-        delays_ms: Sequence[int] = DELAY_LEVELS_MS,
     ) -> None:
         self._files = files
         self._directory = directory
-        self.handles = Handles(files, open_files)
-        self.waiting = Waiting()
-        self._file_bytes = file_bytes
-        self._delays_ms = delays_ms
+        self.handles = HandleCache(files, open_files)
+        self.pending = PendingEntries(options.pending_entries_max)
+        self._file_bytes = options.queue_segment_bytes
+        self._delays_ms = options.delay_levels_ms
         self.queues: Queues = {}
         self.notes: list[str] = []
 
@@ -530,11 +532,11 @@ class QueueDirectory:
         file_bytes: int | None = None,
         loaded: Callable[[ConsumeQueue], None] = lambda _: None,
     ) -> None:
-        """Find the queues that are there.
+        """Find the existing queues.
 
         Args:
-            file_bytes: the size of their files, where that is known; else the files tell.
-            loaded: called with each of them.
+            file_bytes: the size of their files; None to take it from the files.
+            loaded: called with each queue.
         """
         found: list[tuple[str, int]] = []
         for topic in self._files.names(self._directory):
@@ -556,15 +558,15 @@ class QueueDirectory:
             loaded(queue)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Give a queue, made if it is missing.
+        """Return a queue; create it if it is missing.
 
         Raises:
-            UsageError: the topic or the number cannot be one.
+            UsageError: the topic or the number is not valid.
         """
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             queue = ConsumeQueue(
-                self._files, self.handles, self.waiting, self._directory, topic, queue_id,
+                self._files, self.handles, self.pending, self._directory, topic, queue_id,
                 self._file_bytes,
             )  # fmt: skip
             if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
@@ -573,7 +575,7 @@ class QueueDirectory:
         return queue
 
     def numbers(self, topic: str) -> list[int]:
-        """Give the numbers of a topic's queues."""
+        """Return the numbers of a topic's queues."""
         return sorted([number for name, number in self.queues if name == topic])
 
     def remove(self, topic: str) -> None:

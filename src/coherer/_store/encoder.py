@@ -1,11 +1,11 @@
-"""DraftBatch become the bytes of the log and the entries of the queues: the hot path of writing.
+"""Encodes messages as bytes of the log and entries of queues: the hot path of writing.
 
-Nothing is written here. One pass gives every message its queue offset and its place in the log; the
-store then writes one piece per file of the log, nearly always one; the entries stay in memory for a
-while (`waiting`).
+Nothing is written here. One pass gives every message its queue offset and its log offset. The store
+then writes one chunk for each log file, nearly always one; the entries stay in memory for a while
+(`consume_queue`).
 
-Single messages go through a loop (`Encoder._encode`). Those that came together (`DraftBatch`) are
-columns, and stay so (`Encoder._together`): each step takes a whole column and is a loop in C.
+Single messages go through a loop (`Encoder._encode`). A `DraftBatch` is columns and stays columns
+(`Encoder._encode_columns`): each step processes a whole column in a loop in C.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from coherer._record.layout import (
     encode,
 )
 from coherer._store.consume_queue import ENTRY, ConsumeQueue
-from coherer._store.index_file import Keys, hashes_of
+from coherer._store.index_file import IndexKeys, key_hasher
 from coherer._store.model import AppendResult, Draft, DraftBatch
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
@@ -38,33 +38,41 @@ from coherer.limits import PROPERTIES_BYTES_MAX
 _SHORT = struct.Struct(">H").pack
 
 
-class Batch(NamedTuple):
-    """What is to be written for a batch of drafts."""
+class EncodedBatch(NamedTuple):
+    """The bytes, queue entries and keys of a batch of messages."""
 
     chunks: list[tuple[int, bytes]]
     queues: list[ConsumeQueue]
-    appended: list[AppendResult]
-    keys: Keys | None
+    results: list[AppendResult]
+    keys: IndexKeys | None
     end: int
 
 
-class _Work:
-    """What becomes of a batch.
+class _BatchBuilder:
+    """Collects the parts of a batch.
 
     Attributes:
-        store_ms: when all of it is stored.
-        store_host: where.
-        limit: up to here a record may reach: behind it the log's file has room for the head of a
-            blank.
-        parts: of the piece of the log that is being made; there is one for each file.
-        queues: those that have entries pending.
-        hashes: of keys.
-        places: the log offset of each of them.
+        store_ms: the store time of all messages.
+        store_host: the store host of all messages.
+        limit: the largest log offset at which a record may end: after it the log file has space
+            for the header of a blank.
+        parts: the bytes for the current log file.
+        queues: the queues with new entries.
+        hashes: the hashes of the keys.
+        key_offsets: the log offset of each key.
     """
 
     __slots__ = (
-        "_begin", "_chunks", "_segment_bytes", "hashes", "limit", "parts", "places", "queues",
-        "store_host", "store_ms",
+        "_begin",
+        "_chunks",
+        "_segment_bytes",
+        "hashes",
+        "key_offsets",
+        "limit",
+        "parts",
+        "queues",
+        "store_host",
+        "store_ms",
     )  # fmt: skip
 
     def __init__(self, segment_bytes: int, begin: int, store_ms: int, store_host: bytes) -> None:
@@ -75,12 +83,12 @@ class _Work:
         self.parts: list[bytes] = []
         self.queues: list[ConsumeQueue] = []
         self.hashes: list[int] = []
-        self.places: list[int] = []
+        self.key_offsets: list[int] = []
         self.store_ms = store_ms
         self.store_host = store_host
 
-    def turn(self) -> int:
-        """Fill the file with a blank; give the position where the next one begins."""
+    def start_file(self) -> int:
+        """Fill the log file with a blank; return the offset at which the next file begins."""
         data = b"".join(self.parts)
         end = self.limit + BLANK_BYTES
         self._chunks.append((self._begin, data + blank(end - self._begin - len(data))))
@@ -88,96 +96,98 @@ class _Work:
         self.limit = end + self._segment_bytes - BLANK_BYTES
         return end
 
-    def finish(self, appended: list[AppendResult], end: int) -> Batch:
-        """Give all of it."""
+    def finish(self, results: list[AppendResult], end: int) -> EncodedBatch:
+        """Return the batch."""
         if self.parts:
             self._chunks.append((self._begin, b"".join(self.parts)))
-        keys: Keys | None = None
+        keys: IndexKeys | None = None
         if self.hashes:
-            keys = Keys(self.hashes, self.places, [self.store_ms] * len(self.places))
-        return Batch(self._chunks, self.queues, appended, keys, end)
+            keys = IndexKeys(self.hashes, self.key_offsets, [self.store_ms] * len(self.key_offsets))
+        return EncodedBatch(self._chunks, self.queues, results, keys, end)
 
 
 class Encoder:
-    """Makes batches.
+    """Encodes batches.
 
     Args:
-        segment_bytes: size of a file of the log; a record never crosses its end.
-        queue_of: gives the queue of a (topic, queue id), with an empty `pending`.
+        segment_bytes: the size of a log file; a record never crosses its end.
+        find_queue: returns the queue of a topic and a queue id.
     """
 
-    def __init__(self, segment_bytes: int, queue_of: Callable[[str, int], ConsumeQueue]) -> None:
+    def __init__(self, segment_bytes: int, find_queue: Callable[[str, int], ConsumeQueue]) -> None:
         self._segment_bytes = segment_bytes
-        self._queue_of = queue_of
+        self._find_queue = find_queue
         self._known: dict[tuple[str, int], ConsumeQueue] = {}
-        self._hashes = hashes_of("")  # of the topic that came last
+        self._hasher = key_hasher("")  # of the last topic
 
-    def forget(self) -> None:
-        """Ask for the queues anew: some were deleted."""
+    def forget_queues(self) -> None:
+        """Look up the queues again, because some were deleted."""
         self._known.clear()
 
     def encode(
         self, drafts: Sequence[Draft | DraftBatch], begin: int, store_ms: int, store_host: bytes
-    ) -> Batch:
-        """Encode a batch that begins at offset `begin` of the log.
+    ) -> EncodedBatch:
+        """Encode a batch that begins at log offset `begin`.
 
         Raises:
-            UsageError: a draft cannot be stored; nothing of the batch is.
+            UsageError: a message cannot be stored; then none of the batch is.
         """
-        work = _Work(self._segment_bytes, begin, store_ms, store_host)
+        builder = _BatchBuilder(self._segment_bytes, begin, store_ms, store_host)
         try:
-            appended, end = self._encode_all(drafts, begin, work)
+            results, end = self._encode_all(drafts, begin, builder)
         except BaseException:
-            for queue in work.queues:
-                queue.pending.clear()
+            for queue in builder.queues:
+                queue.new_entries.clear()
             raise
-        for queue in work.queues:
+        for queue in builder.queues:
             if queue.delay_ms is not None:
-                queue.schedule(store_ms)
-        return work.finish(appended, end)
+                queue.set_delivery_times(store_ms)
+        return builder.finish(results, end)
 
     def _encode_all(
-        self, drafts: Sequence[Draft | DraftBatch], position: int, work: _Work
+        self, drafts: Sequence[Draft | DraftBatch], position: int, builder: _BatchBuilder
     ) -> tuple[list[AppendResult], int]:
         if DraftBatch not in map(type, drafts):
-            return self._encode(cast("Sequence[Draft]", drafts), position, work)
-        appended: list[AppendResult] = []
+            return self._encode(cast("Sequence[Draft]", drafts), position, builder)
+        results: list[AppendResult] = []
         for draft in drafts:
             if isinstance(draft, DraftBatch):
-                placed, position = self._together(draft, self._queue(draft), position, work)
-                appended.append(placed)
+                result, position = self._encode_columns(
+                    draft, self._queue(draft), position, builder
+                )
+                results.append(result)
             else:
-                single, position = self._encode([draft], position, work)
-                appended += single
-        return appended, position
+                single, position = self._encode([draft], position, builder)
+                results += single
+        return results, position
 
     def _encode(
-        self, drafts: Sequence[Draft], position: int, work: _Work
+        self, drafts: Sequence[Draft], position: int, builder: _BatchBuilder
     ) -> tuple[list[AppendResult], int]:
-        known, store_ms, store_host = self._known, work.store_ms, work.store_host
+        known, store_ms, store_host = self._known, builder.store_ms, builder.store_host
         short_hosts = len(store_host) == 8
-        appended: list[AppendResult] = []
-        limit, parts, places = work.limit, work.parts, work.places
-        keys: list[str] = []  # of the same topic
-        hashes = self._hashes
+        results: list[AppendResult] = []
+        limit, parts, key_offsets = builder.limit, builder.parts, builder.key_offsets
+        keys: list[str] = []  # consecutive keys of one topic
+        hasher = self._hasher
         for draft in drafts:
             queue_id = draft.queue_id
             queue = known.get((draft.topic, queue_id)) or self._queue(draft)
-            if keys and hashes is not queue.key_hashes:
-                work.hashes += hashes.of(keys)
+            if keys and hasher is not queue.key_hashes:
+                builder.hashes += hasher.hash_all(keys)
                 keys = []
-            hashes = queue.key_hashes
+            hasher = queue.key_hashes
             body, properties, born_host = draft.body, draft.properties, draft.born_host
             size = queue.fixed + len(body) + len(properties)
-            pending, sys_flag = queue.pending, draft.sys_flag
+            pending, sys_flag = queue.new_entries, draft.sys_flag
             plain = short_hosts and len(born_host) == 8
             if not plain:
                 size += len(born_host) + len(store_host) - 16
             if len(properties) > PROPERTIES_BYTES_MAX or position + size > limit:
                 self._check(draft, len(properties), size)
                 if position + size > limit:
-                    position = work.turn()
-                    limit, parts = work.limit, work.parts
+                    position = builder.start_file()
+                    limit, parts = builder.limit, builder.parts
             offset = queue.max + len(pending)
             if plain and not sys_flag & ~1:
                 parts += (
@@ -193,38 +203,40 @@ class Encoder:
                 parts.append(_encode_one(draft, offset, position, store_ms, store_host))
             if sys_flag & ROLLED_BACK in (0, 8):
                 if not pending:
-                    work.queues.append(queue)
+                    builder.queues.append(queue)
                 pending.append(ENTRY.pack(position, size, draft.tag_code))
-            appended.append(AppendResult(offset, position, size))
+            results.append(AppendResult(offset, position, size))
             for key in draft.keys:
                 keys.append(key)
-                places.append(position)
+                key_offsets.append(position)
             position += size
-        work.hashes += hashes.of(keys)
-        self._hashes = hashes
-        return appended, position
+        builder.hashes += hasher.hash_all(keys)
+        self._hasher = hasher
+        return results, position
 
-    def _together(
-        self, drafts: DraftBatch, queue: ConsumeQueue, begin: int, work: _Work
+    def _encode_columns(
+        self, drafts: DraftBatch, queue: ConsumeQueue, begin: int, builder: _BatchBuilder
     ) -> tuple[AppendResult, int]:
-        if drafts.sys_flag & ~1 or len(work.store_host) != 8 or len(drafts.born_host) != 8:
-            placed, end = self._encode(drafts.to_drafts(), begin, work)
-            return _joined(placed), end
+        if drafts.sys_flag & ~1 or len(builder.store_host) != 8 or len(drafts.born_host) != 8:
+            results, end = self._encode(drafts.to_drafts(), begin, builder)
+            return _merge(results), end
         lengths = list(map(len, drafts.bodies))
         texts = list(map(len, drafts.properties))
-        fixed, limit = queue.fixed, work.limit
+        fixed, limit = queue.fixed, builder.limit
         sizes = [fixed + length + text for length, text in zip(lengths, texts, strict=True)]
         positions = list(accumulate(sizes, initial=begin))
         if positions[-1] > limit or max(texts) > PROPERTIES_BYTES_MAX:
             self._check(drafts, max(texts), max(sizes))
-            return self._over(drafts, queue, bisect_right(positions, limit) - 1, begin, work)
+            return self._encode_across_files(
+                drafts, queue, bisect_right(positions, limit) - 1, begin, builder
+            )
         end = positions.pop()
-        if not queue.pending:
-            work.queues.append(queue)
-        offset = queue.max + len(queue.pending)
-        queue.pending.extend(map(ENTRY.pack, positions, sizes, drafts.tag_codes))
+        if not queue.new_entries:
+            builder.queues.append(queue)
+        offset = queue.max + len(queue.new_entries)
+        queue.new_entries.extend(map(ENTRY.pack, positions, sizes, drafts.tag_codes))
         shared = HEAD_SHARED.pack(
-            drafts.sys_flag, drafts.born_ms, drafts.born_host, work.store_ms, work.store_host,
+            drafts.sys_flag, drafts.born_ms, drafts.born_host, builder.store_ms, builder.store_host,
             drafts.reconsume_times, 0,
         )  # fmt: skip
         sums = [crc32(body) & CRC_MASK for body in drafts.bodies]
@@ -236,54 +248,61 @@ class Encoder:
         rows = [b""] * (4 * len(sizes))
         rows[0::4], rows[1::4], rows[3::4] = heads, drafts.bodies, drafts.properties
         rows[2::4] = map(middles.__getitem__, texts)
-        work.parts += rows
-        work.places += [at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys]
-        work.hashes += queue.key_hashes.of(chain.from_iterable(drafts.keys))
+        builder.parts += rows
+        builder.key_offsets += [
+            at for at, keys in zip(positions, drafts.keys, strict=True) for _ in keys
+        ]
+        builder.hashes += queue.key_hashes.hash_all(chain.from_iterable(drafts.keys))
         return AppendResult(offset, begin, end - begin, len(drafts), positions), end
 
-    def _over(
-        self, drafts: DraftBatch, queue: ConsumeQueue, fitting: int, begin: int, work: _Work
+    def _encode_across_files(
+        self,
+        drafts: DraftBatch,
+        queue: ConsumeQueue,
+        fitting: int,
+        begin: int,
+        builder: _BatchBuilder,
     ) -> tuple[AppendResult, int]:
-        """The first ones fit into the file of the log, the others go into the next."""
-        placed: list[AppendResult] = []
+        """Encode the first messages for the current log file and the others for the next one."""
+        results: list[AppendResult] = []
         if fitting:
-            first, _ = self._together(drafts.part(slice(fitting)), queue, begin, work)
-            placed.append(first)
-        begin = work.turn()
-        rest, end = self._together(drafts.part(slice(fitting, None)), queue, begin, work)
-        return _joined([*placed, rest]), end
+            first, _ = self._encode_columns(drafts.part(slice(fitting)), queue, begin, builder)
+            results.append(first)
+        begin = builder.start_file()
+        rest, end = self._encode_columns(drafts.part(slice(fitting, None)), queue, begin, builder)
+        return _merge([*results, rest]), end
 
     def _queue(self, draft: Draft | DraftBatch) -> ConsumeQueue:
-        place = draft.topic, draft.queue_id
-        queue = self._known.get(place)
+        key = draft.topic, draft.queue_id
+        queue = self._known.get(key)
         if queue is None:
-            queue = self._known[place] = self._queue_of(*place)
+            queue = self._known[key] = self._find_queue(*key)
         return queue
 
     def _check(self, draft: Draft | DraftBatch, text_bytes: int, size: int) -> None:
         if text_bytes > PROPERTIES_BYTES_MAX:
             raise UsageError(
-                f"Properties of {text_bytes} bytes; {PROPERTIES_BYTES_MAX} is the most.",
+                f"The properties have {text_bytes} bytes; the limit is {PROPERTIES_BYTES_MAX}.",
                 topic=draft.topic,
                 partition=draft.queue_id,
             )
         if size > self._segment_bytes - BLANK_BYTES:
             raise UsageError(
-                f"A record of {size} bytes does not fit into a file of the log.",
+                f"A record of {size} bytes does not fit into a log file.",
                 topic=draft.topic,
                 partition=draft.queue_id,
             )
 
 
-def _joined(placed: Sequence[AppendResult]) -> AppendResult:
-    """What came together and lies in several pieces."""
-    places = [at for one in placed for at in one.physical_offsets or (one.physical_offset,)]
-    size_bytes = sum(one.size_bytes for one in placed)
-    return AppendResult(placed[0].queue_offset, places[0], size_bytes, len(places), places)
+def _merge(results: Sequence[AppendResult]) -> AppendResult:
+    """Merge the results of the parts of a `DraftBatch`."""
+    offsets = [at for one in results for at in one.physical_offsets or (one.physical_offset,)]
+    size_bytes = sum(one.size_bytes for one in results)
+    return AppendResult(results[0].queue_offset, offsets[0], size_bytes, len(offsets), offsets)
 
 
 def _queue_offset(draft: Draft, offset: int) -> int:
-    # Half messages and roll backs are in no queue (protocol page, 6.2).
+    # Prepared messages and rollbacks are in no queue (protocol page, 6.2).
     return 0 if draft.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK) else offset
 
 

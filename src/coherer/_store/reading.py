@@ -1,6 +1,4 @@
-"""Reading a queue: entries of the queue, then slices of the log. The hot path of reading.
-
-Finding messages by time and by key."""
+"""Reads messages: by queue offset (the hot path of reading), by time, and by key."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _FEW_ENTRIES: Final = 256
 
 
 class _Collector:
-    """Takes records until there are enough."""
+    """Collects records until there are enough."""
 
     __slots__ = (
         "bytes_left",
@@ -50,14 +48,14 @@ class _Collector:
         self.physical = 0
         self.damaged: list[int] = []
 
-    def take(self, entries: bytes, tags: frozenset[int] | None) -> bool:
-        """Take from a run of entries; False when there are enough."""
+    def collect(self, entries: bytes, tags: frozenset[int] | None) -> bool:
+        """Collect the records of some entries; return False when there are enough."""
         records, offsets = self.records, self.offsets
         begin = end = 0
         view = memoryview(b"")
         at = self.next
-        room = self.bytes_left
-        known = bool(self.log.damage)
+        bytes_left = self.bytes_left
+        has_damage = bool(self.log.damage)
         try:
             for physical, size, tag in ENTRY.iter_unpack(entries):
                 if tags is not None and tag not in tags:
@@ -76,13 +74,13 @@ class _Collector:
                 if (
                     len(record) < BLANK_BYTES
                     or BLANK.unpack_from(record) != (size, MAGIC)
-                    or (known and self.log.damaged(physical))
+                    or (has_damage and self.log.is_damaged(physical))
                 ):
                     self.damaged.append(at)
                     at += 1
                     continue
-                room -= size
-                if room < 0 and records:
+                bytes_left -= size
+                if bytes_left < 0 and records:
                     return False
                 records.append(record)
                 offsets.append(at)
@@ -92,7 +90,7 @@ class _Collector:
                     return False
         finally:
             self.next = at
-            self.bytes_left = room
+            self.bytes_left = bytes_left
         return True
 
 
@@ -110,10 +108,10 @@ def read_queue(
         return ReadResult(status, [], [], 0, 0, 0, 0)
     first, last = queue.min, queue.max
     if not first <= offset < last:
-        status, go_on = _outside(first, last, offset)
-        return ReadResult(status, [], [], go_on, first, last, 0)
+        status, next_offset = _outside(first, last, offset)
+        return ReadResult(status, [], [], next_offset, first, last, 0)
     if tags is None and not log.damage:
-        found = _read_at_once(log, queue, offset, max_bytes, max_count)
+        found = _read_slices(log, queue, offset, max_bytes, max_count)
         if found is not None:
             return found
     collector = _Collector(log, offset, max_bytes, max_count)
@@ -121,7 +119,7 @@ def read_queue(
     stop = min(last, offset + SCAN_ENTRIES)
     while collector.next < stop:
         entries = queue.read(collector.next, min(wanted, stop - collector.next))
-        if not collector.take(entries, tags):
+        if not collector.collect(entries, tags):
             break
         if tags is None:
             break
@@ -139,15 +137,16 @@ def read_queue(
     )
 
 
-def _read_at_once(
+def _read_slices(
     log: CommitLog, queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
 ) -> ReadResult | None:
-    """Read what lies in one segment of a log without known damage, with no step per record.
+    """Read records of one log file without known damage, with no Python step per record.
 
-    None where it does not, or where a record is not what the queue says: look closely then.
+    Returns None if the records are in several files, or if one of them does not match its entry;
+    then the caller reads record by record.
     """
     wanted = min(max_count, queue.max - offset)
-    if wanted > _FEW_ENTRIES:  # not thousands of entries where the bytes allow a few hundred
+    if wanted > _FEW_ENTRIES:  # do not read thousands of entries if the bytes allow a few hundred
         _, size, _ = ENTRY.unpack(queue.read(offset, 1))
         wanted = min(wanted, max(_FEW_ENTRIES, 2 * max_bytes // max(size, 1)))
     entries = queue.read(offset, wanted)
@@ -163,13 +162,12 @@ def _read_at_once(
     view, base = log.view_of(segment), segment.begin
     try:
         records = [
-            view[place - base : place - base + size]
-            for place, size in zip(physical, sizes, strict=True)
+            view[at - base : at - base + size] for at, size in zip(physical, sizes, strict=True)
         ]
         heads = map(BLANK.unpack_from, records)
         if not all(map(eq, heads, zip(sizes, repeat(MAGIC)))):
             return None
-    except struct.error:  # nothing, where a record should be
+    except struct.error:  # no record at the end of the file
         return None
     return ReadResult(
         ReadStatus.FOUND,
@@ -198,11 +196,11 @@ def _outside(first: int, last: int, offset: int) -> tuple[ReadStatus, int]:
 def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: bool) -> int:
     """Find a queue offset by store time; see `Store.offset_at_time`."""
 
-    def holds(_: int, offset: int, size: int) -> bool | None:
+    def is_later(_: int, offset: int, size: int) -> bool | None:
         stored_ms = _store_ms(log, offset, size)
         return None if stored_ms is None else stored_ms >= ms
 
-    found = queue.first_where(holds)
+    found = queue.first_where(is_later)
     if not nearest or found <= queue.min:
         return found if found < queue.max or not nearest else 0
     before_ms, after_ms = _time_of(log, queue, found - 1), _time_of(log, queue, found)
@@ -222,7 +220,7 @@ def _time_of(log: CommitLog, queue: ConsumeQueue, index: int) -> int | None:
 
 def _store_ms(log: CommitLog, offset: int, size: int) -> int | None:
     segment = log.segment_at(offset)
-    if segment is None or not log.begin <= offset < log.end or log.damaged(offset):
+    if segment is None or not log.begin <= offset < log.end or log.is_damaged(offset):
         return None
     here = offset - segment.begin
     try:

@@ -40,7 +40,7 @@ class Node:
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         self.clock = clock
-        self.store = Store.open(directory, OPTIONS, now_ms=clock.wall_ms, steady_ms=clock.now_ms)
+        self.store = Store.open(directory, OPTIONS, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms)
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.questions: list[Question] = []
         self.slave = False

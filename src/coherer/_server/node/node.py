@@ -38,7 +38,7 @@ from coherer._server.tubemq.master.master import Master
 from coherer._store import OsFiles, Store
 from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors
-from coherer._store.retention import check_retention
+from coherer._store.model import check_retention
 from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ class Node:
             options.directory,
             options.store_options(),
             now_ms=self._wall_ms,
-            steady_ms=self._now_ms,
+            monotonic_ms=self._now_ms,
             open_files=net.spare_files,
         )
         self._store = store

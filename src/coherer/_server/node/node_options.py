@@ -17,7 +17,7 @@ from coherer._record.system_topics import DELAY_LEVELS, parse_levels
 from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions, Role
 from coherer._server.tubemq.master.options import MasterOptions
 from coherer._store import StoreOptions
-from coherer._store.retention import check_retention, segment_bytes_for
+from coherer._store.model import check_retention, segment_bytes_for
 from coherer.errors import UsageError
 
 SCHEME = "tubemq://"

@@ -62,7 +62,7 @@ def verify(directory: Path) -> VerifyReport:
     problems = [
         Problem(part="config", where=name, what=flaw.what, repairable=flaw.repairable)
         for name, parse in CONFIG_FILES.items()
-        if (flaw := files.flaw(name, parse)) is not None
+        if (flaw := files.check(name, parse)) is not None
     ]
     return msgspec.structs.replace(found, problems=[*found.problems, *problems])
 
@@ -81,6 +81,6 @@ def repair(directory: Path) -> None:
         Store.open(directory, options, now_ms=lambda: time.time_ns() // 10**6).close()
     files = ConfigFiles(OsFiles(), directory / "config")
     for name, parse in CONFIG_FILES.items():
-        flaw = files.flaw(name, parse)
+        flaw = files.check(name, parse)
         if flaw is not None and flaw.repairable:
             files.restore(name)

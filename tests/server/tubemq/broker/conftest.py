@@ -22,7 +22,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterable[Store]:
     options = StoreOptions(segment_bytes=1 << 24, index_enabled=False)
-    with Store.open(tmp_path, options, now_ms=clock.wall_ms, steady_ms=clock.now_ms) as store:
+    with Store.open(tmp_path, options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms) as store:
         yield store
 
 

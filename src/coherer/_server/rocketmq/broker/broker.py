@@ -65,7 +65,7 @@ class RocketBroker:
         self.retries = Retries(self.state)
         self.positions = Positions(self.state)
         self.queries = Queries(self.state, access)
-        self.delays = DelayService(core, core.store.delay_levels_ms)
+        self.delays = DelayService(core, core.store.options.delay_levels_ms)
         self.calls = Calls(self.state)
         self.transactions = TransactionService(
             core,

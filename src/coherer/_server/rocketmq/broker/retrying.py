@@ -117,7 +117,7 @@ class Retries:
             draft = _copy(record, name, queue_id, level)
             if level <= 0:
                 return draft
-            return delayed(draft, level, state.store.delay_levels_ms)
+            return delayed(draft, level, state.store.options.delay_levels_ms)
         except UsageError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL") from error
 

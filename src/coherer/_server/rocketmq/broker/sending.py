@@ -263,7 +263,9 @@ class Sends:
         if draft.sys_flag & ROLLED_BACK in (0, 8):
             level = delay_level(draft.properties)
             if level > 0:
-                return delayed(_with_wait(draft, text), level, self._state.store.delay_levels_ms)
+                return delayed(
+                    _with_wait(draft, text), level, self._state.store.options.delay_levels_ms
+                )
             if is_timed(draft.properties):
                 return self._timers.take(_with_wait(draft, text))
         return draft

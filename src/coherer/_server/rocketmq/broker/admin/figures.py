@@ -164,7 +164,7 @@ class FigureDesk:
             shown |= {f"{name}Size": "0", f"{name}Capacity": "0", f"{name}HeadWaitTimeMills": "0"}
         shown |= {"pageCacheLockTimeMills": "0", "dispatchBehindBytes": "0"}
         shown |= {"dispatchMaxBuffer": "0", "remainTransientStoreBufferNumbs": _UNLIMITED}
-        for level in range(1, len(self._state.store.delay_levels_ms) + 1):
+        for level in range(1, len(self._state.store.options.delay_levels_ms) + 1):
             _, high = self._state.store.queue_range(SCHEDULE_TOPIC, level - 1)
             shown[f"scheduleMessageOffset_{level}"] = f"{self._delays.positions[level]},{high}"
         return shown

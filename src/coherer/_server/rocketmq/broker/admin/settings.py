@@ -135,7 +135,7 @@ class SettingsDesk:
             "storePathCommitLog": str(store.directory / "commitlog"),
             "mappedFileSizeCommitLog": str(store.options.segment_bytes),
             "fileReservedTime": str(_FOR_EVER_HOURS if hours is None else max(1, round(hours))),
-            "messageDelayLevel": levels_text(store.delay_levels_ms),
+            "messageDelayLevel": levels_text(store.options.delay_levels_ms),
         }
 
     def update(self, request: Command) -> Command:
