@@ -178,5 +178,5 @@ def test_topic_that_is_no_text() -> None:
 
 def test_the_check_sum_may_be_left_out() -> None:
     data = EXAMPLE.replace(b"hello", b"jello")
-    assert layout.flaw(data) == "body check sum"
+    assert layout.flaw(data) == "body checksum"
     assert layout.decode(data, check_crc=False).body == b"jello"

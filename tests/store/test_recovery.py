@@ -188,7 +188,7 @@ def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
         (places[40], places[42]),
         (places[60], places[61]),
     ]
-    assert "body check sum" in report.damage[0].reason
+    assert "body checksum" in report.damage[0].reason
     assert "DAMAGED" in str(report)
     assert (report.log_end, report.cut_bytes) == (store.end_offset, 0)
     expected = bench.everything(store)

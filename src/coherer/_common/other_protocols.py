@@ -1,10 +1,10 @@
-"""Recognizes peers that speak another protocol by the first bytes that they send."""
+"""Recognizes peers that speak another protocol by the first bytes they send."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_BEGINNINGS: Final = (
+_PREFIXES: Final = (
     (b"HTTP/", "an HTTP answer"),
     (b"GET ", "an HTTP request"),
     (b"POST ", "an HTTP request"),
@@ -18,30 +18,30 @@ _BEGINNINGS: Final = (
 )
 
 
-def guess(beginning: bytes) -> str:
-    r"""What some bytes begin, in words; "" if it is not known.
+def protocol_of(data: bytes) -> str:
+    r"""Name what some bytes are the beginning of; "" if it is unknown.
 
-    Beginnings of which the end has not arrived yet count: four bytes have to do.
+    `data` may be shorter than the prefix of the protocol, but not shorter than two bytes.
 
-    >>> guess(b"HTTP/1.1 400 Bad Request"), guess(b"\x16\x03\x01\x02\x00"), guess(b"")
+    >>> protocol_of(b"HTTP/1.1 400 Bad"), protocol_of(b"\x16\x03\x01\x02"), protocol_of(b"")
     ('an HTTP answer', 'TLS', '')
     """
-    if len(beginning) < 2:
+    if len(data) < 2:
         return ""
-    for known, name in _BEGINNINGS:
-        if beginning.startswith(known) or known.startswith(beginning[:9]):
+    for known, name in _PREFIXES:
+        if data.startswith(known) or known.startswith(data[:9]):
             return name
-    if beginning[8:9] == b"{" and beginning.startswith(b"\0"):
+    if data[8:9] == b"{" and data.startswith(b"\0"):
         return "RocketMQ"
     return ""
 
 
-def not_a_frame(protocol: str, beginning: bytes) -> str:
-    """The text of the error for bytes that are not a frame of a protocol.
+def not_a_frame(protocol: str, data: bytes) -> str:
+    """Return the text of the error for bytes that are not a frame of a protocol.
 
     >>> not_a_frame("RocketMQ", b"HTTP/1.1 200 OK")
     "This is not a frame of RocketMQ: it begins with b'HTTP/1.1', which looks like an HTTP answer."
     """
-    what = guess(beginning)
-    text = f"This is not a frame of {protocol}: it begins with {bytes(beginning[:8])!r}"
+    what = protocol_of(data)
+    text = f"This is not a frame of {protocol}: it begins with {bytes(data[:8])!r}"
     return f"{text}, which looks like {what}." if what else f"{text}."

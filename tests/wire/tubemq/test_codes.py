@@ -36,4 +36,4 @@ def test_a_code_says_itself_when_the_server_does_not() -> None:
 def test_codes_that_nobody_knows() -> None:
     error = refused(999, "")
     assert type(error) is RefusedError
-    assert (error.code, str(error)) == (999, "Refused. [code 999]")
+    assert (error.code, str(error)) == (999, "The server refused the request. [code 999]")
