@@ -37,7 +37,7 @@ def files(request: Any, monkeypatch: Any) -> OsFiles:
     return made
 
 
-def test_reads_what_was_written(files: OsFiles, tmp_path: Path) -> None:
+def test_read_write_and_map(files: OsFiles, tmp_path: Path) -> None:
     handle = files.open(tmp_path / "a", create=True)
     files.resize(handle, 3_000_000)
     files.write(handle, b"hello", 2_500_000)
@@ -85,7 +85,7 @@ def test_names(files: OsFiles, tmp_path: Path) -> None:
         files.open(tmp_path / "a")
 
 
-def test_a_lock_holds_within_the_process(tmp_path: Path) -> None:
+def test_a_lock_excludes_the_same_process(tmp_path: Path) -> None:
     files = OsFiles()
     handle = files.lock(tmp_path / "lock")
     with pytest.raises(StoreError):
@@ -94,8 +94,8 @@ def test_a_lock_holds_within_the_process(tmp_path: Path) -> None:
     files.unlock(tmp_path / "lock", files.lock(tmp_path / "lock"))
 
 
-def test_a_lock_holds_between_processes(tmp_path: Path) -> None:
-    """It is the lock that Java's broker takes: on the first byte, by POSIX."""
+def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
+    """It is the same POSIX lock on the first byte that Java's broker takes."""
     files = OsFiles()
     script = (
         "import sys, pathlib; from coherer._store import OsFiles\n"

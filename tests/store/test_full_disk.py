@@ -1,4 +1,4 @@
-"""No room: the whole batch is refused, nothing of it is seen, and it heals."""
+"""A full disk: a batch is rejected completely, and the store recovers when space is free."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def batch(bench: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
-def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, room: int) -> None:
+def test_a_full_disk_rejects_a_batch_and_the_store_recovers(
+    bench: Any, full_files: Any, room: int
+) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 5))
     before, end = bench.everything(store), store.end_offset
-    full_files.room = room
+    full_files.free_sectors = room
     refused = 0
     for _ in range(3):
         try:
@@ -33,7 +35,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
             refused += 1
             assert bench.everything(store) == before
             assert store.end_offset == end
-            # Nobody who comes later sees it either.
+            # It is not visible after a restart either.
             crashed = bench.open(bench.crash())
             assert bench.everything(crashed) == before
             assert not crashed.recovery.damage
@@ -41,7 +43,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
         else:
             before, end = bench.everything(store), store.end_offset
     assert refused
-    full_files.room = None
+    full_files.free_sectors = None
     placed = store.append(batch(bench, 200))
     assert placed[0].physical_offset == end
     after = bench.everything(store)
@@ -56,7 +58,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
     assert {bench.label(record) for record in again.by_key("t", "k0")} == set(firsts)
 
 
-def test_every_operation_may_be_the_one_that_fails(bench: Any, full_files: Any) -> None:
+def test_any_operation_may_fail(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 3))
     number, survived = 1000, 0
@@ -85,8 +87,8 @@ def test_every_operation_may_be_the_one_that_fails(bench: Any, full_files: Any) 
     assert (again.recovery.clean, again.recovery.damage) == (True, ())
 
 
-def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
-    """The disk fails so badly that even the cleaning up fails; it is done before the next write."""
+def test_a_failed_batch_is_cut_off_later_if_necessary(bench: Any) -> None:
+    """Even the cleanup fails at first; it is done before the next write."""
 
     class Stubborn(OsFiles):
         left: int | None = None
@@ -117,14 +119,14 @@ def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
     assert crashed.recovery.cut_bytes == 0
 
 
-def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
+def test_keys_stay_in_memory_while_the_disk_is_full(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 6))
-    full_files.room = 0
+    full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.flush_queues()
-    assert len(store.by_key("t", "k0")) == 1  # found among those that wait
-    full_files.room = None
+    assert len(store.by_key("t", "k0")) == 1  # found in memory
+    full_files.free_sectors = None
     store.flush_queues()
     assert len(store.by_key("t", "k0")) == 1
     assert len(list((bench.directory / "index").iterdir())) == 1
@@ -133,13 +135,13 @@ def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
 def test_pending_keys_are_limited(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files, pending_keys_max=4)
     store.append(batch(bench, 0, 6))
-    full_files.room = 0
+    full_files.free_sectors = 0
     before = bench.everything(store)
     with pytest.raises(StoreFullError):
         store.append([bench.draft(9, key="k9")])
     assert bench.everything(store) == before
     store_without_keys = [bench.draft(9, size=1)]
-    full_files.room = None
+    full_files.free_sectors = None
     store.append(store_without_keys)
     store.append([bench.draft(10, key="k9")])
     assert [bench.label(record) for record in store.by_key("t", "k9")] == ["t/0/10"]
@@ -149,29 +151,29 @@ def test_a_full_disk_can_be_opened_and_read(bench: Any, full_files: Any) -> None
     store = bench.open()
     store.append(batch(bench, 0, 6))
     expected = bench.everything(store)
-    full_files.room = 0
+    full_files.free_sectors = 0
     again = bench.open(bench.crash(), files=full_files)
     assert bench.everything(again) == expected
     assert "The disk is full" in str(again.recovery)
     with pytest.raises(StoreFullError):
         again.append(batch(bench, 100))
-    full_files.room = None
+    full_files.free_sectors = None
     again.append(batch(bench, 100, 1))
 
 
 def test_a_full_disk_keeps_the_old_configuration(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.save_config("topics.json", b"old")
-    full_files.room = 0
+    full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.save_config("topics.json", b"new")
     assert store.load_config("topics.json") == b"old"
-    full_files.room = None
+    full_files.free_sectors = None
     store.save_config("topics.json", b"new")
     assert store.load_config("topics.json") == b"new"
 
 
-def test_other_errors_are_not_called_full(bench: Any) -> None:
+def test_other_errors_are_not_reported_as_full(bench: Any) -> None:
     class Broken(OsFiles):
         broken = False
 
@@ -190,9 +192,9 @@ def test_other_errors_are_not_called_full(bench: Any) -> None:
     store.append([bench.draft(0)])
 
 
-def test_too_many_open_files_pass(bench: Any) -> None:
-    """What cannot be opened was not synced, but it was not lost either: unlike after a failed sync
-    the store goes on by itself."""
+def test_too_many_open_files_is_a_temporary_error(bench: Any) -> None:
+    """A file that cannot be opened is not synced, but nothing is lost: unlike after a failed sync
+    the store continues by itself."""
 
     class Few(OsFiles):
         none_left = False
@@ -212,7 +214,7 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     store.append(batch(bench, 0, 6))
     before = bench.everything(store)
     files.none_left = True
-    store.append([bench.draft(9, "new")])  # its queue's file is made later
+    store.append([bench.draft(9, "new")])  # the file of its queue is created later
     before = bench.everything(store)
     assert before["new", 0] == {0: "new/0/9"}
     for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
@@ -234,18 +236,18 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     assert again.recovery.clean
 
 
-def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) -> None:
-    """The log has the messages; what else could not be written the next start makes from it."""
+def test_a_store_on_a_full_disk_can_be_closed(bench: Any, full_files: Any) -> None:
+    """The messages are in the log; the next open rebuilds the rest from it."""
     store = bench.open(files=full_files)
     store.append([bench.draft(0)])
     store.flush_queues()
     store.append(batch(bench, 1, 6))
     expected = bench.everything(store)
-    full_files.room = 0
+    full_files.free_sectors = 0
     store.close()
     assert "The disk is full" in store.close_error
     assert store.durable_offset == store.end_offset
-    full_files.room = None
+    full_files.free_sectors = None
     again = bench.open()
     assert bench.everything(again) == expected
     assert not again.recovery.clean

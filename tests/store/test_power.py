@@ -1,4 +1,4 @@
-"""The power goes: unsynced writes are lost or torn, and nothing that was flushed is."""
+"""Power cuts: unsynced writes are lost or torn, and flushed messages survive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
 def run(
     bench: Any, store: Store, chance: random.Random, number: int, saved: list[bytes]
 ) -> tuple[int, dict[str, int]]:
-    """Work for a while; give the next number and where each message lies in the log."""
+    """Append, flush and delete; return the next number and the log offset of each message."""
     places: dict[str, int] = {}
     for _ in range(chance.randint(1, 25)):
         step = chance.random()
@@ -54,7 +54,7 @@ def run(
 
 
 class Cut:
-    """Cuts the power at some operation, or when told to, once."""
+    """Cuts the power once, at some operation or on request."""
 
     def __init__(
         self, store: Store, files: Any, root: Path, image: Path, chance: random.Random
@@ -77,7 +77,7 @@ class Cut:
             self.now()
 
     def now(self) -> None:
-        """Cut it, if it has not been."""
+        """Cut the power if it was not cut before."""
         if not self._image.exists():
             self._files.before = lambda: None
             self.durable = self._store.durable_offset
@@ -86,7 +86,7 @@ class Cut:
 
 
 def with_key(bench: Any, store: Store, topic: str) -> list[str]:
-    """The messages of a topic that have the key "k"."""
+    """The messages of a topic with the key "k"."""
     found: list[str] = []
     for queue_id in store.queues(topic):
         at = store.queue_range(topic, queue_id)[0]
@@ -103,10 +103,10 @@ def with_key(bench: Any, store: Store, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_flushed_survives(
+def test_flushed_messages_survive_a_power_cut(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """Three lives on one disk, each ended by a power cut."""
+    """Three runs on one disk, each ended by a power cut."""
     chance = random.Random(seed)
     directory, number = tmp_path / "life0", 0
     kept: dict[str, int] = {}
@@ -123,7 +123,7 @@ def test_what_was_flushed_survives(
         cut = Cut(store, files, directory, image, chance)
         number, places = run(bench, store, chance, number, cut.saved)
         cut.now()
-        # What was found may have been in memory only; recovery has made it durable.
+        # Recovery has synced everything that it found.
         kept = dict.fromkeys(before, 0)
         kept |= {name: at for name, at in places.items() if at < cut.durable}
         config = cut.config
@@ -134,7 +134,7 @@ def test_what_was_flushed_survives(
     assert len(names) == len(set(names))
     assert kept.keys() <= set(names)
     assert not [piece for piece in store.recovery.damage if "queue" in piece.reason]
-    # Queues are in the order of the log, index and tags agree with it, and it can be written on.
+    # Queues have the order of the log, index and tags agree with it, and appends work.
     for (topic, queue_id), queue in found.items():
         numbers = [int(name.split("/")[2]) for name in queue.values()]
         assert numbers == sorted(numbers)
@@ -156,7 +156,7 @@ def test_what_was_flushed_survives(
 async def test_what_a_node_with_sync_flush_acknowledged_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """As the doors use the store: sends of many connections, one flush for all who wait."""
+    """As servers use the store: sends of many connections, one flush for all that wait."""
     chance = random.Random(seed)
     files = power_files()
     files.adopt(bench.directory)
@@ -170,7 +170,7 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
         left -= 1
         if left == 0:
             files.before = lambda: None
-            kept = list(told)  # who has been told by now holds us to it
+            kept = list(told)  # these messages were acknowledged
             files.cut(bench.directory, tmp_path / "image", chance)
 
     files.before = step
@@ -192,7 +192,7 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_after_a_clean_end_nothing_is_lost_at_all(
+def test_after_close_nothing_is_lost(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -209,10 +209,10 @@ def test_after_a_clean_end_nothing_is_lost_at_all(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_refused_does_not_come_back(
+def test_rejected_messages_do_not_come_back(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """Its bytes may have reached the disk before they were taken back."""
+    """The bytes may have reached the disk before they were removed."""
 
     class Refusing(type(power_files())):  # type: ignore[misc]
         refuse = False
@@ -234,8 +234,10 @@ def test_what_was_refused_does_not_come_back(
     assert bench.everything(bench.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}
 
 
-def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_path: Path) -> None:
-    """Recovery itself may be cut short, at any of its writes."""
+def test_a_power_cut_during_recovery(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path
+) -> None:
+    """The power may fail at any write of a recovery."""
     store = bench.open()
     for number in range(40):
         store.append([bench.draft(number, queue_id=number % 3, size=500, key="k")])
@@ -288,7 +290,7 @@ def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_
 def test_a_new_directory_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """The names of the directory and of its parents are part of what was flushed."""
+    """A flush also makes the names of the directory and its parents durable."""
     disk = tmp_path / "disk"
     disk.mkdir()
     files = power_files()
@@ -301,10 +303,10 @@ def test_a_new_directory_survives(
     assert bench.everything(again) == {("t", 0): {0: "t/0/0"}}
 
 
-def test_a_directory_that_a_killed_process_made_survives(
+def test_a_directory_created_by_a_killed_process_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path
 ) -> None:
-    """It came to making it and no further."""
+    """The process had only created the directory."""
     disk = tmp_path / "disk"
     disk.mkdir()
     files = power_files()

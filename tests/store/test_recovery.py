@@ -1,4 +1,4 @@
-"""What opening finds after a crash, after damage, after a Java broker."""
+"""Recovery after a crash, after damage, and after a Java broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coherer.errors import DamagedStoreError
 
 
 def fill(bench: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
-    """Append messages in small batches over three queues of two topics; give the log offsets."""
+    """Append small batches to three queues of two topics; return the log offsets."""
     places: list[int] = []
     for first in range(begin, begin + count, 5):
         drafts = [
@@ -51,7 +51,7 @@ def test_a_fresh_directory_is_clean(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 3])
-def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int) -> None:
+def test_a_process_crash_loses_nothing(bench: Any, checkpoints: int) -> None:
     store = bench.open()
     for part in range(4):
         fill(bench, store, 60, begin=60 * part)
@@ -63,7 +63,7 @@ def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int
     assert not report.clean
     assert report.replayed == 60 * (4 - checkpoints)
     assert (report.damage, report.cut_bytes, report.log_end) == ((), 0, store.end_offset)
-    # What recovery rebuilt is vouched for: the next crash replays nothing.
+    # A checkpoint covers what recovery rebuilt: after the next crash nothing is replayed.
     bench.crash()
     third = bench.open(
         shutil.copytree(bench.directory.parent / "crashed", bench.directory.parent / "x")
@@ -72,7 +72,7 @@ def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int
     assert bench.everything(third) == bench.everything(store)
 
 
-def test_writing_goes_on_after_a_crash(bench: Any) -> None:
+def test_appends_continue_after_a_crash(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 50)
     again = bench.open(bench.crash())
@@ -98,7 +98,7 @@ def test_lost_queues_and_index_are_rebuilt(bench: Any, vouched: bool) -> None:
     assert "consume queues are missing" in str(again.recovery)
 
 
-def test_one_lost_queue_is_made_again(bench: Any) -> None:
+def test_one_lost_queue_is_rebuilt(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 60)
     store.flush_queues()
@@ -126,15 +126,15 @@ def test_a_torn_end_is_cut(bench: Any) -> None:
     assert "90 bytes of a torn end cut" in str(again.recovery)
     del expected["u", 49 % 3][max(expected["u", 49 % 3])]
     assert bench.everything(again) == expected
-    # The place is used again, and nothing of the old record shines through.
+    # The space is used again, and no byte of the old record is left.
     fill(bench, again, 1, begin=1000, size=10)
     third = bench.open(bench.crash("x") if again.close() else image)
     assert third.recovery.clean
     assert not third.recovery.damage
 
 
-def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
-    """The power went before the log was written, but after the queues were."""
+def test_stale_entries_after_the_log_are_removed(bench: Any) -> None:
+    """A power cut after the queues were written and before the log was."""
     store = bench.open()
     places = fill(bench, store, 60)
     bench.write_queues(store)
@@ -150,8 +150,8 @@ def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
     assert bench.everything(again) == bench.everything(store)
 
 
-def test_half_an_entry_in_a_page_of_its_own_is_not_believed(bench: Any) -> None:
-    """Pages of a queue reached the disk in any order: entry 102 lies across two of them."""
+def test_half_an_entry_in_a_page_of_its_own_is_dropped(bench: Any) -> None:
+    """Pages of a queue reach the disk in any order: entry 102 is in two of them."""
     store = bench.open(queue_segment_bytes=6_000)
     store.append([bench.draft(number, size=1) for number in range(10)])
     store.flush_queues()
@@ -174,7 +174,7 @@ def test_half_an_entry_in_a_page_of_its_own_is_not_believed(bench: Any) -> None:
         again.close()
 
 
-def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
+def test_damage_in_the_middle_is_reported_and_skipped(bench: Any) -> None:
     store = bench.open()
     places = fill(bench, store, 200)
     image = bench.crash()
@@ -200,12 +200,12 @@ def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
     damaged = again.read("t", 20 % 3, 0, max_bytes=1 << 20, max_count=400).damaged
     assert len(damaged) == 1
     assert [piece.begin for piece in again.verify()] == [places[20], places[40], places[60]]
-    # It is reported again, at every start.
+    # It is reported at every open.
     again.close()
     assert bench.open(image, verify_bytes=1 << 20).recovery.damage != ()
 
 
-def test_damage_before_the_checkpoint_is_found_by_checking(bench: Any) -> None:
+def test_damage_before_the_checkpoint_is_found(bench: Any) -> None:
     store = bench.open()
     places = fill(bench, store, 200)
     expected = bench.everything(store)
@@ -217,7 +217,7 @@ def test_damage_before_the_checkpoint_is_found_by_checking(bench: Any) -> None:
     assert again.recovery.clean
     assert again.end_offset == places[199] + places[1]
     assert [piece.begin for piece in again.verify()] == [places[30], places[198]]
-    lost = {"t/0/30", "t/0/198"}  # what was found is stepped over
+    lost = {"t/0/30", "t/0/198"}  # the damage is skipped
     assert bench.everything(again) == {
         key: {at: name for at, name in queue.items() if name not in lost}
         for key, queue in expected.items()
@@ -228,7 +228,7 @@ def test_damage_before_the_checkpoint_is_found_by_checking(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_last_record_is_not_cut_where_it_was_vouched_for(bench: Any, clean: bool) -> None:
+def test_records_before_the_checkpoint_are_not_cut_off(bench: Any, clean: bool) -> None:
     store = bench.open()
     places = fill(bench, store, 20)
     store.flush_queues()
@@ -242,12 +242,12 @@ def test_the_last_record_is_not_cut_where_it_was_vouched_for(bench: Any, clean: 
     report = again.recovery
     assert [piece.begin for piece in report.damage] == [places[19]]
     assert (again.end_offset, report.cut_bytes) == (report.damage[0].end, 0)
-    # A queue offset that somebody may have read is never given out again.
+    # A queue offset that may have been read is never reused.
     again.append([bench.draft(20, "u", 1)])
     assert bench.labels(again, "u", 1)[4] == "u/1/20"
 
 
-def test_fields_without_a_check_sum_are_compared_with_the_queue(bench: Any) -> None:
+def test_fields_without_a_checksum_are_compared_with_the_queue(bench: Any) -> None:
     store = bench.open()
     places = fill(bench, store, 20)
     store.close()
@@ -258,7 +258,7 @@ def test_fields_without_a_check_sum_are_compared_with_the_queue(bench: Any) -> N
     assert {piece.reason for piece in report.damage} == {"its queue knows another record"}
 
 
-def test_a_wild_queue_offset_is_not_believed(bench: Any) -> None:
+def test_an_impossible_queue_offset_is_rejected(bench: Any) -> None:
     store = bench.open()
     places = fill(bench, store, 20)
     image = bench.crash()
@@ -285,7 +285,7 @@ def test_a_missing_file_of_the_log_is_damage(bench: Any) -> None:
         assert queue.items() <= expected[key].items()
 
 
-def test_a_lost_log_does_not_give_offsets_out_again(bench: Any) -> None:
+def test_a_lost_log_does_not_reuse_offsets(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 20)
     store.close()
@@ -297,8 +297,8 @@ def test_a_lost_log_does_not_give_offsets_out_again(bench: Any) -> None:
     assert again.end_offset > store.end_offset
 
 
-def test_a_body_that_looks_like_a_record_does_not_mislead(bench: Any) -> None:
-    """The body holds a valid record that even names the right place."""
+def test_a_body_that_contains_records_is_not_scanned(bench: Any) -> None:
+    """The body contains a valid record, even with the right offset."""
     store = bench.open()
     store.append([bench.draft(0)])
     inside_at = store.end_offset + 88
@@ -334,14 +334,14 @@ def test_any_flipped_bit_is_reported_or_harmless(bench: Any, seed: int) -> None:
         for queue in expected.values():
             for offset in [offset for offset, text in queue.items() if text == name]:
                 del queue[offset]
-    else:  # fields that nothing proves: flags, times, hosts, properties
+    else:  # fields without a checksum: flags, times, hosts, properties
         within = at - places[hit]
         assert 16 <= within < 20 or 36 <= within < 84 or within > 88 + 100 or within == 8
     assert found == expected
 
 
-def test_java_has_closed_the_directory(bench: Any, clock: Any) -> None:
-    """It changes the times of the checkpoint; ours is not believed any more."""
+def test_java_closed_the_directory(bench: Any, clock: Any) -> None:
+    """Java changes the times of the checkpoint, so Coherer's part is ignored."""
     store = bench.open()
     fill(bench, store, 30)
     store.close()
@@ -354,7 +354,7 @@ def test_java_has_closed_the_directory(bench: Any, clock: Any) -> None:
 
 
 def test_java_was_killed(bench: Any, clock: Any) -> None:
-    """Its times say from which file of the log on queues may lack something."""
+    """The times determine the log file from which on queues may lack entries."""
     store = bench.open()
     fill(bench, store, 100)
     clock.ms += 10_000
@@ -374,7 +374,7 @@ def test_java_was_killed(bench: Any, clock: Any) -> None:
     assert bench.everything(again) == expected
 
 
-def test_javas_checkpoint_with_nothing_in_it(bench: Any) -> None:
+def test_an_empty_checkpoint_of_java(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 50)
     store.close()
@@ -385,7 +385,7 @@ def test_javas_checkpoint_with_nothing_in_it(bench: Any) -> None:
     assert (again.recovery.replayed_from, again.recovery.replayed) == (0, 50)
 
 
-def test_files_that_do_not_fit_together(bench: Any) -> None:
+def test_files_with_inconsistent_names(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 5)
     store.close()
@@ -394,10 +394,10 @@ def test_files_that_do_not_fit_together(bench: Any) -> None:
     with pytest.raises(DamagedStoreError, match="names"):
         bench.open()
     (log / f"{77:020d}").rename(log / f"{0:020d}")
-    assert bench.open().end_offset == store.end_offset  # the lock was given back
+    assert bench.open().end_offset == store.end_offset  # the lock was released
 
 
-def test_strange_files_are_left_alone(bench: Any) -> None:
+def test_unknown_files_are_ignored(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 5)
     store.close()
@@ -409,8 +409,8 @@ def test_strange_files_are_left_alone(bench: Any) -> None:
     assert "a b/0 is not a queue" in again.recovery.notes
 
 
-def test_a_topic_made_again_under_a_checkpoint_of_java(bench: Any) -> None:
-    """The replay meets the deleted messages and then the new ones, which count."""
+def test_a_recreated_topic_with_a_checkpoint_of_java(bench: Any) -> None:
+    """The replay finds the deleted messages and then the new ones, which are kept."""
     store = bench.open()
     store.append([bench.draft(number) for number in range(30)])
     store.delete_topic("t")
@@ -454,13 +454,13 @@ def test_a_file_lost_while_the_store_was_closed(bench: Any) -> None:
     assert again.offset_at_time("t", 0, bench.clock.ms) == again.queue_range("t", 0)[1]
 
 
-def test_a_record_with_a_topic_that_cannot_be(bench: Any) -> None:
+def test_a_record_with_an_invalid_topic(bench: Any) -> None:
     store = bench.open()
     places = fill(bench, store, 20)
     store.flush_queues()
     places += fill(bench, store, 20, begin=20)
     image = bench.crash()
-    for number in (5, 25):  # checked, and replayed
+    for number in (5, 25):  # one verified, one replayed
         damage(image, places[number] + 88 + 100 + 1, b"/")
     again = bench.open(image)
     assert [piece.reason for piece in again.recovery.damage] == ["topic", "topic"]
@@ -468,7 +468,7 @@ def test_a_record_with_a_topic_that_cannot_be(bench: Any) -> None:
 
 
 def handles() -> int:
-    """How many files this process has open; 0 where the system does not say."""
+    """The number of open files of this process; 0 if the system does not tell."""
     gc.collect()
     directory = Path("/proc/self/fd")
     return len(list(directory.iterdir())) if directory.exists() else 0

@@ -1,4 +1,4 @@
-"""New entries of queues are in memory first: seen at once, bounded, written together."""
+"""Entries of consume queues in memory: visible at once, limited, written in batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPICS = 300
 
 
 class Counting(OsFiles):
-    """Counts what is done to files of queues."""
+    """Counts operations on files of queues."""
 
     def __init__(self) -> None:
         self.writes: list[str] = []
@@ -68,7 +68,7 @@ def test_a_batch_over_many_topics_is_one_write(bench: Any) -> None:
     assert sorted(queues) == sorted(topics)  # one for each
 
 
-def test_many_files_are_synced_together(bench: Any) -> None:
+def test_many_files_are_synced_by_one_call(bench: Any) -> None:
     files = Counting()
     store = bench.open(files=files)
     store.append(spread(bench, 0, 3))
@@ -81,7 +81,7 @@ def test_many_files_are_synced_together(bench: Any) -> None:
     assert "all" in files.synced
 
 
-def test_reads_go_from_the_file_over_to_memory(bench: Any) -> None:
+def test_reads_cover_file_and_memory(bench: Any) -> None:
     store = bench.open(queue_segment_bytes=2000)
     for number in range(0, 60, 10):
         store.append([bench.draft(number + n, tag="ab"[n % 2]) for n in range(10)])
@@ -140,7 +140,7 @@ def test_a_tick_writes_early_when_many_entries_are_pending(bench: Any) -> None:
     assert (bench.directory / "consumequeue" / "t0").exists()
 
 
-def test_what_takes_long_is_done_less_often(bench: Any, clock: Any) -> None:
+def test_slow_flushes_run_less_often(bench: Any, clock: Any) -> None:
     class Slow(Counting):
         def sync(self, handle: int) -> None:
             super().sync(handle)
@@ -159,13 +159,13 @@ def test_what_takes_long_is_done_less_often(bench: Any, clock: Any) -> None:
         clock.ms += 500
     pauses = [later - earlier for earlier, later in itertools.pairwise(flushes)]
     assert len(pauses) > 3
-    assert min(pauses) >= 20 * 400  # the log and one queue are synced, and more the first time
+    assert min(pauses) >= 20 * 400  # log and one queue are synced, and more the first time
     assert max(pauses[1:]) < 30_000
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_writing_beside_the_writer(bench: Any, seed: int) -> None:
-    """One thread appends and reads, another writes the queues all the time."""
+def test_writing_entries_concurrently_with_appends(bench: Any, seed: int) -> None:
+    """One thread appends and reads while another writes the queues."""
     chance = random.Random(seed)
     store = bench.open(segment_bytes=1 << 18, queue_segment_bytes=200, open_files=3)
     stop = threading.Event()
@@ -204,7 +204,7 @@ def test_writing_beside_the_writer(bench: Any, seed: int) -> None:
     assert bench.everything(bench.open()) == expected
 
 
-def test_a_topic_is_deleted_while_its_entries_wait(bench: Any) -> None:
+def test_deleting_a_topic_with_pending_entries(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(n, "tu"[n % 2]) for n in range(10)])
     store.delete_topic("t")
@@ -215,7 +215,7 @@ def test_a_topic_is_deleted_while_its_entries_wait(bench: Any) -> None:
     assert bench.everything(crashed) == bench.everything(store)
 
 
-def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
+def test_the_number_of_open_files_is_limited(bench: Any, clock: Any) -> None:
     from coherer._store import Store
 
     files, most = Counting(), 100
@@ -224,7 +224,7 @@ def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
     store.append(spread(bench, 0, TOPICS))
     store.flush_queues()
     assert files.opened == 100
-    most = 10  # others need them now
+    most = 10  # other parts of the process need files now
     store.tick()
     assert files.opened == 10
     assert len(bench.everything(store)) == TOPICS
