@@ -121,8 +121,8 @@ class LogThrottle:
                         del lines[about]
                 if not lines:
                     del self._calls[call]
-        for line, behind in due:
-            line.logger.log(line.level, "%s%s", line.text, behind)
+        for line, suffix in due:
+            line.logger.log(line.level, "%s%s", line.text, suffix)
 
     def forget(self) -> None:
         """Forget all lines, so that the next of each is written. For tests."""

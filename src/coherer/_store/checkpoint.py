@@ -228,7 +228,7 @@ class Checkpointer:
                 raise StoreError(self._failed, hint="Restart the node.")
             if self._index is not None:
                 with translate_os_errors("write the key index"):
-                    self._index.write(self._now_ms())  # most of them, while the writer goes on
+                    self._index.write(self._now_ms())  # most keys, while the writer continues
             (offset, queues_ms), indexed = self._write()
             unsynced = self._pending.take_unsynced()
             try:

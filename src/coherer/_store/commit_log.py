@@ -5,7 +5,7 @@ Invariants:
 * A file is named by the offset of its first byte and has its full size from the start, sparse. So
   the mapping that reads are served from is made once and never reaches past the end of the file.
 * Bytes before `end` are never written again; readers only look there. `end` moves (`commit`) when
-  a whole batch is written, in the queues too. What a failed write left after it is cut off.
+  a whole batch is written, in the queues too. Bytes that a failed write left after it are cut off.
 * `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
   any thread, while the writer goes on. `_guard` is held while a handle is closed or synced.
 * After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
@@ -296,9 +296,8 @@ class CommitLog:
 
     def _sync_range(self, begin: int, end: int) -> None:
         if self._has_new_names:
-            self._has_new_names = (
-                False  # before the sync: the writer may create another file meanwhile
-            )
+            # Before the sync, because the writer may create another file meanwhile.
+            self._has_new_names = False
             try:
                 self._files.sync_directory(self._directory)
             except OSError:

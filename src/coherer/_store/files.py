@@ -471,9 +471,7 @@ class UnsyncedFiles:
             return
         for path in self.files:
             with suppress(FileNotFoundError):
-                handle = files.open(
-                    path
-                )  # a second handle: the writer may close its own at any time
+                handle = files.open(path)  # the writer may close its own handle at any time
                 try:
                     files.sync(handle)
                 finally:
