@@ -43,8 +43,8 @@ def texts(draw: st.DrawFn) -> list[bytes | None]:
     ]
     for _ in range(draw(st.integers(0, 2))):
         odd = st.lists(items, min_size=1, max_size=5).map(",".join).map(str.encode)
-        place = draw(st.integers(0, size - 1))
-        rows[place] = draw(st.none() | odd | st.binary(min_size=1, max_size=6))
+        row = draw(st.integers(0, size - 1))
+        rows[row] = draw(st.none() | odd | st.binary(min_size=1, max_size=6))
     return rows
 
 

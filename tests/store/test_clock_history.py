@@ -32,10 +32,10 @@ def test_elapsed_time_since_a_message_was_stored(tmp_path: Path, by_ms: int) -> 
             stored += [(put(store, b"x"), clock.now_ms())]
             clock.turn(by_ms)
             clock.advance(1_000)
-        for place, now_ms in stored:
-            record = store.record_at(place)
+        for offset, now_ms in stored:
+            record = store.record_at(offset)
             assert record is not None
-            found_ms = store.clock_history.stored_ms(place, decode(record).store_ms)
+            found_ms = store.clock_history.stored_ms(offset, decode(record).store_ms)
             assert abs(found_ms - now_ms) <= 50
 
 

@@ -70,8 +70,8 @@ def test_a_draft_batch_gives_the_same_files_as_single_drafts(
         expected = [next(alone) for _ in group]
         assert at.count == len(group)
         assert at.queue_offset == expected[0].queue_offset
-        assert at.size_bytes == sum(place.size_bytes for place in expected)
-        offsets = [place.physical_offset for place in expected]
+        assert at.size_bytes == sum(result.size_bytes for result in expected)
+        offsets = [result.physical_offset for result in expected]
         assert [*(at.physical_offsets or [at.physical_offset])] == offsets
     one.close()
     other.close()

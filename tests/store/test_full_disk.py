@@ -19,14 +19,14 @@ def batch(bench: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("room", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
+@pytest.mark.parametrize("free_sectors", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
 def test_a_full_disk_rejects_a_batch_and_the_store_recovers(
-    bench: Any, full_files: Any, room: int
+    bench: Any, full_files: Any, free_sectors: int
 ) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 5))
     before, end = bench.everything(store), store.end_offset
-    full_files.free_sectors = room
+    full_files.free_sectors = free_sectors
     refused = 0
     for _ in range(3):
         try:

@@ -24,11 +24,11 @@ options = StoreOptions(
 )
 store = Store.open(directory, options, now_ms=lambda: time.time_ns() // 1_000_000)
 
-def beat():
+def tick():
     while True:
         store.tick()
 
-threading.Thread(target=beat, daemon=True).start()
+threading.Thread(target=tick, daemon=True).start()
 number = first
 while True:
     drafts = []

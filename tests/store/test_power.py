@@ -24,7 +24,7 @@ def run(
     bench: Any, store: Store, chance: random.Random, number: int, saved: list[bytes]
 ) -> tuple[int, dict[str, int]]:
     """Append, flush and delete; return the next number and the log offset of each message."""
-    places: dict[str, int] = {}
+    log_offsets: dict[str, int] = {}
     for _ in range(chance.randint(1, 25)):
         step = chance.random()
         if step < 0.6:
@@ -41,7 +41,7 @@ def run(
             ]
             number += len(drafts)
             for draft, placed in zip(drafts, store.append(drafts), strict=True):
-                places[draft.body.split(b";")[0].decode()] = placed.physical_offset
+                log_offsets[draft.body.split(b";")[0].decode()] = placed.physical_offset
         elif step < 0.75:
             store.flush()
         elif step < 0.85:
@@ -50,7 +50,7 @@ def run(
             store.save_config("topics.json", b"%09d" % number)
             saved.append(b"%09d" % number)
         bench.clock.ms += chance.choice([0, 1, 1000])
-    return number, places
+    return number, log_offsets
 
 
 class Cut:
@@ -121,11 +121,11 @@ def test_flushed_messages_survive_a_power_cut(
         assert (store.load_config("topics.json") or b"") >= config
         image = tmp_path / f"life{life + 1}"
         cut = Cut(store, files, directory, image, chance)
-        number, places = run(bench, store, chance, number, cut.saved)
+        number, log_offsets = run(bench, store, chance, number, cut.saved)
         cut.now()
         # Recovery has synced everything that it found.
         kept = dict.fromkeys(before, 0)
-        kept |= {name: at for name, at in places.items() if at < cut.durable}
+        kept |= {name: at for name, at in log_offsets.items() if at < cut.durable}
         config = cut.config
         directory = image
     store = bench.open(directory)
@@ -161,7 +161,7 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
     files = power_files()
     files.adopt(bench.directory)
     core = Core(bench.open(files=files), lambda: bench.clock.ms, sync_flush=True)
-    told: list[str] = []
+    acknowledged: list[str] = []
     kept: list[str] = []
     left = chance.randint(1, 120)
 
@@ -170,7 +170,7 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
         left -= 1
         if left == 0:
             files.before = lambda: None
-            kept = list(told)  # these messages were acknowledged
+            kept = list(acknowledged)
             files.cut(bench.directory, tmp_path / "image", chance)
 
     files.before = step
@@ -180,11 +180,11 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
             for n in range(4)
         ]
         names = [draft.body.split(b";")[0].decode() for draft in drafts]
-        core.appender.submit(drafts, lambda _, __, names=names: told.extend(names))
+        core.appender.submit(drafts, lambda _, __, names=names: acknowledged.extend(names))
         await asyncio.sleep(chance.choice([0, 0, 0.001]))
     await core.appender.close()
     await core.close()
-    assert len(told) == 200
+    assert len(acknowledged) == 200
     assert left <= 0
     found = {name for queue in bench.everything(bench.open(tmp_path / "image")).values()
              for name in queue.values()}  # fmt: skip
@@ -198,13 +198,13 @@ def test_after_close_nothing_is_lost(
     chance = random.Random(seed)
     files = power_files()
     store = bench.open(files=files)
-    number, places = run(bench, store, chance, 0, [])
+    number, log_offsets = run(bench, store, chance, 0, [])
     expected = bench.everything(store)
     store.close()
     files.cut(bench.directory, tmp_path / "image", chance)
     again = bench.open(tmp_path / "image")
     assert bench.everything(again) == expected
-    assert sum(map(len, expected.values())) == len(places) == number
+    assert sum(map(len, expected.values())) == len(log_offsets) == number
     assert not again.recovery.damage
 
 

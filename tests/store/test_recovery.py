@@ -19,15 +19,15 @@ from coherer.errors import DamagedStoreError
 
 def fill(bench: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
     """Append small batches to three queues of two topics; return the log offsets."""
-    places: list[int] = []
+    log_offsets: list[int] = []
     for first in range(begin, begin + count, 5):
         drafts = [
             bench.draft(n, "tu"[n % 2], n % 3, tag="ab"[n % 2], **how)
             for n in range(first, min(first + 5, begin + count))
         ]
-        places += [placed.physical_offset for placed in store.append(drafts)]
+        log_offsets += [placed.physical_offset for placed in store.append(drafts)]
         bench.clock.ms += 7
-    return places
+    return log_offsets
 
 
 def damage(directory: Path, offset: int, data: bytes, *, segment: int = 16_384) -> None:
@@ -115,14 +115,14 @@ def test_one_lost_queue_is_rebuilt(bench: Any) -> None:
 
 def test_a_torn_end_is_cut(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 50)
+    log_offsets = fill(bench, store, 50)
     expected = bench.everything(store)
     image = bench.crash()
-    damage(image, places[-1] + 90, bytes(6_000))
+    damage(image, log_offsets[-1] + 90, bytes(6_000))
     again = bench.open(image)
     assert again.recovery.cut_bytes == 90
     assert again.recovery.damage == ()
-    assert again.end_offset == places[-1]
+    assert again.end_offset == log_offsets[-1]
     assert "90 bytes of a torn end cut" in str(again.recovery)
     del expected["u", 49 % 3][max(expected["u", 49 % 3])]
     assert bench.everything(again) == expected
@@ -136,10 +136,10 @@ def test_a_torn_end_is_cut(bench: Any) -> None:
 def test_stale_entries_after_the_log_are_removed(bench: Any) -> None:
     """A power cut after the queues were written and before the log was."""
     store = bench.open()
-    places = fill(bench, store, 60)
+    log_offsets = fill(bench, store, 60)
     bench.write_queues(store)
     image = bench.crash()
-    damage(image, places[30], bytes(16_384 - places[30] % 16_384))
+    damage(image, log_offsets[30], bytes(16_384 - log_offsets[30] % 16_384))
     for path in sorted((image / "commitlog").iterdir())[1:]:
         path.unlink()
     again = bench.open(image)
@@ -176,17 +176,17 @@ def test_half_an_entry_in_a_page_of_its_own_is_dropped(bench: Any) -> None:
 
 def test_damage_in_the_middle_is_reported_and_skipped(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 200)
+    log_offsets = fill(bench, store, 200)
     image = bench.crash()
-    flip(image, places[20] + 100)  # a body
-    damage(image, places[40], bytes(300))  # one record and a half
-    flip(image, places[60] + 2)  # a length
+    flip(image, log_offsets[20] + 100)  # a body
+    damage(image, log_offsets[40], bytes(300))  # one record and a half
+    flip(image, log_offsets[60] + 2)  # a length
     again = bench.open(image)
     report = again.recovery
     assert [(piece.begin, piece.end) for piece in report.damage] == [
-        (places[20], places[21]),
-        (places[40], places[42]),
-        (places[60], places[61]),
+        (log_offsets[20], log_offsets[21]),
+        (log_offsets[40], log_offsets[42]),
+        (log_offsets[60], log_offsets[61]),
     ]
     assert "body checksum" in report.damage[0].reason
     assert "DAMAGED" in str(report)
@@ -199,7 +199,11 @@ def test_damage_in_the_middle_is_reported_and_skipped(bench: Any) -> None:
     assert bench.everything(again) == expected  # with the same queue offsets
     damaged = again.read("t", 20 % 3, 0, max_bytes=1 << 20, max_count=400).damaged
     assert len(damaged) == 1
-    assert [piece.begin for piece in again.verify()] == [places[20], places[40], places[60]]
+    assert [piece.begin for piece in again.verify()] == [
+        log_offsets[20],
+        log_offsets[40],
+        log_offsets[60],
+    ]
     # It is reported at every open.
     again.close()
     assert bench.open(image, verify_bytes=1 << 20).recovery.damage != ()
@@ -207,16 +211,16 @@ def test_damage_in_the_middle_is_reported_and_skipped(bench: Any) -> None:
 
 def test_damage_before_the_checkpoint_is_found(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 200)
+    log_offsets = fill(bench, store, 200)
     expected = bench.everything(store)
     store.close()
-    flip(bench.directory, places[198] + 120)
-    flip(bench.directory, places[30] + 120)
+    flip(bench.directory, log_offsets[198] + 120)
+    flip(bench.directory, log_offsets[30] + 120)
     again = bench.open(verify_bytes=8_192)
-    assert [piece.begin for piece in again.recovery.damage] == [places[198]]
+    assert [piece.begin for piece in again.recovery.damage] == [log_offsets[198]]
     assert again.recovery.clean
-    assert again.end_offset == places[199] + places[1]
-    assert [piece.begin for piece in again.verify()] == [places[30], places[198]]
+    assert again.end_offset == log_offsets[199] + log_offsets[1]
+    assert [piece.begin for piece in again.verify()] == [log_offsets[30], log_offsets[198]]
     lost = {"t/0/30", "t/0/198"}  # the damage is skipped
     assert bench.everything(again) == {
         key: {at: name for at, name in queue.items() if name not in lost}
@@ -224,23 +228,23 @@ def test_damage_before_the_checkpoint_is_found(bench: Any) -> None:
     }
     again.close()
     report = bench.open(verify_bytes=1 << 20).recovery
-    assert [piece.begin for piece in report.damage] == [places[30], places[198]]
+    assert [piece.begin for piece in report.damage] == [log_offsets[30], log_offsets[198]]
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_records_before_the_checkpoint_are_not_cut_off(bench: Any, clean: bool) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     store.flush_queues()
     if clean:
         store.close()
         image = bench.directory
     else:
         image = bench.crash()
-    flip(image, places[19] + 120)
+    flip(image, log_offsets[19] + 120)
     again = bench.open(image)
     report = again.recovery
-    assert [piece.begin for piece in report.damage] == [places[19]]
+    assert [piece.begin for piece in report.damage] == [log_offsets[19]]
     assert (again.end_offset, report.cut_bytes) == (report.damage[0].end, 0)
     # A queue offset that may have been read is never reused.
     again.append([bench.draft(20, "u", 1)])
@@ -249,28 +253,28 @@ def test_records_before_the_checkpoint_are_not_cut_off(bench: Any, clean: bool) 
 
 def test_fields_without_a_checksum_are_compared_with_the_queue(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     store.close()
-    flip(bench.directory, places[5] + 27, 1)  # the queue offset
-    flip(bench.directory, places[9] + 15)  # the queue
+    flip(bench.directory, log_offsets[5] + 27, 1)  # the queue offset
+    flip(bench.directory, log_offsets[9] + 15)  # the queue
     report = bench.open().recovery
-    assert [piece.begin for piece in report.damage] == [places[5], places[9]]
+    assert [piece.begin for piece in report.damage] == [log_offsets[5], log_offsets[9]]
     assert {piece.reason for piece in report.damage} == {"its queue knows another record"}
 
 
 def test_an_impossible_queue_offset_is_rejected(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     image = bench.crash()
-    flip(image, places[9] + 20, 6)  # the highest byte of the queue offset
+    flip(image, log_offsets[9] + 20, 6)  # the highest byte of the queue offset
     again = bench.open(image)
-    assert [piece.begin for piece in again.recovery.damage] == [places[9]]
+    assert [piece.begin for piece in again.recovery.damage] == [log_offsets[9]]
     assert sum(map(len, bench.everything(again).values())) == 19
 
 
 def test_a_missing_file_of_the_log_is_damage(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 300)
+    log_offsets = fill(bench, store, 300)
     image = bench.crash()
     (image / "commitlog" / f"{16_384:020d}").unlink()
     again = bench.open(image)
@@ -278,7 +282,7 @@ def test_a_missing_file_of_the_log_is_damage(bench: Any) -> None:
     assert (piece.begin, piece.end) == (16_384, 32_768)
     assert piece.reason == "a file is missing"
     expected = bench.everything(store)
-    kept = {f"{'tu'[n % 2]}/{n % 3}/{n}" for n, at in enumerate(places) if at // 16_384 != 1}
+    kept = {f"{'tu'[n % 2]}/{n % 3}/{n}" for n, at in enumerate(log_offsets) if at // 16_384 != 1}
     found = bench.everything(again)
     assert {name for queue in found.values() for name in queue.values()} == kept
     for key, queue in found.items():
@@ -318,24 +322,25 @@ def test_a_body_that_contains_records_is_not_scanned(bench: Any) -> None:
 def test_any_flipped_bit_is_reported_or_harmless(bench: Any, seed: int) -> None:
     chance = random.Random(seed)
     store = bench.open()
-    places = [*fill(bench, store, 150), store.end_offset]
+    log_offsets = [*fill(bench, store, 150), store.end_offset]
     expected = bench.everything(store)
     store.close()
     hit = chance.randrange(150)
     at = chance.randrange(
-        places[hit], places[hit + 1] if places[hit + 1] % 16_384 else places[hit] + 99
+        log_offsets[hit],
+        log_offsets[hit + 1] if log_offsets[hit + 1] % 16_384 else log_offsets[hit] + 99,
     )
     flip(bench.directory, at, chance.randrange(8))
     again = bench.open(verify_bytes=1 << 20)
     found = bench.everything(again)
     name = f"{'tu'[hit % 2]}/{hit % 3}/{hit}"
     if again.recovery.damage:
-        assert [piece.begin for piece in again.recovery.damage] == [places[hit]]
+        assert [piece.begin for piece in again.recovery.damage] == [log_offsets[hit]]
         for queue in expected.values():
             for offset in [offset for offset, text in queue.items() if text == name]:
                 del queue[offset]
     else:  # fields without a checksum: flags, times, hosts, properties
-        within = at - places[hit]
+        within = at - log_offsets[hit]
         assert 16 <= within < 20 or 36 <= within < 84 or within > 88 + 100 or within == 8
     assert found == expected
 
@@ -456,12 +461,12 @@ def test_a_file_lost_while_the_store_was_closed(bench: Any) -> None:
 
 def test_a_record_with_an_invalid_topic(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     store.flush_queues()
-    places += fill(bench, store, 20, begin=20)
+    log_offsets += fill(bench, store, 20, begin=20)
     image = bench.crash()
     for number in (5, 25):  # one verified, one replayed
-        damage(image, places[number] + 88 + 100 + 1, b"/")
+        damage(image, log_offsets[number] + 88 + 100 + 1, b"/")
     again = bench.open(image)
     assert [piece.reason for piece in again.recovery.damage] == ["topic", "topic"]
     assert sum(map(len, bench.everything(again).values())) == 38

@@ -98,10 +98,10 @@ def test_a_new_replica_may_start_with_the_last_file(
         begin += len(piece)
     assert replica.min_offset == master.last_segment_offset
     everything = bench.everything(master)
-    for place, held in bench.everything(replica).items():
-        assert held
-        assert held.items() <= everything[place].items()
-        assert max(held) == max(everything[place])
+    for queue, messages in bench.everything(replica).items():
+        assert messages
+        assert messages.items() <= everything[queue].items()
+        assert max(messages) == max(everything[queue])
     again = bench.open(shutil.copytree(tmp_path / "replica", tmp_path / "image"))
     assert bench.everything(again) == bench.everything(replica)
 

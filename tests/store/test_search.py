@@ -48,8 +48,8 @@ def test_by_time_after_old_files_were_deleted(bench: Any, store: Any, clock: Any
 
 
 def test_by_time_skips_damage(bench: Any, store: Any, clock: Any) -> None:
-    place = store.read("t", 0, 4, max_bytes=1, max_count=1)
-    del place
+    result = store.read("t", 0, 4, max_bytes=1, max_count=1)
+    del result
     image = bench.crash()
     path = sorted((image / "commitlog").iterdir())[1]
     data = bytearray(path.read_bytes())

@@ -370,7 +370,7 @@ def test_flushing_concurrently_with_appends(bench: Any) -> None:
     done = threading.Event()
     failures: list[BaseException] = []
 
-    def beat() -> None:
+    def flush_all() -> None:
         try:
             while not done.is_set():
                 store.flush()
@@ -379,7 +379,7 @@ def test_flushing_concurrently_with_appends(bench: Any) -> None:
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 
-    thread = threading.Thread(target=beat)
+    thread = threading.Thread(target=flush_all)
     thread.start()
     try:
         for number in range(400):

@@ -143,7 +143,8 @@ class Replica:
                 raise DamagedStoreError(f"There is no valid record at {offset + at}: {record}.")
             if record.physical_offset != offset + at or record.size > left - BLANK_BYTES:
                 raise DamagedStoreError(
-                    f"The record at {offset + at} has the offset {record.physical_offset} in it."
+                    f"The record at {offset + at} has another offset ({record.physical_offset}) "
+                    "or crosses the end of a log file."
                 )
             yield record
             at += record.size
