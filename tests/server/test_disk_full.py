@@ -57,7 +57,7 @@ async def test_senders_are_told_that_the_disk_is_full(
             error = caught.value
             assert error.code == {"tubemq": 419, "rocketmq": 14}[protocol]
             assert "The disk is full: could not write the log." in error.text
-            assert "Free room on that server's disk" in error.hint
+            assert "Free disk space on that server" in error.hint
             assert "Send more slowly" not in str(error)
             disk.full = False
             await producer.send(coherer.Message("orders", b"after"))
